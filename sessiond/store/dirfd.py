@@ -1,0 +1,270 @@
+"""Open, create and replace files below a directory descriptor, never following a symlink.
+
+Knows descriptors and single path components. Does not know the layout of the store, and does not translate errors:
+what the kernel says comes out as OSError, for the caller to put into words. Three cases get a type of their own:
+`SymlinkRefused`, `NotRegularFile` and `BadComponent`.
+
+Every function that returns a descriptor hands it over: the caller closes it (`with closing(fd):`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+Data = bytes | bytearray | memoryview
+
+MAX_COMPONENT_BYTES = 255
+# What a crash between write and rename leaves behind starts with this; nothing else in a store does.
+TEMP_PREFIX = ".tmp-"
+
+_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO put in the place of a file must not hold the daemon. On a regular file it means nothing.
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_RENAME_NOREPLACE = 1
+
+
+class SymlinkRefused(OSError):
+    """A component is a symbolic link. `errno` is ELOOP and `filename` the component, never a whole path."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.ELOOP, "a symbolic link stands where none is followed", name)
+
+
+class NotRegularFile(OSError):
+    """A component is a FIFO, socket, device or folder where a file was asked for. `errno` is EINVAL."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", name)
+
+
+class BadComponent(ValueError):
+    """A name is no single path component. It never reached the file system."""
+
+
+def check_component(name: str) -> str:
+    """`name`, if it is one path component: 1-255 bytes, no slash, no NUL, neither `.` nor `..`."""
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        raise BadComponent("a path component must be encodable") from None
+    if not 1 <= size <= MAX_COMPONENT_BYTES:
+        raise BadComponent(f"a path component has 1 to {MAX_COMPONENT_BYTES} bytes, not {size}")
+    if name in (".", "..") or "/" in name or "\0" in name:
+        raise BadComponent(f"{name!r} is not a single path component")
+    return name
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close `fd` on the way out."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_root(path: str | os.PathLike[str]) -> int:
+    """A descriptor of the folder everything else is opened below. The only place where a symlink may stand."""
+    return os.open(path, _DIR_FLAGS)
+
+
+def open_dir(dir_fd: int, name: str) -> int:
+    """A descriptor of the folder `name` in `dir_fd`. SymlinkRefused, FileNotFoundError, NotADirectoryError."""
+    check_component(name)
+    try:
+        return os.open(name, _DIR_FLAGS | os.O_NOFOLLOW, dir_fd=dir_fd)
+    except OSError as error:
+        # Linux says ENOTDIR and not ELOOP for a link when O_DIRECTORY is set, too.
+        if error.errno in (errno.ENOTDIR, errno.ELOOP) and is_symlink(dir_fd, name):
+            raise SymlinkRefused(name) from None
+        raise
+
+
+def make_dir(dir_fd: int, name: str, mode: int = 0o700) -> int:
+    """Make the folder `name` with exactly `mode`, whatever the umask, and open it. FileExistsError if it is there."""
+    check_component(name)
+    os.mkdir(name, mode, dir_fd=dir_fd)
+    try:
+        fd = open_dir(dir_fd, name)
+    except PermissionError:
+        # A umask that takes the owner's own bits (0o700) makes a folder that its maker cannot open.
+        chmod_below(dir_fd, name, mode)
+        fd = open_dir(dir_fd, name)
+    try:
+        _set_mode(fd, mode)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_path_dir(root_fd: int, relparts: Sequence[str], *, create: bool = False, mode: int = 0o700) -> int:
+    """A descriptor of the folder at `relparts` below `root_fd`; with `create` what is missing is made.
+
+    No parts at all give a second descriptor of the root itself.
+    """
+    fd = os.dup(root_fd)
+    for part in relparts:
+        with closing(fd):
+            fd = _open_or_make_dir(fd, part, mode) if create else open_dir(fd, part)
+    return fd
+
+
+def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of the regular file `name`. A created one has exactly `mode`, whatever the umask.
+
+    O_NOFOLLOW, O_CLOEXEC and O_NONBLOCK are added to `flags`. Raises SymlinkRefused, NotRegularFile, OSError.
+    """
+    check_component(name)
+    if not flags & os.O_CREAT:
+        return _open_regular(dir_fd, name, flags, mode)
+    while True:
+        # Two steps, so that it is known who made the file: only our own is given a mode.
+        with contextlib.suppress(FileNotFoundError):
+            if not flags & os.O_EXCL:
+                return _open_regular(dir_fd, name, flags & ~os.O_CREAT, mode)
+        try:
+            fd = _open_regular(dir_fd, name, flags | os.O_EXCL, mode)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            continue
+        try:
+            _set_mode(fd, mode)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
+def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: bool = True, mode: int = 0o600) -> None:
+    """Replace `name` by `data`, all of it or nothing, also over a power cut (without `sync`: over a crash of ours).
+
+    `data` is a bytes-like object or an iterable of them. A symlink at `name` is replaced, not followed. After an
+    error the old file stands and the temporary one is gone.
+    """
+    check_component(name)
+    temporary = TEMP_PREFIX + os.urandom(8).hex()
+    fd = open_file(dir_fd, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with closing(fd):
+            for chunk in (data,) if isinstance(data, Data) else data:
+                write_all(fd, chunk)
+            if sync:
+                os.fsync(fd)
+        os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=dir_fd)
+        raise
+    if sync:
+        fsync_dir(dir_fd)
+
+
+def write_all(fd: int, data: Data) -> None:
+    """Write every byte of `data`; a short write goes on where it ended."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        view = view[os.write(fd, view) :]
+
+
+def rename(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str, *, replace: bool = True) -> None:
+    """Move `src` to `dst`. Without `replace` an existing `dst` is FileExistsError and stays. Follows no link."""
+    check_component(src)
+    check_component(dst)
+    if replace:
+        os.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        return
+    code = _renameat2(src_dir_fd, src, dst_dir_fd, dst)
+    if code in (errno.ENOSYS, errno.EINVAL):
+        # No such call, or a file system that does not know the flag. A crash in between leaves both names.
+        os.link(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=False)
+        os.unlink(src, dir_fd=src_dir_fd)
+    elif code:
+        raise OSError(code, os.strerror(code), src, None, dst)
+
+
+def fsync_dir(dir_fd: int) -> None:
+    """Make the names in a folder last: without it a new file can be gone after a power cut."""
+    os.fsync(dir_fd)
+
+
+def is_symlink(dir_fd: int, name: str) -> bool:
+    """Whether `name` is a symbolic link just now. For messages only: it may be another thing a moment later."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def chmod_below(dir_fd: int, name: str, mode: int) -> None:
+    """Set the mode of the folder `name` without opening it for reading and without following a link.
+
+    For a folder that its owner cannot open (mode 000). On Linux through an O_PATH descriptor, since fchmodat with
+    AT_SYMLINK_NOFOLLOW only exists from 6.6 on; elsewhere the C library knows it.
+    """
+    check_component(name)
+    path_flag = getattr(os, "O_PATH", None)
+    if path_flag is None:
+        os.chmod(name, mode, dir_fd=dir_fd, follow_symlinks=False)
+        return
+    with closing(os.open(name, path_flag | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as fd:
+        kind = os.fstat(fd).st_mode
+        if stat.S_ISLNK(kind):
+            raise SymlinkRefused(name)
+        if not stat.S_ISDIR(kind):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+        os.chmod(f"/proc/self/fd/{fd}", mode)
+
+
+def _open_or_make_dir(dir_fd: int, name: str, mode: int) -> int:
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return open_dir(dir_fd, name)
+        with contextlib.suppress(FileExistsError):
+            return make_dir(dir_fd, name, mode)
+
+
+def _open_regular(dir_fd: int, name: str, flags: int, mode: int) -> int:
+    try:
+        fd = os.open(name, flags | _FILE_FLAGS, mode, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno == errno.ELOOP and is_symlink(dir_fd, name):
+            raise SymlinkRefused(name) from None
+        # ENXIO: a socket, or a FIFO that nobody reads. EISDIR: a folder opened for writing.
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise NotRegularFile(name) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotRegularFile(name)
+    return fd
+
+
+def _set_mode(fd: int, mode: int) -> None:
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.fchmod(fd, mode)
+
+
+@cache
+def _libc() -> Any:
+    import ctypes  # 6 ms that most starts do not need
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _renameat2(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str) -> int:
+    """0, or an errno. ENOSYS where the C library has no such call."""
+    call = getattr(_libc(), "renameat2", None)
+    if call is None:
+        return errno.ENOSYS
+    import ctypes
+
+    result = call(src_dir_fd, os.fsencode(src), dst_dir_fd, os.fsencode(dst), _RENAME_NOREPLACE)
+    return ctypes.get_errno() if result else 0

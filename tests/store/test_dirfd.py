@@ -1,0 +1,256 @@
+"""Everything below a directory descriptor: what it opens, what it refuses, and what is left after a failure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.store import dirfd
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    with dirfd.closing(dirfd.open_root(tmp_path)) as fd:
+        yield fd
+
+
+@pytest.fixture
+def nosy_umask() -> Iterator[None]:
+    """A umask that takes even the owner's bits."""
+    before = os.umask(0o777)
+    yield
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128, "\ud800"])
+def test_a_name_that_is_no_single_component_is_refused(name: str) -> None:
+    with pytest.raises(dirfd.BadComponent):
+        dirfd.check_component(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "x" * 255, "é" * 127, "a b", "-", "\x01"])
+def test_a_single_component_is_accepted(name: str) -> None:
+    assert dirfd.check_component(name) == name
+
+
+@given(st.text())
+def test_an_accepted_component_never_leaves_its_folder(name: str) -> None:
+    try:
+        dirfd.check_component(name)
+    except dirfd.BadComponent:
+        return
+    assert os.path.basename(name) == name
+    assert os.path.normpath(os.path.join("/x", name)) == f"/x/{name}"
+
+
+def test_the_root_itself_may_be_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with dirfd.closing(dirfd.open_root(tmp_path / "link")) as fd:
+        assert os.fstat(fd).st_ino == (tmp_path / "real").stat().st_ino
+
+
+@pytest.mark.parametrize("target", ["real", "file", "nowhere", "/"])
+def test_a_symlink_in_the_place_of_a_folder_is_refused(root: int, tmp_path: Path, target: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(dirfd.SymlinkRefused) as caught:
+        dirfd.open_dir(root, "link")
+    assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, "link")
+
+
+def test_a_file_in_the_place_of_a_folder_is_no_symlink(root: int, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        dirfd.open_dir(root, "file")
+
+
+def test_a_made_folder_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, nosy_umask: None) -> None:
+    os.close(dirfd.make_dir(root, "new"))
+    os.close(dirfd.make_dir(root, "open", 0o755))
+    assert (mode_of(tmp_path / "new"), mode_of(tmp_path / "open")) == (0o700, 0o755)
+
+
+def test_a_folder_without_any_mode_is_given_one_without_being_opened(root: int, tmp_path: Path) -> None:
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "shut").chmod(0)
+    dirfd.chmod_below(root, "shut", 0o700)
+    assert mode_of(tmp_path / "shut") == 0o700
+
+
+def test_giving_a_mode_follows_no_link_and_touches_no_file(root: int, tmp_path: Path) -> None:
+    (tmp_path / "shut").mkdir(mode=0o500)
+    (tmp_path / "link").symlink_to("shut")
+    (tmp_path / "file").touch(mode=0o400)
+    with pytest.raises(dirfd.SymlinkRefused):
+        dirfd.chmod_below(root, "link", 0o700)
+    with pytest.raises(NotADirectoryError):
+        dirfd.chmod_below(root, "file", 0o700)
+    assert (mode_of(tmp_path / "shut"), mode_of(tmp_path / "file")) == (0o500, 0o400)
+
+
+def test_making_a_folder_that_is_there_says_so(root: int) -> None:
+    os.close(dirfd.make_dir(root, "new"))
+    with pytest.raises(FileExistsError):
+        dirfd.make_dir(root, "new")
+
+
+def test_a_path_of_folders_is_made_and_opened_again(root: int, tmp_path: Path) -> None:
+    made = dirfd.open_path_dir(root, ["a", "b", "c"], create=True)
+    again = dirfd.open_path_dir(root, ["a", "b", "c"])
+    with dirfd.closing(made), dirfd.closing(again):
+        assert os.fstat(made).st_ino == os.fstat(again).st_ino == (tmp_path / "a/b/c").stat().st_ino
+    with dirfd.closing(dirfd.open_path_dir(root, [])) as same:
+        assert os.fstat(same).st_ino == tmp_path.stat().st_ino
+    with pytest.raises(FileNotFoundError):
+        dirfd.open_path_dir(root, ["a", "x", "c"])
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_symlink_in_the_middle_of_a_path_is_refused(root: int, tmp_path: Path, create: bool) -> None:
+    (tmp_path / "elsewhere" / "b").mkdir(parents=True)
+    (tmp_path / "a").symlink_to("elsewhere")
+    with pytest.raises(dirfd.SymlinkRefused):
+        dirfd.open_path_dir(root, ["a", "b", "c"], create=create)
+    assert list((tmp_path / "elsewhere" / "b").iterdir()) == []
+
+
+def test_walking_a_path_leaks_no_descriptor(root: int, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "link").symlink_to("/")
+    before = len(os.listdir("/dev/fd"))
+    for parts in (["a", "missing"], ["a", "link"], ["a", ".."]):
+        with pytest.raises((OSError, dirfd.BadComponent)):
+            dirfd.open_path_dir(root, parts)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_created_file_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, nosy_umask: None) -> None:
+    with dirfd.closing(dirfd.open_file(root, "new", os.O_WRONLY | os.O_CREAT)) as fd:
+        dirfd.write_all(fd, b"x")
+    assert mode_of(tmp_path / "new") == 0o600
+
+
+def test_a_file_that_was_there_keeps_its_mode(root: int, tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    (tmp_path / "old").chmod(0o640)
+    os.close(dirfd.open_file(root, "old", os.O_RDWR | os.O_CREAT | os.O_APPEND))
+    assert mode_of(tmp_path / "old") == 0o640
+
+
+def test_exclusive_creation_refuses_what_is_there(root: int, tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"kept")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("old", "link"):
+        with pytest.raises(FileExistsError):
+            dirfd.open_file(root, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    assert read(tmp_path / "old") == b"kept"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("target", ["file", "nowhere"])
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_TRUNC])
+def test_a_symlink_in_the_place_of_a_file_is_refused(root: int, tmp_path: Path, target: str, flags: int) -> None:
+    (tmp_path / "file").write_bytes(b"kept")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(dirfd.SymlinkRefused):
+        dirfd.open_file(root, "link", flags)
+    assert read(tmp_path / "file") == b"kept"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
+def test_what_is_no_file_is_refused_and_blocks_nobody(root: int, tmp_path: Path, flags: int) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.getcwd()
+        os.chdir(tmp_path)  # a socket path has 107 bytes at most
+        try:
+            listener.bind("socket")
+        finally:
+            os.chdir(here)
+        for name in ("fifo", "folder", "socket"):
+            with pytest.raises(dirfd.NotRegularFile):
+                dirfd.open_file(root, name, flags)
+
+
+def test_an_opened_file_is_not_inherited(root: int) -> None:
+    with dirfd.closing(dirfd.open_file(root, "f", os.O_WRONLY | os.O_CREAT)) as fd:
+        assert not os.get_inheritable(fd)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("data", [b"whole", [b"wh", bytearray(b"ol"), memoryview(b"e")]])
+def test_an_atomic_write_replaces_the_whole_file(root: int, tmp_path: Path, sync: bool, data: bytes) -> None:
+    (tmp_path / "f").write_bytes(b"an older and longer content")
+    dirfd.write_atomic(root, "f", data, sync=sync)
+    assert (read(tmp_path / "f"), mode_of(tmp_path / "f")) == (b"whole", 0o600)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_an_atomic_write_replaces_a_symlink_and_not_its_target(root: int, tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"kept")
+    (tmp_path / "f").symlink_to("target")
+    dirfd.write_atomic(root, "f", b"new")
+    assert (read(tmp_path / "target"), read(tmp_path / "f")) == (b"kept", b"new")
+    assert not (tmp_path / "f").is_symlink()
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_file_alone(root: int, tmp_path: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(errno.ENOSPC, "no space")
+
+    (tmp_path / "f").write_bytes(b"old")
+    with pytest.raises(OSError, match="no space"):
+        dirfd.write_atomic(root, "f", chunks())
+    assert read(tmp_path / "f") == b"old"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_an_atomic_write_takes_the_longest_name(root: int, tmp_path: Path) -> None:
+    dirfd.write_atomic(root, "x" * 255, b"fits")
+    assert read(tmp_path / ("x" * 255)) == b"fits"
+
+
+def test_renaming_moves_between_folders_and_replaces(root: int, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"new")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b").write_bytes(b"old")
+    with dirfd.closing(dirfd.open_dir(root, "sub")) as sub:
+        dirfd.rename(root, "a", sub, "b")
+    assert read(tmp_path / "sub" / "b") == b"new"
+    assert not (tmp_path / "a").exists()
+
+
+def test_renaming_without_replacing_keeps_what_is_there(root: int, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    with pytest.raises(FileExistsError):
+        dirfd.rename(root, "a", root, "b", replace=False)
+    dirfd.rename(root, "a", root, "c", replace=False)
+    assert {p.name: read(p) for p in tmp_path.iterdir()} == {"b": b"b", "c": b"a"}
+
+
+def test_renaming_refuses_a_path(root: int) -> None:
+    for src, dst in (("a/b", "c"), ("a", "../c")):
+        with pytest.raises(dirfd.BadComponent):
+            dirfd.rename(root, src, root, dst)
