@@ -1,0 +1,117 @@
+# What one does with this checkout. `just` alone shows the menu; the tools come with the virtual environment,
+# so `pipx install rust-just` (or `.venv/bin/just` after the first set-up) is all that is needed to begin.
+
+venv := env("SESSIOND_VENV", justfile_directory() / ".venv")
+bin := venv / "bin"
+python := env("SESSIOND_PYTHON", "python3")
+
+[private]
+default:
+    @just --list --unsorted
+
+# The virtual environment, made anew only when the lock file has changed.
+[private]
+_venv:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    if ! cmp -s requirements.lock "{{ venv }}/requirements.lock"; then
+        echo "setting up {{ venv }} ..." >&2
+        "{{ python }}" -m venv "{{ venv }}"
+        "{{ bin }}/pip" install -q --require-hashes -r requirements.lock
+        "{{ bin }}/pip" install -q --no-deps --no-build-isolation -e .
+        cp requirements.lock "{{ venv }}/requirements.lock"
+    fi
+
+# two agents, a message, a spawn with an attachment: shown live on a throw-away store
+[group('use it')]
+demo *ARGS: _venv
+    @"{{ bin }}/sessiond" demo {{ ARGS }}
+
+# the daemon in the foreground, from this checkout: `just run --store /tmp/try`
+[group('use it')]
+run *ARGS: _venv
+    @"{{ bin }}/sessiond" serve {{ ARGS }}
+
+# any other command of this checkout: `just sessiond list --json`
+[group('use it')]
+sessiond *ARGS: _venv
+    @"{{ bin }}/sessiond" {{ ARGS }}
+
+# the tests, all or some: `just test tests/store -k torn`
+[group('work on it')]
+test *ARGS: _venv
+    @"{{ bin }}/python" -m pytest {{ ARGS }}
+
+# what must hold before a commit: style, types, layers, tests
+[group('work on it')]
+check: lint test
+
+# style, types and layers alone (seconds)
+[group('work on it')]
+lint: _venv
+    "{{ bin }}/ruff" check
+    "{{ bin }}/mypy"
+    "{{ bin }}/lint-imports"
+
+# let ruff repair what it can
+[group('work on it')]
+fix: _venv
+    "{{ bin }}/ruff" check --fix
+
+# which lines the tests never reach
+[group('work on it')]
+coverage *ARGS: _venv
+    "{{ bin }}/coverage" erase
+    "{{ bin }}/coverage" run -m pytest {{ ARGS }}
+    "{{ bin }}/coverage" combine -q
+    "{{ bin }}/coverage" report
+
+# every benchmark, each as a ratio to its own baseline of the same run (minutes)
+[group('work on it')]
+bench *ARGS: _venv
+    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/python" -m pytest tests/benchmarks -m benchmark -s -q {{ ARGS }}
+
+# the tests that install and run real agent programs (large downloads)
+[group('work on it')]
+test-agents *ARGS: _venv
+    "{{ bin }}/python" -m pytest -m agents {{ ARGS }}
+
+# what the build server runs: a fresh environment and everything
+[group('work on it')]
+ci:
+    .ci/run
+
+# this checkout for the user's systemd: program, units, completion, man page
+[group('ship it')]
+install:
+    systemd/install
+
+# take away what `just install` put in place; the store and the configuration stay
+[group('ship it')]
+uninstall:
+    systemd/uninstall
+
+# dist/sessiond: one executable file that needs only Python
+[group('ship it')]
+single-file: _venv
+    "{{ bin }}/python" systemd/single_file.py dist/sessiond
+
+# dist/*.whl and the source archive
+[group('ship it')]
+wheel: _venv
+    "{{ bin }}/hatchling" build
+
+# dist/sessiond.1, from the command tree
+[group('ship it')]
+man: _venv
+    @mkdir -p dist
+    "{{ bin }}/sessiond" completion man > dist/sessiond.1
+    @echo "wrote dist/sessiond.1; read it with: man -l dist/sessiond.1"
+
+# the newest versions that pyproject.toml allows, with hashes and without any index's address
+[group('ship it')]
+lock *ARGS: _venv
+    "{{ bin }}/uv" pip compile {{ lock_flags }} {{ ARGS }} --extra dev pyproject.toml -o requirements.lock
+    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra mcp pyproject.toml -o requirements-run.lock
+
+lock_flags := "-q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate"
