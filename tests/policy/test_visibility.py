@@ -1,0 +1,288 @@
+"""Who sees what: the documents' rules as tables, and random trees against a short reference."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sessiond.errors import Forbidden
+from sessiond.model.caller import NOBODY, OWNER, Caller
+from sessiond.policy.visibility import (
+    VisibilityRules,
+    check_mint,
+    effective,
+    in_tree,
+    matches_any,
+    may_see,
+    sight,
+    wildcard,
+)
+
+MAIN = "agent:main:main"
+CHILD = "agent:main:subagent:c1"
+GRANDCHILD = "agent:main:subagent:c2"
+ABROAD = "agent:ops:subagent:c3"
+BELOW_ABROAD = "agent:ops:subagent:c4"
+SIBLING = "agent:main:telegram:group:7"
+OTHER = "agent:ops:main"
+SPAWNERS = {CHILD: MAIN, GRANDCHILD: CHILD, ABROAD: MAIN, BELOW_ABROAD: ABROAD}
+EVERY = (MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD, SIBLING, OTHER)
+LEVELS = ("self", "tree", "agent", "all")
+
+
+def token(session_key: str | None = MAIN, **claims: object) -> Caller:
+    fields = {"kind": "token", "scopes": frozenset({"read"}), "session_key": session_key} | claims
+    return Caller(**fields)
+
+
+def seen(caller: Caller, rules: VisibilityRules, action: str = "read") -> set[str]:
+    return {key for key in EVERY if may_see(caller, key, rules, SPAWNERS.get, action)}
+
+
+def test_each_level_sees_what_it_says() -> None:
+    table = {
+        "self": {MAIN},
+        "tree": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD},
+        "agent": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD, SIBLING},
+        "all": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD, SIBLING},
+    }
+    assert {level: seen(token(), VisibilityRules(visibility=level)) for level in LEVELS} == table
+
+
+def test_another_agents_sessions_need_all_and_both_ids() -> None:
+    def sees_other(*allow: str, level: str = "all", enabled: bool = True) -> bool:
+        rules = VisibilityRules(visibility=level, agent_to_agent=enabled, allow=allow)
+        return may_see(token(), OTHER, rules, SPAWNERS.get)
+
+    assert sees_other("main", "ops")
+    assert sees_other("*")
+    assert sees_other("MA*", " op? ", "o*s")
+    assert not sees_other()
+    assert not sees_other(" ")
+    assert not sees_other("main")
+    assert not sees_other("ops")
+    assert not sees_other("*", enabled=False)
+    assert not sees_other("*", level="agent")
+    assert not sees_other("*", level="tree")
+
+
+def test_a_child_sees_itself_and_not_its_parent() -> None:
+    assert seen(token(CHILD), VisibilityRules()) == {CHILD, GRANDCHILD}
+
+
+def test_the_sandbox_clamps_to_the_tree_and_never_widens() -> None:
+    boxed = token(sandboxed=True)
+    clamped = {level: effective(boxed, VisibilityRules(visibility=level)) for level in LEVELS}
+    assert clamped == {"self": "self", "tree": "tree", "agent": "tree", "all": "tree"}
+    free = VisibilityRules(visibility="all", session_tools_visibility="all")
+    assert effective(boxed, free) == "all"
+    assert effective(token(), VisibilityRules(visibility="all")) == "all"
+
+
+def test_sending_has_its_own_level() -> None:
+    rules = VisibilityRules(visibility="agent", send_visibility="self")
+    assert seen(token(), rules, "read") > seen(token(), rules, "send") == {MAIN}
+    wider = VisibilityRules(visibility="self", send_visibility="all")
+    assert effective(token(sandboxed=True), wider, "send") == "tree"
+    assert effective(token(), VisibilityRules(visibility="agent"), "send") == "agent"
+
+
+def test_the_owner_and_who_stands_in_for_him_see_all() -> None:
+    rules = VisibilityRules(visibility="self")
+    stand_in = token(None, scopes=frozenset({"admin"}))
+    assert seen(OWNER, rules) == seen(stand_in, rules) == set(EVERY)
+    assert effective(OWNER, rules) == effective(stand_in, rules) == "all"
+
+
+def test_admin_in_a_session_or_a_sandbox_sees_no_more_than_others() -> None:
+    rules = VisibilityRules(visibility="self")
+    admin = frozenset({"admin"})
+    assert seen(token(MAIN, scopes=admin), rules) == {MAIN}
+    assert seen(token(None, agent_id="main", scopes=admin), rules) == {MAIN}
+    assert seen(token(None, scopes=admin, sandboxed=True), rules) == set()
+
+
+def test_a_token_with_an_agent_alone_is_that_agents_main_session() -> None:
+    adapter = token(None, agent_id="ops")
+    assert seen(adapter, VisibilityRules(visibility="tree")) == {OTHER}
+    assert seen(adapter, VisibilityRules(visibility="agent")) == {OTHER, ABROAD, BELOW_ABROAD}
+    assert sight(adapter, VisibilityRules(main_key="home")).own_key == "agent:ops:home"
+
+
+def test_a_token_that_names_nothing_sees_nothing() -> None:
+    bare = token(None)
+    for level in LEVELS:
+        assert seen(bare, VisibilityRules(visibility=level)) == set()
+    named = VisibilityRules(visibility="all", agent_to_agent=True, allow=("main", "ops"))
+    everyone = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
+    assert seen(bare, named) == set()
+    assert seen(bare, everyone) == set(EVERY)
+
+
+def test_nobody_sees_nothing() -> None:
+    rules = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
+    assert seen(NOBODY, rules) == set()
+
+
+def test_a_session_key_counts_more_than_the_agent_beside_it() -> None:
+    assert seen(token(CHILD, agent_id="ops"), VisibilityRules(visibility="agent")) == {
+        MAIN, CHILD, GRANDCHILD, SIBLING,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_circle_of_spawners_ends(length: int) -> None:
+    circle = {f"agent:a:{n}": f"agent:a:{(n + 1) % length}" for n in range(length)}
+    assert not in_tree("agent:a:root", "agent:a:0", circle.get)
+    assert in_tree(f"agent:a:{length - 1}", "agent:a:0", circle.get)
+
+
+def test_a_chain_of_ten_thousand_is_one_tree() -> None:
+    chain = {f"agent:a:{n + 1}": f"agent:a:{n}" for n in range(10_000)}
+    assert in_tree("agent:a:0", "agent:a:10000", chain.get)
+    assert not in_tree("agent:a:10000", "agent:a:0", chain.get)
+
+
+def test_tokens_are_minted_no_wider_than_the_minter() -> None:
+    rules = VisibilityRules()
+    admin = token(MAIN, scopes=frozenset({"admin"}))
+    boxed = token(MAIN, scopes=frozenset({"admin"}), sandboxed=True)
+
+    def minted(caller: Caller, key: str | None, agent: str | None = None, sandboxed: bool = False) -> bool:
+        try:
+            check_mint(
+                caller, session_key=key, agent_id=agent, sandboxed=sandboxed, rules=rules, spawner_of=SPAWNERS.get
+            )
+        except Forbidden:
+            return False
+        return True
+
+    assert minted(OWNER, None)
+    assert minted(OWNER, OTHER)
+    assert minted(admin, MAIN)
+    assert minted(admin, BELOW_ABROAD)
+    assert minted(admin, None, "main")
+    assert not minted(admin, None)
+    assert not minted(admin, OTHER)
+    assert not minted(admin, None, "ops")
+    assert minted(boxed, CHILD, sandboxed=True)
+    assert not minted(boxed, CHILD)
+
+
+# --- the model: random trees against a reference ---------------------------------------------------------------
+
+AGENTS = ("a", "b", "c")
+KEYS = tuple(f"agent:{agent}:{n}" for agent in AGENTS for n in ("main", "1", "2", "3"))
+
+
+def reference(caller: Caller, target: str, rules: VisibilityRules, spawners: dict[str, str], action: str) -> bool:
+    if caller.kind == "owner":
+        return True
+    level = LEVELS.index((rules.send_visibility if action == "send" else None) or rules.visibility)
+    if caller.sandboxed and rules.session_tools_visibility == "spawned":
+        level = min(level, 1)
+    above = {target}
+    for _ in KEYS:
+        above |= {spawners[key] for key in above if key in spawners}
+    mine, theirs = str(caller.session_key).split(":")[1], target.split(":")[1]
+    both = rules.agent_to_agent and all(any(p in ("*", agent) for p in rules.allow) for agent in (mine, theirs))
+    tree = caller.session_key in above
+    return (target == caller.session_key, tree, tree or mine == theirs, tree or mine == theirs or both)[level]
+
+
+@given(
+    spawners=st.dictionaries(st.sampled_from(KEYS), st.sampled_from(KEYS)),
+    caller=st.builds(
+        Caller,
+        kind=st.sampled_from(["owner", "token"]),
+        session_key=st.sampled_from(KEYS),
+        sandboxed=st.booleans(),
+        scopes=st.sampled_from([frozenset({"read"}), frozenset({"admin"})]),
+    ),
+    rules=st.builds(
+        VisibilityRules,
+        visibility=st.sampled_from(LEVELS),
+        send_visibility=st.sampled_from([None, *LEVELS]),
+        agent_to_agent=st.booleans(),
+        allow=st.lists(st.sampled_from(["*", *AGENTS]), max_size=3).map(tuple),
+        session_tools_visibility=st.sampled_from(["spawned", "all"]),
+    ),
+    action=st.sampled_from(["read", "send"]),
+)
+def test_random_trees_are_seen_as_the_reference_says(
+    spawners: dict[str, str], caller: Caller, rules: VisibilityRules, action: str
+) -> None:
+    for target in KEYS:
+        expected = reference(caller, target, rules, spawners, action)
+        assert may_see(caller, target, rules, spawners.get, action) == expected
+
+
+@given(
+    spawners=st.dictionaries(st.sampled_from(KEYS), st.sampled_from(KEYS)),
+    key=st.sampled_from(KEYS),
+    sandboxed=st.booleans(),
+    allow=st.lists(st.sampled_from(["*", *AGENTS]), max_size=3).map(tuple),
+)
+def test_a_higher_level_never_sees_less(
+    spawners: dict[str, str], key: str, sandboxed: bool, allow: tuple[str, ...]
+) -> None:
+    caller = token(key, sandboxed=sandboxed)
+    views = [
+        {
+            target
+            for target in KEYS
+            if may_see(
+                caller,
+                target,
+                VisibilityRules(visibility=level, agent_to_agent=True, allow=allow),
+                spawners.get,
+            )
+        }
+        for level in LEVELS
+    ]
+    assert all(narrow <= wide for narrow, wide in itertools.pairwise(views))
+
+
+# --- wildcards -------------------------------------------------------------------------------------------------
+
+
+@given(pattern=st.text("ab*A.?[", max_size=8), text=st.text("abAB.?[", max_size=10))
+@example(pattern="a*a", text="a")
+@example(pattern="**", text="")
+@example(pattern="ab*ba", text="aba")
+def test_wildcards_agree_with_a_regular_expression(pattern: str, text: str) -> None:
+    expected = re.fullmatch(
+        ".*".join(re.escape(piece) for piece in pattern.split("*")), text, re.IGNORECASE | re.DOTALL
+    )
+    assert wildcard(pattern, text) == (expected is not None)
+
+
+def test_hostile_wildcards_are_linear() -> None:
+    pattern, text = "*a" * 20_000 + "*b", "a" * 40_000
+    started = time.perf_counter()
+    assert not wildcard(pattern, text)
+    assert time.perf_counter() - started < 0.5
+
+
+def test_blank_patterns_match_nothing() -> None:
+    assert not matches_any(("", "  "), "")
+    assert not matches_any((), "main")
+    assert matches_any((" Main ",), "main")
+
+
+def test_a_refused_mint_says_why() -> None:
+    with pytest.raises(Forbidden, match="minted only for a session that you may see yourself") as caught:
+        check_mint(
+            token(MAIN, scopes=frozenset({"admin"})),
+            session_key=OTHER,
+            agent_id=None,
+            sandboxed=False,
+            rules=VisibilityRules(),
+            spawner_of=SPAWNERS.get,
+        )
+    assert caught.value.code == "token_wider"
