@@ -1,0 +1,97 @@
+"""The part of the configuration that says which agents there are and how they are run.
+
+Frozen structs with their defaults and limits, and the base and small types that `config.py` shares. Reads nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+Thinking = Literal["off", "minimal", "low", "medium", "high", "adaptive", "xhigh"]
+Preset = Literal["claude", "codex", "gemini", "opencode", "pi"]
+
+AgentId = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z",
+        description="an id of a-z, 0-9, _ and -, at most 64 long, like code-review",
+    ),
+]
+Word = Annotated[str, msgspec.Meta(min_length=1)]
+Command = Annotated[tuple[Word, ...], msgspec.Meta(min_length=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Share = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class SubagentsConfig(Table, frozen=True):
+    """`run_timeout_seconds` 0 is none; `archive_after_minutes` 0 is never. `max_concurrent` is for the whole daemon."""
+
+    max_concurrent: _Share = 8
+    max_spawn_depth: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    max_children_per_agent: _Share = 5
+    run_timeout_seconds: Seconds = 0
+    archive_after_minutes: Seconds = 60
+    announce: Literal["agent", "reply"] = "agent"
+    wake_requester: bool = True
+    model: Word | None = None
+    thinking: Thinking | None = None
+    allow_agents: tuple[Word, ...] = ()
+
+
+class SandboxConfig(Table, frozen=True):
+    """`memory_max_bytes` and `max_processes` are limits of a run's process group; None is no limit."""
+
+    mode: Literal["off", "non-main", "all"] = "off"
+    session_tools_visibility: Literal["spawned", "all"] = "spawned"
+    network: bool = True
+    memory_max_bytes: Annotated[int, msgspec.Meta(ge=2**20, le=2**50)] | None = None
+    max_processes: Annotated[int, msgspec.Meta(ge=1, le=2**22)] | None = None
+
+
+class RuntimeConfig(Table, frozen=True):
+    """How an agent is run. A `preset` stands for command, input and output of a known agent program."""
+
+    type: Literal["exec", "attached", "echo", "acp"]
+    command: Command = ()
+    input: Literal["text", "json"] = "text"
+    output: Literal["text", "jsonl"] = "text"
+    env: dict[str, str] = {}
+    preset: Preset | None = None
+
+
+class AgentConfig(Table, frozen=True):
+    """One agent, as it is run: what `agents.defaults` says is filled in already. `workspace` None is the store's."""
+
+    id: AgentId
+    runtime: RuntimeConfig
+    name: Word | None = None
+    default: bool = False
+    workspace: Path | None = None
+    model: Word | None = None
+    sandbox: SandboxConfig = SandboxConfig()
+    subagents: SubagentsConfig = SubagentsConfig()
+
+
+class AgentDefaults(Table, frozen=True):
+    """`queue_ttl_seconds` is how long a run waits for its attached agent; `run_timeout_seconds` 0 is none."""
+
+    max_concurrent: _Share = 4
+    queue_ttl_seconds: Seconds = 300
+    run_timeout_seconds: Seconds = 0
+    model: Word | None = None
+    thinking: Thinking | None = None
+    workspace: Path | None = None
+    subagents: SubagentsConfig = SubagentsConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+
+
+class AgentsConfig(Table, frozen=True):
+    defaults: AgentDefaults = AgentDefaults()
+    list: tuple[AgentConfig, ...] = (AgentConfig(id="main", runtime=RuntimeConfig(type="echo")),)
