@@ -1,0 +1,103 @@
+"""Typed errors: a slug, a sentence that may leave the daemon, and data for programs. Knows no numeric codes.
+
+`rpc/errors.py` maps the slugs to JSON-RPC codes and HTTP statuses. A message never holds a path outside the
+store, a secret or a traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SessiondError(Exception):
+    """An error with a defined answer.
+
+    `message` is a sentence for a person: what happened, to which thing, what to do next. `code` is the fine-grained
+    reason in the documents' words (`attachments_invalid_name`). `data` is for programs and travels in `error.data`.
+    """
+
+    slug: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, code: str | None = None, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.data: dict[str, Any] = data
+
+
+class ParseError(SessiondError):
+    slug = "parse_error"
+
+
+class InvalidRequest(SessiondError):
+    slug = "invalid_request"
+
+
+class MethodNotFound(SessiondError):
+    slug = "method_not_found"
+
+
+class InvalidParams(SessiondError):
+    """A parameter is wrong. The message names it the way msgspec does: `$.attachments[0].name`."""
+
+    slug = "invalid_params"
+
+
+class InternalError(SessiondError):
+    slug = "internal"
+
+
+class Unauthenticated(SessiondError):
+    slug = "unauthenticated"
+
+
+class NotFound(SessiondError):
+    """Unknown, or not visible to this caller: one answer for both."""
+
+    slug = "not_found"
+
+
+class Forbidden(SessiondError):
+    slug = "forbidden"
+
+
+class Conflict(SessiondError):
+    slug = "conflict"
+
+
+class LimitExceeded(SessiondError):
+    """A limit was met. `data` names it with its value: `limit="limits.maxFrameBytes", value=16777216`."""
+
+    slug = "limit_exceeded"
+
+
+class Unsupported(SessiondError):
+    slug = "unsupported"
+
+
+class Overloaded(SessiondError):
+    """Try again after `data["retryAfterMs"]`."""
+
+    slug = "overloaded"
+
+
+class Stopping(SessiondError):
+    slug = "stopping"
+
+
+class StorageError(SessiondError):
+    """Disk full or an I/O error: nothing was acknowledged."""
+
+    slug = "storage"
+
+
+class RequestCancelled(SessiondError):
+    slug = "cancelled"
+
+
+class ConfigError(Exception):
+    """The configuration or the environment cannot be used: the daemon exits 78 with this sentence."""
+
+
+class StoreInUse(Exception):
+    """Another process holds the store: exit 69 with this sentence, which names the holder."""

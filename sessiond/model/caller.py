@@ -1,0 +1,35 @@
+"""Who is asking: what a connection or a token says about itself, checked before it gets here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Scope = Literal["list", "read", "send", "spawn", "admin"]
+SCOPES: tuple[Scope, ...] = ("list", "read", "send", "spawn", "admin")
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity every check is made against. Source: security.md, "Callers".
+
+    `kind` is `owner` (same uid on sessiond.sock, no token), `token`, or `nobody` (not authenticated yet).
+    `session_key` is canonical. The owner has no session and every scope.
+    """
+
+    kind: Literal["owner", "token", "nobody"]
+    scopes: frozenset[str] = frozenset()
+    session_key: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+    sandboxed: bool = False
+    token_id: str | None = None
+    expires_at_ms: int | None = None
+
+    def has(self, scope: str) -> bool:
+        """Whether the caller holds `scope`; `admin` implies all."""
+        return scope in self.scopes or "admin" in self.scopes
+
+
+OWNER = Caller(kind="owner", scopes=frozenset(SCOPES))
+NOBODY = Caller(kind="nobody")

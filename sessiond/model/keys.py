@@ -1,0 +1,133 @@
+"""Session keys: what a caller may write, what it resolves to, and what a key says about its session.
+
+Pure text; whether a session exists is not known here. Source: protocol.md, "Keys"; shapes.md, "Who creates".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from sessiond.errors import InvalidParams
+
+Kind = Literal["main", "group", "cron", "hook", "node", "other"]
+
+MAX_KEY_BYTES = 512
+AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_BARE = re.compile(r"(cron|hook|subagent|node|acp|dashboard|mcp):.+|node-.+|[a-z0-9_-]+:(group|channel):.+")
+
+
+class KeyRules(msgspec.Struct, frozen=True):
+    """What the configuration says about keys."""
+
+    default_agent: str = "main"
+    main_key: str = "main"
+    scope: str = "per-sender"
+
+
+def clean(text: str, field: str) -> str:
+    """`text` trimmed and lower-cased; InvalidParams naming `field` where it is empty, too long or has controls."""
+    key = text.strip().lower()
+    if not key:
+        raise InvalidParams(f"{field} is empty: give a session key, an alias or a session id", field=field)
+    if _CONTROL.search(key):
+        raise InvalidParams(f"{field} has a control character; session keys are printable text", field=field)
+    try:
+        size = len(key.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidParams(f"{field} is not valid Unicode text", field=field) from None
+    if size > MAX_KEY_BYTES:
+        raise InvalidParams(f"{field} is {size} bytes long, the limit is {MAX_KEY_BYTES}", field=field)
+    return key
+
+
+def canonical(text: str, rules: KeyRules, *, agent_id: str | None = None, field: str = "$.sessionKey") -> str | None:
+    """The canonical key for what a caller wrote, or None where only a look-up can tell (a session id, a label).
+
+    `agent_id` is the caller's agent, under which `main` falls. `current` is not known here. A malformed `agent:` key
+    is InvalidParams; `unknown` and foreign words are None.
+    """
+    key = clean(text, field)
+    if key.startswith("agent:"):
+        agent, _, rest = key[len("agent:") :].partition(":")
+        if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
+            raise InvalidParams(
+                f"{field} is not a session key: write agent:<agentId>:<rest>, with an agent id like [a-z0-9][a-z0-9_-]*",
+                field=field,
+            )
+        if rest in ("main", "global") and (rest == "main" or rules.scope == "global"):
+            rest = rules.main_key
+        return f"agent:{agent}:{rest}"
+    if key in ("main", rules.main_key) or (key == "global" and rules.scope == "global"):
+        return main_key(agent_id or rules.default_agent, rules)
+    if _BARE.fullmatch(key):
+        return f"agent:{rules.default_agent}:{key}"
+    return None
+
+
+def main_key(agent_id: str, rules: KeyRules) -> str:
+    """The main session's key of an agent."""
+    return f"agent:{agent_id}:{rules.main_key}"
+
+
+def agent_of(key: str) -> str:
+    """The agent id in a canonical key."""
+    return key.split(":", 2)[1]
+
+
+def rest_of(key: str) -> str:
+    """What follows the agent prefix of a canonical key."""
+    return key.split(":", 2)[2]
+
+
+def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
+    """The kind of a session, decided on the part after the agent prefix."""
+    rest = rest_of(key)
+    if rest == rules.main_key:
+        return "main"
+    if rest.startswith("cron:"):
+        return "cron"
+    if rest.startswith("hook:"):
+        return "hook"
+    if rest.startswith(("node-", "node:")):
+        return "node"
+    if chat_type in ("group", "channel") or group_part(key) is not None:
+        return "group"
+    return "other"
+
+
+def group_part(key: str) -> tuple[str, str, str] | None:
+    """`(channel, "group" | "channel", id)` of a group's key, None for others."""
+    parts = rest_of(key).split(":", 2)
+    if len(parts) == 3 and parts[1] in ("group", "channel"):
+        return parts[0], parts[1], parts[2]
+    return None
+
+
+def chat_type_of(key: str) -> str | None:
+    """`group`, `channel` or `direct` where the key says so. Source: runs.md, "Send policy"."""
+    group = group_part(key)
+    if group is not None:
+        return group[1]
+    parts = rest_of(key).split(":")
+    return "direct" if "direct" in parts or "dm" in parts else None
+
+
+def is_subagent(key: str) -> bool:
+    """Whether the key was made by a spawn."""
+    return rest_of(key).startswith("subagent:")
+
+
+def displayed(key: str, rules: KeyRules, caller_agent: str | None) -> str:
+    """The key as a row shows it: the main session of the caller's agent is `main`."""
+    return "main" if key == main_key(caller_agent or rules.default_agent, rules) else key
+
+
+def listed(key: str) -> bool:
+    """`unknown` and `global` sessions are never listed."""
+    return rest_of(key) not in ("global", "unknown")

@@ -1,0 +1,111 @@
+"""Bring a session's entry up to its file: read what is new, fold it. Synchronous; used at start, by the feed and by doctor.
+
+Knows files and entries. Does not know who is told.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from msgspec.structs import replace
+
+from sessiond.model.entry import Entry, FileFacts, fold, fold_bad
+from sessiond.store import dirfd, transcript
+from sessiond.store.transcript import Line
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One line and the entry after it. `seq` is the number of messages up to and with it."""
+
+    line: Line
+    entry: Entry
+    seq: int
+
+
+class Advance(msgspec.Struct):
+    """What reading on gave. `rewritten` says that the file shrank or was replaced and was read from the start."""
+
+    entry: Entry
+    steps: list[Step]
+    rewritten: bool
+    more: bool
+
+
+def advance(
+    folder_fd: int,
+    entry: Entry,
+    file_name: str,
+    record_limit: int,
+    *,
+    max_bytes: int | None = None,
+    collect: bool = True,
+) -> Advance:
+    """The entry after every whole line that the file has and the entry has not seen. Raises OSError where it is gone.
+
+    `max_bytes` bounds how much is read at once; `more` says that something is left. Without `collect` there are no
+    steps, and memory does not grow with the file.
+    """
+    fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
+    try:
+        return advance_open(fd, entry, record_limit, max_bytes=max_bytes, collect=collect)
+    finally:
+        os.close(fd)
+
+
+def advance_open(
+    fd: int, entry: Entry, record_limit: int, *, max_bytes: int | None = None, collect: bool = True
+) -> Advance:
+    """As `advance`, on an open file."""
+    stat = os.fstat(fd)
+    facts = entry.file
+    rewritten = not _continues(fd, facts, stat)
+    if rewritten:
+        entry = Entry(session_id=entry.session_id)
+        facts = FileFacts()
+    start = facts.folded_to
+    stop = stat.st_size if max_bytes is None else min(stat.st_size, start + max_bytes)
+    steps: list[Step] = []
+    folded_to, last_id = start, facts.last_id
+    mtime_ms = stat.st_mtime_ns // 1_000_000
+    while True:
+        for line in transcript.read_lines(fd, folded_to, record_limit, stop=stop):
+            entry, last_id = _fold_line(entry, last_id, line, mtime_ms)
+            folded_to = line.end
+            if collect:
+                steps.append(Step(line, entry, entry.message_count))
+        if folded_to > start or stop >= stat.st_size:
+            break
+        # One line is longer than max_bytes: read on until its end.
+        stop = min(stat.st_size, stop + (max_bytes or 0) + transcript.BLOCK)
+    more = stop < stat.st_size
+    facts = FileFacts(
+        bytes=stat.st_size if not more else stop,
+        mtime_ns=stat.st_mtime_ns,
+        inode=stat.st_ino,
+        folded_to=folded_to,
+        last_id=last_id,
+    )
+    return Advance(entry=replace(entry, file=facts), steps=steps, rewritten=rewritten, more=more)
+
+
+def _fold_line(entry: Entry, last_id: str | None, line: Line, mtime_ms: int) -> tuple[Entry, str | None]:
+    if line.record is None:
+        return fold_bad(entry), last_id
+    record = line.record
+    folded = fold(entry, record, line.offset, mtime_ms)
+    # The header's id is the session's, and no record's parent.
+    return folded, record.id if record.id is not None and record.type != "session" else last_id
+
+
+def is_current(facts: FileFacts, stat: os.stat_result) -> bool:
+    """Whether nothing happened to the file since it was folded."""
+    return (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+def _continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
+    if facts.inode == 0:
+        return True
+    if facts.inode != stat.st_ino or stat.st_size < facts.bytes:
+        return False
+    return transcript.boundary(fd, facts.folded_to)

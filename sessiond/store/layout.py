@@ -1,0 +1,51 @@
+"""Every path inside the store, and which names may stand there. Knows names only; opens nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sessiond.model.keys import AGENT_ID, SESSION_ID
+
+FORMAT = 1
+STORE_FILE = "store.json"
+LOCK_FILE = "store.lock"
+KEYS = "keys"
+SIGNING_KEY = "signing.key"
+AGENTS = "agents"
+SESSIONS = "sessions"
+ARCHIVE = "archive"
+INDEX = "sessions.json"
+OUTBOX = "outbox"
+RUN = "run"
+TOKENS = "tokens.jsonl"
+SUFFIX = ".jsonl"
+
+
+def default_store() -> Path:
+    """`$SESSIOND_STORE`, else `$XDG_STATE_HOME/sessiond`, else `~/.local/state/sessiond`."""
+    explicit = os.environ.get("SESSIOND_STORE")
+    if explicit:
+        return Path(explicit).expanduser().absolute()
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "sessiond"
+
+
+def session_id_of(file_name: str) -> str | None:
+    """The session id of a transcript's file name, None for any other file."""
+    if not file_name.endswith(SUFFIX):
+        return None
+    stem = file_name[: -len(SUFFIX)]
+    # Session ids are lower case in keys but a foreign file may not be; the name on disk is kept as it is.
+    return stem if SESSION_ID.fullmatch(stem.lower()) else None
+
+
+def is_agent_folder(name: str) -> bool:
+    """Whether a folder below `agents/` is an agent's."""
+    return AGENT_ID.fullmatch(name) is not None
+
+
+def transcript_path(agent_id: str, session_id: str, *, archived: bool = False) -> str:
+    """A transcript's path relative to the store, as rows show it."""
+    folder = f"{AGENTS}/{agent_id}/{SESSIONS}"
+    return f"{folder}/{ARCHIVE}/{session_id}{SUFFIX}" if archived else f"{folder}/{session_id}{SUFFIX}"

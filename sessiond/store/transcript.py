@@ -1,0 +1,194 @@
+"""Read and append one transcript file, by descriptor and offset.
+
+Synchronous. Knows lines, offsets and the shape of a page. Does not know sessions, callers or cursors as text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from sessiond.model.record import BadLine, Record, parse
+from sessiond.store.tail import Tail
+
+BLOCK = 64 * 1024
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """One whole line: where it begins and ends (newline included), and its record or why it is none."""
+
+    offset: int
+    end: int
+    record: Record | None
+    bad: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages read backwards, oldest first. `seq` of `lines[0]` is `first_seq`, of older lines counted from there.
+
+    `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts bad lines.
+    """
+
+    lines: list[tuple[Line, int]]
+    start: int
+    start_seq: int
+    has_more: bool
+    skipped: int
+    bytes: int
+
+
+def read_lines(fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
+    """Every whole line from `offset` (the start of a line) to `stop` or the end of the file. Blank lines are left out."""
+    tail = Tail(offset, limit)
+    while stop is None or tail.offset < stop:
+        size = block if stop is None else min(block, stop - tail.offset)
+        chunk = os.pread(fd, size, tail.offset)
+        if not chunk:
+            return
+        for begin, line in tail.feed(chunk):
+            made = _line(begin, line, tail.whole)
+            if made is not None:
+                yield made
+
+
+def _line(begin: int, line: bytes | None, end: int) -> Line | None:
+    if line is None:
+        return Line(begin, end, None, "over the size limit")
+    # A failed append is blanked out where it stood: white space is neither a record nor damage.
+    if not line or line.isspace():
+        return None
+    try:
+        return Line(begin, end, parse(line))
+    except BadLine as bad:
+        return Line(begin, end, None, bad.reason)
+
+
+def read_backwards(fd: int, end: int, limit: int, *, block: int = BLOCK) -> Iterator[Line]:
+    """Every whole line that ends at or before `end` (the end of a line), newest first, read in blocks."""
+    position = end
+    newest_first: list[bytes] = []  # the pieces of the line whose beginning was not read yet
+    held = 0
+    while position > 0:
+        size = min(block, position)
+        position -= size
+        chunk = os.pread(fd, size, position)
+        if len(chunk) < size:
+            return  # the file shrank under us; the feed will say so
+        cut = len(chunk)
+        while (newline := chunk.rfind(b"\n", 0, cut)) >= 0:
+            begin = position + newline + 1
+            made = _assemble(chunk[newline + 1 : cut], newest_first, held, begin, limit)
+            if made is not None:
+                yield made
+            newest_first, held = [], 0
+            cut = newline
+            # The newline belongs to the line before it.
+            newest_first.append(b"\n")
+        rest = chunk[:cut]
+        if rest:
+            held += len(rest)
+            if held <= limit + 1:
+                newest_first.append(rest)
+    made = _assemble(b"", newest_first, held, 0, limit)
+    if made is not None:
+        yield made
+
+
+def _assemble(head: bytes, newest_first: list[bytes], held: int, begin: int, limit: int) -> Line | None:
+    if not newest_first and not head:
+        return None
+    size = len(head) + held
+    ended = bool(newest_first) and newest_first[0] == b"\n"
+    end = begin + size + (1 if ended else 0)
+    if size > limit:
+        return Line(begin, end, None, "over the size limit")
+    pieces = [head, *reversed(newest_first[1:] if ended else newest_first)]
+    return _line(begin, b"".join(pieces), end)
+
+
+def page_backwards(
+    fd: int,
+    end: int,
+    end_seq: int,
+    *,
+    wanted: Callable[[Record], bool],
+    limit: int,
+    max_bytes: int,
+    record_limit: int,
+) -> Page:
+    """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
+
+    `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter.
+    """
+    found: list[tuple[Line, int]] = []
+    seq, skipped, size = end_seq, 0, 0
+    start, start_seq, has_more = 0, 0, False
+    for line in read_backwards(fd, end, record_limit):
+        record = line.record
+        if record is None:
+            skipped += 1
+            continue
+        if record.message is None:
+            continue
+        if wanted(record):
+            message_bytes = len(record.message)
+            if len(found) == limit or (found and size + min(message_bytes, max_bytes) > max_bytes):
+                has_more = True
+                break
+            size += message_bytes if message_bytes <= max_bytes else 0
+            found.append((line, seq))
+            start, start_seq = line.offset, seq - 1
+        seq -= 1
+    found.reverse()
+    if not has_more:
+        start, start_seq = 0, 0
+    return Page(lines=found, start=start, start_seq=start_seq, has_more=has_more, skipped=skipped, bytes=size)
+
+
+def boundary(fd: int, offset: int) -> bool:
+    """Whether a line begins at `offset`: the start of the file, or right behind a newline."""
+    if offset == 0:
+        return True
+    return os.pread(fd, 1, offset - 1) == b"\n"
+
+
+def append(fd: int, data: bytes) -> int:
+    """Write `data` (whole lines) at the end in one write, behind a newline of its own where the file ends torn.
+
+    Returns the offset where `data` begins. On a short write or an error what was written is blanked out, so that it
+    never becomes a record, and OSError is raised.
+    """
+    size = os.fstat(fd).st_size
+    torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    payload = b"\n" + data if torn else data
+    try:
+        written = os.write(fd, payload)
+    except OSError:
+        # Some file systems fail a write and keep a part of it.
+        blank_out(fd, size, os.fstat(fd).st_size - size)
+        raise
+    end = os.lseek(fd, 0, os.SEEK_CUR)
+    if written < len(payload):
+        blank_out(fd, end - written, written)
+        raise OSError(28, "No space left on device")
+    return end - len(data)
+
+
+def blank_out(fd: int, offset: int, length: int) -> None:
+    """Overwrite bytes that this process appended with spaces and a newline.
+
+    Truncating would race with a stranger's append behind ours and lose it; overwriting our own bytes cannot.
+    """
+    if length <= 0:
+        return
+    # An O_APPEND descriptor ignores the offset of pwrite on Linux, so it takes a second descriptor.
+    plain = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        blanks = b" " * (length - 1) + b"\n"
+        while done < length:
+            done += os.pwrite(plain, blanks[done:], offset + done)
+    finally:
+        os.close(plain)
