@@ -1,0 +1,87 @@
+"""What an attached program does for a run: the run as its handler sees it, and its answer. Knows no transport: it is
+given functions to notify and to call. Source: runs.md, "attached"; shapes.md, `run.start`, `run.event`.
+"""
+
+from __future__ import annotations
+
+from sessiond.client.errors import RpcError
+from sessiond.client.wire import CANCELLED, INTERNAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Run:
+    """One run, as `attach` hands it to its handler.
+
+    `message` is the text to answer, `context` what belongs before it (may be None), `session_key` the session it is
+    in, `step` is `primary`, `reply` or `announce`, `params` everything the daemon said, `token` serves on a second
+    connection. `cancelled()` says whether the daemon has called the run off; its answer then counts for nothing.
+    """
+
+    def __init__(
+        self, params: dict[str, Any], notify: Callable[[str, dict[str, Any]], object], cancelled: Callable[[], bool]
+    ) -> None:
+        self.params = params
+        self.run_id: str = params["runId"]
+        self.session_key: str = params["sessionKey"]
+        self.message: str = params["message"]
+        self.context: str | None = params.get("context")
+        self.step: str = params.get("step", "primary")
+        self.token: str | None = params.get("token")
+        self.cancelled = cancelled
+        self._notify = notify
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """To be passed as `_meta` to a call on this connection: the call is then this run's session's."""
+        return {"runId": self.run_id}
+
+    def delta(self, text: str) -> None:
+        """Show `text` to whoever watches, as the next piece of the reply; nothing is stored."""
+        self._send("delta", text=text)
+
+    def tool(self, phase: str, tool_call_id: str, name: str, **more: Any) -> None:
+        """Show that a tool starts, goes on or ends (`phase`: start, update, end); nothing is stored."""
+        self._send("tool", phase=phase, toolCallId=tool_call_id, name=name, **more)
+
+    def append(self, message: dict[str, Any]) -> None:
+        """Write a message (`{role, content, ...}`) to the transcript now, before the run ends."""
+        self._send("message", message=message)
+
+    def _send(self, kind: str, **params: Any) -> None:
+        self._notify("run.event", {"runId": self.run_id, "type": kind, **params})
+
+
+def run_answer(result: Any) -> dict[str, Any]:
+    """What a handler returned as the answer to `run.start`: a str is the reply, a dict the whole answer, None none."""
+    if result is None:
+        return {}
+    return result if isinstance(result, dict) else {"reply": str(result)}
+
+
+def called_off() -> RpcError:
+    return RpcError(CANCELLED, "cancelled", "the run was called off")
+
+
+def attach_params(agent_id: str, can_steer: bool) -> dict[str, Any]:
+    return {"agentId": agent_id, **({"capabilities": ["steer"]} if can_steer else {})}
+
+
+def channel_params(channel: str, account_id: str | None, threads: bool) -> dict[str, Any]:
+    params: dict[str, Any] = {"channel": channel}
+    if account_id is not None:
+        params["accountId"] = account_id
+    if threads:
+        params["threads"] = True
+    return params
+
+
+def handler_failed(method: str, error: Exception) -> RpcError:
+    """The answer for a handler that raised; its traceback goes to the log of the program that it is part of."""
+    import logging
+
+    logging.getLogger("sessiond.client").error("the handler of %s failed", method, exc_info=error)
+    return RpcError(INTERNAL, "internal", f"{type(error).__name__}: {error}")

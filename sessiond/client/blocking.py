@@ -1,0 +1,275 @@
+"""The blocking client: calls, live events and answers to the daemon's requests, on plain sockets and threads.
+
+A connection is made at the first call and made anew at the next call after it was lost; a call itself is never
+repeated, since it may have been done. `subscribe` has its own connection, so a slow reader of events delays no call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+from sessiond.client import agent, locate, wire
+from sessiond.client.errors import ClientError, ConnectionLost
+from sessiond.client.exchange import Exchange
+from sessiond.client.follow import Follow
+from sessiond.client.link import Link
+from sessiond.client.retry import Backoff, worth_retrying
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, Self
+
+    from sessiond.client.agent import Run
+    from sessiond.client.exchange import Handler
+    from sessiond.client.wire import Event
+
+    Params = dict[str, Any]
+    Answer = Callable[[Params], object]
+
+PROTOCOL = 1
+WAIT_SLICE_S = 30.0
+
+
+class Client:
+    """A client of the daemon; `with Client() as client: client.call("sessions_list", limit=5)`.
+
+    `socket` and `token` default to what the environment says (see `locate`). `on_request` answers the daemon's
+    requests: a table of method to function of the params, each called in a thread of its own; what it returns is the
+    result, an RpcError it raises the error. `on_reconnect(attempt)` hears of every attempt (from 1) to get a lost
+    connection back. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        socket: str | None = None,
+        *,
+        token: str | None = None,
+        name: str = "sessiond-client",
+        version: str = "0",
+        on_request: Mapping[str, Answer] | None = None,
+        on_reconnect: Callable[[int], object] | None = None,
+    ) -> None:
+        self._given_socket = socket
+        self._given_token = token
+        self._client_info = {"name": name, "version": version}
+        self._handlers: dict[str, Handler] = {
+            method: _params_only(answer) for method, answer in (on_request or {}).items()
+        }
+        self._reads_in_background = bool(on_request)
+        self._on_reconnect = on_reconnect
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # guards what follows
+        self._exchange: Exchange | None = None
+        self._links: set[Link] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every connection; waiting calls raise ConnectionLost, `attach` and `subscribe` return."""
+        self._closed.set()
+        with self._lock:
+            for link in self._links:
+                link.close()
+
+    @property
+    def caller(self) -> Params:
+        """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
+        return self._connected().link.caller
+
+    def call(self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any) -> Any:
+        """The result of `method`. Params by name, or as a dict.
+
+        Raises RpcError with the daemon's answer, CallTimeout after `timeout_s` (the request is cancelled),
+        ConnectionLost, DaemonNotRunning.
+        """
+        return self._connected().call(method, {**(params or {}), **more}, timeout_s)
+
+    def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
+        """Tell the daemon something that it does not answer."""
+        self._connected().notify(method, {**(params or {}), **more})
+
+    def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
+        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first.
+
+        The waits are on the server and asked for in slices, so a daemon that restarts in between is simply asked again.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        backoff = Backoff()
+        while True:
+            left = slice_s if deadline is None else max(0.0, min(slice_s, deadline - time.monotonic()))
+            try:
+                # The daemon answers at the end of the slice; ten seconds more and it is not answering at all.
+                answer: Params = self.call("agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=int(left * 1000))
+            except ClientError as error:
+                if not worth_retrying(error) or (deadline is not None and time.monotonic() >= deadline):
+                    raise
+                self._pause(backoff)
+                continue
+            backoff.reset()
+            if answer["status"] != "running" or (deadline is not None and time.monotonic() >= deadline):
+                return answer
+
+    def subscribe(self, key: str | None = None, cursor: str | None = None) -> Iterator[Event]:
+        """Every event of the session `key` after `cursor` (None: from now), or of all visible sessions; for ever.
+
+        A lost connection is got back, and what was missed meanwhile comes first: each stored message comes exactly
+        once. Raises RpcError where the subscription is refused, DaemonNotRunning where the first connection fails.
+        """
+        follow = Follow(key, cursor)
+        backoff = Backoff()
+        first = True
+        while not self._closed.is_set():
+            try:
+                with self._own_link() as link:
+                    backlog: list[Event] = []
+                    missed = _carry_out(follow, link, backlog)
+                    first = False
+                    backoff.reset()
+                    yield from filter(follow.take, missed)
+                    yield from filter(follow.take, backlog)
+                    while True:
+                        yield from filter(follow.take, (m for m in link.receive() if isinstance(m, wire.Event)))
+            except ClientError as error:
+                if self._closed.is_set():
+                    return
+                if first or not worth_retrying(error):
+                    raise
+                self._pause(backoff)
+
+    def serve(self, on_connect: Callable[[], object] | None = None) -> None:
+        """Answer the daemon's requests until `close()`; `on_connect` runs after every connection that is made."""
+        backoff = Backoff()
+        first = True
+        while not self._closed.is_set():
+            try:
+                exchange = self._connected()
+                if on_connect is not None:
+                    on_connect()
+                first = False
+                backoff.reset()
+                exchange.read()
+            except ClientError as error:
+                if self._closed.is_set():
+                    return
+                if first or not worth_retrying(error):
+                    raise
+                self._pause(backoff)
+
+    def attach(
+        self, agent_id: str, handler: Callable[[Run], object], *, steer: Callable[[str, str], object] | None = None
+    ) -> None:
+        """Run the agent `agent_id` here until `close()`. `handler(run)`, in a thread for each run, returns the reply,
+        or the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live.
+        """
+
+        def start(exchange: Exchange, request: wire.Request) -> object:
+            run = agent.Run(request.params, exchange.notify, lambda: exchange.is_cancelled(request.id))
+            return agent.run_answer(handler(run))
+
+        self._handlers["run.start"] = start
+        if steer is not None:
+            self._handlers["run.steer"] = lambda _, request: steer(request.params["runId"], request.params["message"])
+        self.serve(lambda: self.call("agents.attach", agent.attach_params(agent_id, steer is not None)))
+
+    def attach_channel(
+        self,
+        channel: str,
+        deliver: Callable[[Params], object],
+        *,
+        account_id: str | None = None,
+        bind_thread: Callable[[Params], object] | None = None,
+    ) -> None:
+        """Deliver for `channel` until `close()`: `deliver({deliveryId, to, text, ...})` that returns acknowledges.
+
+        `bind_thread({sessionKey, label?, to?})`, where the channel has threads, returns `{"threadId": ...}`.
+        """
+        self._handlers["channel.deliver"] = _params_only(lambda params: deliver(params) or {})
+        if bind_thread is not None:
+            self._handlers["channel.bindThread"] = _params_only(bind_thread)
+        params = agent.channel_params(channel, account_id, bind_thread is not None)
+        self.serve(lambda: self.call("channels.attach", params))
+
+    def _connected(self) -> Exchange:
+        with self._lock:
+            exchange = self._exchange
+            if exchange is None or exchange.lost is not None:
+                if exchange is not None:
+                    self._links.discard(exchange.link)
+                    exchange.link.close()
+                exchange = self._exchange = Exchange(self._open(), self._handlers)
+                if self._reads_in_background:
+                    threading.Thread(target=_read_quietly, args=(exchange,), daemon=True).start()
+            return exchange
+
+    def _open(self) -> Link:
+        """A new connection that has said who it is. Called with the lock held."""
+        if self._closed.is_set():
+            raise ConnectionLost("this client is closed")
+        hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
+        token = locate.token(self._given_token)
+        link = Link(locate.socket_path(self._given_socket))
+        try:
+            link.greet(hello if token is None else {**hello, "token": token})
+        except ClientError:
+            link.close()
+            raise
+        self._links.add(link)
+        return link
+
+    @contextmanager
+    def _own_link(self) -> Iterator[Link]:
+        with self._lock:
+            link = self._open()
+        try:
+            yield link
+        finally:
+            with self._lock:
+                self._links.discard(link)
+            link.close()
+
+    def _pause(self, backoff: Backoff) -> None:
+        delay = backoff.next_s()
+        if self._on_reconnect is not None:
+            self._on_reconnect(backoff.attempt)
+        self._closed.wait(delay)
+
+
+def _read_quietly(exchange: Exchange) -> None:
+    with suppress(ConnectionLost):  # the next call makes a new connection
+        exchange.read()
+
+
+def _params_only(answer: Answer) -> Handler:
+    return lambda _, request: answer(request.params)
+
+
+def _carry_out(follow: Follow, link: Link, backlog: list[Event]) -> list[Event]:
+    """Make the calls that `follow` plans; events that come in between are put on `backlog`."""
+    plan = follow.connect()
+    try:
+        method, params = next(plan)
+        while True:
+            request_id, data = link.wire.request(method, params)
+            link.send(data)
+            answer = _answer_to(request_id, link, backlog)
+            method, params = plan.throw(answer.error) if answer.error is not None else plan.send(answer.result)
+    except StopIteration as end:
+        return end.value or []
+
+
+def _answer_to(request_id: int, link: Link, backlog: list[Event]) -> wire.Response:
+    found = None
+    while found is None:
+        for message in link.receive():
+            if isinstance(message, wire.Event):
+                backlog.append(message)
+            elif isinstance(message, wire.Response) and message.id in (request_id, None):
+                found = message
+    return found

@@ -1,0 +1,100 @@
+"""One blocking connection to the daemon: opened, greeted, read and written. Knows nothing of reconnecting."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+
+from sessiond.client import wire
+from sessiond.client.errors import CallTimeout, ConnectionLost, DaemonNotRunning, NotPermitted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CONNECT_TIMEOUT_S = 10.0
+# A daemon that has read nothing of what we send for so long is not coming back.
+SEND_TIMEOUT_S = 30
+READ_BYTES = 1 << 18
+
+
+class Link:
+    """A connected socket and its framing. `caller` is what `initialize` said about us."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.wire = wire.Wire()
+        self.caller: dict[str, Any] = {}
+        self._socket = _connect(path)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+
+    def greet(self, hello: dict[str, Any]) -> None:
+        """`initialize`, before anything else may pass."""
+        request_id, data = self.wire.request("initialize", hello)
+        self.send(data)
+        answer = self.receive(time.monotonic() + CONNECT_TIMEOUT_S)[0]
+        if not isinstance(answer, wire.Response) or answer.id not in (request_id, None):
+            raise ConnectionLost(f"{self.path} does not answer like sessiond")
+        if answer.error is not None:
+            raise answer.error
+        self.caller = answer.result.get("caller", {})
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+
+    def receive(self, deadline: float | None = None) -> list[wire.Incoming]:
+        """The next messages, at least one.
+
+        CallTimeout past `deadline` (monotonic seconds), ConnectionLost at the end of the connection.
+        """
+        while True:
+            try:
+                # Not settimeout(): that is the socket's, and another thread may be sending.
+                left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+                if not self._readable.poll(left_ms):
+                    raise CallTimeout("sessiond did not answer in time")
+                data = self._socket.recv(READ_BYTES)
+            except OSError as error:
+                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+            if not data:
+                raise ConnectionLost("sessiond closed the connection")
+            messages = self.wire.feed(data)
+            if messages:
+                return messages
+
+    def close(self) -> None:
+        """End the connection, also under a thread that is reading it."""
+        with suppress(OSError):  # the other side was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.connect(path)
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+    except OSError as error:
+        connection.close()
+        raise connect_error(path, error) from None
+    return connection
+
+
+def connect_error(path: str, error: OSError) -> DaemonNotRunning | NotPermitted:
+    """Why nobody was reached at `path`."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return DaemonNotRunning(path, "no socket")
+    if isinstance(error, ConnectionRefusedError):
+        return DaemonNotRunning(path, "nobody listens")
+    if isinstance(error, PermissionError):
+        return NotPermitted(f"no permission to connect to {path}: it belongs to another user")
+    return DaemonNotRunning(path, str(error))

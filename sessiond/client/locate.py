@@ -1,0 +1,67 @@
+"""Where the daemon listens and which token to show, from arguments and the environment. Connects to nothing."""
+
+from __future__ import annotations
+
+import os
+
+from sessiond.client.errors import BadEnvironment
+
+# sun_path holds 108 bytes with its final NUL; a longer path would fail with a word that names neither.
+MAX_SOCKET_PATH_BYTES = 107
+
+
+def store_folder() -> str:
+    """The store's folder as this environment means it: $SESSIOND_STORE, else the XDG state folder's `sessiond`."""
+    given = os.environ.get("SESSIOND_STORE")
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    state = os.environ.get("XDG_STATE_HOME")
+    if not state or not os.path.isabs(state):  # the XDG specification: a relative path is to be ignored
+        state = os.path.expanduser("~/.local/state")
+    return os.path.join(state, "sessiond")
+
+
+def socket_candidates() -> list[str]:
+    """The places where a daemon of this user would listen, the likeliest first."""
+    given = os.environ.get("SESSIOND_SOCKET")
+    if given:
+        return [os.path.expanduser(given)]
+    places = [os.path.join(store_folder(), "run", "sessiond.sock")]
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        places.insert(0, os.path.join(runtime, "sessiond", "sessiond.sock"))
+    return places
+
+
+def socket_path(given: str | None = None) -> str:
+    """The path to connect to: `given`, else the first candidate that is there, else the first that could be."""
+    if given:
+        path = os.path.expanduser(given)
+    else:
+        places = socket_candidates()
+        path = next((place for place in places if os.path.exists(place)), places[0])
+    size = len(os.fsencode(path))
+    if size > MAX_SOCKET_PATH_BYTES:
+        raise BadEnvironment(
+            f"the socket's path is {size} bytes long, a Unix socket takes {MAX_SOCKET_PATH_BYTES}: {path}\n"
+            "set SESSIOND_SOCKET to a shorter one"
+        )
+    return path
+
+
+def token(given: str | None = None) -> str | None:
+    """The token to show: `given`, else what $SESSIOND_TOKEN_FILE holds, else none (the owner needs none)."""
+    if given:
+        return given
+    path = os.environ.get("SESSIOND_TOKEN_FILE")
+    if not path:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not ASCII text"
+        raise BadEnvironment(f"cannot read the token in {path} (SESSIOND_TOKEN_FILE): {why}") from None
+    if not text:
+        raise BadEnvironment(f"the token file {path} (SESSIOND_TOKEN_FILE) is empty")
+    return text

@@ -1,0 +1,270 @@
+"""The client for Trio: the same calls, live events and answers as the blocking one, with tasks for threads.
+
+Source: the sans-io parts are `wire`, `follow`, `retry` and `agent`, which both share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self
+from weakref import WeakSet
+
+import trio
+
+from sessiond.client import agent, locate, wire
+from sessiond.client.agent import Run
+from sessiond.client.errors import ClientError, ConnectionLost, RpcError
+from sessiond.client.follow import Follow
+from sessiond.client.retry import Backoff, worth_retrying
+from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
+from sessiond.client.wire import Event
+
+Answer = Callable[[Params], Awaitable[object]]
+
+PROTOCOL = 1
+WAIT_SLICE_S = 30.0
+
+
+class TrioClient:
+    """`async with TrioClient() as client: await client.call("sessions_list", limit=5)`.
+
+    Arguments and errors are the blocking `Client`'s; handlers are async functions and are cancelled when the daemon
+    calls their request off. Used as a context manager only: the task that reads lives in its nursery.
+    """
+
+    def __init__(
+        self,
+        socket: str | None = None,
+        *,
+        token: str | None = None,
+        name: str = "sessiond-client",
+        version: str = "0",
+        on_request: Mapping[str, Answer] | None = None,
+        on_reconnect: Callable[[int], object] | None = None,
+    ) -> None:
+        self._given_socket = socket
+        self._given_token = token
+        self._client_info = {"name": name, "version": version}
+        self._handlers: dict[str, Handler] = {
+            method: _params_only(answer) for method, answer in (on_request or {}).items()
+        }
+        self._on_reconnect = on_reconnect
+        self._connecting = trio.Lock()
+        self._exchange: TrioExchange | None = None
+        self._links: WeakSet[TrioLink] = WeakSet()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> bool | None:
+        self._closed = True
+        self._nursery.cancel_scope.cancel()
+        try:
+            # Only a cancellation is the nursery's to judge; an error of the body goes on as it is, in no group.
+            if isinstance(error, trio.Cancelled):
+                return await self._nursery_manager.__aexit__(kind, error, error.__traceback__)
+            await self._nursery_manager.__aexit__(None, None, None)
+            return None
+        finally:
+            for link in list(self._links):
+                link.close()
+
+    async def caller(self) -> Params:
+        """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
+        return (await self._connected()).link.caller
+
+    async def call(
+        self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
+    ) -> Any:
+        """The result of `method`. Cancelling the call cancels the request; it never stops what was begun."""
+        return await (await self._connected()).call(method, {**(params or {}), **more}, timeout_s)
+
+    async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
+        """Tell the daemon something that it does not answer."""
+        exchange = await self._connected()
+        await exchange.link.send(wire.notification(method, {**(params or {}), **more}))
+
+    async def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
+        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first. Goes on
+        waiting when the daemon restarts."""
+        deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
+        backoff = Backoff()
+        while True:
+            left = max(0.0, min(slice_s, deadline - trio.current_time()))
+            try:
+                answer: Params = await self.call(
+                    "agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=int(left * 1000)
+                )
+            except ClientError as error:
+                if not worth_retrying(error) or trio.current_time() >= deadline:
+                    raise
+                await self._pause(backoff)
+                continue
+            backoff.reset()
+            if answer["status"] != "running" or trio.current_time() >= deadline:
+                return answer
+
+    def subscribe(self, key: str | None = None, cursor: str | None = None) -> TrioSubscription:
+        """`async for event in client.subscribe("main")`: every event of the session `key` after `cursor` (None: from
+        now), or of all visible sessions. Each stored message comes exactly once, also over lost connections."""
+        return TrioSubscription(Follow(key, cursor), self._open, self._pause)
+
+    async def serve(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Answer the daemon's requests until cancelled; `on_connect` runs after every connection that is made."""
+        backoff = Backoff()
+        first = True
+        while True:
+            try:
+                exchange = await self._connected()
+                if on_connect is not None:
+                    await on_connect()
+                first = False
+                backoff.reset()
+                await exchange.ended.wait()
+                raise ConnectionLost(str(exchange.lost))
+            except ClientError as error:
+                if first or not worth_retrying(error):
+                    raise
+                await self._pause(backoff)
+
+    async def attach(
+        self,
+        agent_id: str,
+        handler: Callable[[Run], Awaitable[object]],
+        *,
+        steer: Callable[[str, str], Awaitable[object]] | None = None,
+    ) -> None:
+        """Run the agent `agent_id` here until cancelled. `handler(run)`, a task for each run, returns the reply, or
+        the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live."""
+
+        async def start(exchange: TrioExchange, request: wire.Request) -> object:
+            def notify(method: str, params: Params) -> None:
+                exchange.link.send_soon(wire.notification(method, params))
+
+            # Never seen as cancelled: a run that is called off is a handler that is cancelled.
+            return agent.run_answer(await handler(Run(request.params, notify, lambda: False)))
+
+        self._handlers["run.start"] = start
+        if steer is not None:
+            self._handlers["run.steer"] = _params_only(lambda params: steer(params["runId"], params["message"]))
+        params = agent.attach_params(agent_id, steer is not None)
+        await self.serve(lambda: self.call("agents.attach", params))
+
+    async def attach_channel(
+        self,
+        channel: str,
+        deliver: Answer,
+        *,
+        account_id: str | None = None,
+        bind_thread: Answer | None = None,
+    ) -> None:
+        """Deliver for `channel` until cancelled: `deliver({deliveryId, to, text, ...})` that returns acknowledges."""
+
+        async def acknowledge(params: Params) -> object:
+            return await deliver(params) or {}
+
+        self._handlers["channel.deliver"] = _params_only(acknowledge)
+        if bind_thread is not None:
+            self._handlers["channel.bindThread"] = _params_only(bind_thread)
+        params = agent.channel_params(channel, account_id, bind_thread is not None)
+        await self.serve(lambda: self.call("channels.attach", params))
+
+    async def _connected(self) -> TrioExchange:
+        async with self._connecting:
+            if self._exchange is None or self._exchange.lost is not None:
+                self._exchange = TrioExchange(await self._open(), self._handlers)
+                self._nursery.start_soon(self._exchange.run)
+            return self._exchange
+
+    async def _open(self) -> TrioLink:
+        if self._closed:
+            raise ClientError("this client is closed")
+        hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
+        token = locate.token(self._given_token)
+        link = await TrioLink.open(
+            locate.socket_path(self._given_socket), hello if token is None else {**hello, "token": token}
+        )
+        self._links.add(link)
+        return link
+
+    async def _pause(self, backoff: Backoff) -> None:
+        delay = backoff.next_s()
+        if self._on_reconnect is not None:
+            self._on_reconnect(backoff.attempt)
+        await trio.sleep(delay)
+
+
+class TrioSubscription:
+    """The events of one subscription, for `async for`. Has a connection of its own, closed with the client."""
+
+    def __init__(
+        self,
+        follow: Follow,
+        open_link: Callable[[], Awaitable[TrioLink]],
+        pause: Callable[[Backoff], Awaitable[None]],
+    ) -> None:
+        self._follow = follow
+        self._open_link = open_link
+        self._pause = pause
+        self._backoff = Backoff()
+        self._link: TrioLink | None = None
+        self._was_connected = False
+        self._ready: deque[Event] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            while self._ready:
+                event = self._ready.popleft()
+                if self._follow.take(event):
+                    return event
+            try:
+                await self._read()
+            except ClientError as error:
+                self.close()
+                if not self._was_connected or not worth_retrying(error):
+                    raise
+                await self._pause(self._backoff)
+
+    def close(self) -> None:
+        """End the subscription."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    async def _read(self) -> None:
+        if self._link is None:
+            self._link = await self._open_link()
+            backlog: list[Event] = []
+            self._ready += await _carry_out(self._follow, self._link, backlog)
+            self._ready += backlog
+            self._was_connected = True
+            self._backoff.reset()
+        else:
+            self._ready += [message for message in await self._link.receive() if isinstance(message, Event)]
+
+
+def _params_only(answer: Answer) -> Handler:
+    return lambda _, request: answer(request.params)
+
+
+async def _carry_out(follow: Follow, link: TrioLink, backlog: list[Event]) -> list[Event]:
+    plan = follow.connect()
+    try:
+        method, params = next(plan)
+        while True:
+            try:
+                result = await link.ask(method, params, backlog)
+            except RpcError as error:
+                method, params = plan.throw(error)
+            else:
+                method, params = plan.send(result)
+    except StopIteration as end:
+        return end.value or []

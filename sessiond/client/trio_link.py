@@ -1,0 +1,211 @@
+"""One connection to the daemon under Trio: `TrioLink` carries messages, `TrioExchange` matches answers to calls and
+answers the daemon's requests. Knows nothing of reconnecting. The blocking twins are `link` and `exchange`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from sessiond.client import agent, wire
+from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client.link import CONNECT_TIMEOUT_S, READ_BYTES, connect_error
+
+Params = dict[str, Any]
+Handler = Callable[["TrioExchange", wire.Request], Awaitable[object]]
+
+
+class TrioLink:
+    """A connected socket and its framing; a context manager that closes it. `caller` is what `initialize` said."""
+
+    def __init__(self, path: str, connection: trio.socket.SocketType) -> None:
+        self.path = path
+        self.wire = wire.Wire()
+        self.caller: Params = {}
+        self._socket = connection
+        self._sending = trio.Lock()
+        self._queued: list[bytes] = []
+        self._wake = trio.Event()
+
+    @classmethod
+    async def open(cls, path: str, hello: Params) -> TrioLink:
+        connection = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        link = cls(path, connection)
+        try:
+            with trio.move_on_after(CONNECT_TIMEOUT_S):
+                await connection.connect(path)
+                await link._greet(hello)
+                return link
+            raise DaemonNotRunning(path, "no answer")
+        except OSError as error:
+            raise connect_error(path, error) from None
+        finally:
+            if not link.caller:
+                link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def send(self, data: bytes) -> None:
+        """Send `data` after whatever was queued before it."""
+        self._queued.append(data)
+        async with self._sending:
+            await self._flush()
+
+    def send_soon(self, data: bytes) -> None:
+        """Queue `data` for the next `send` or for `write_queued`, in order."""
+        self._queued.append(data)
+        self._wake.set()
+
+    async def write_queued(self) -> None:
+        """Send what `send_soon` queues, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            async with self._sending:
+                await self._flush()
+
+    async def receive(self) -> list[wire.Incoming]:
+        """The next messages, at least one; ConnectionLost at the end of the connection."""
+        while True:
+            try:
+                data = await self._socket.recv(READ_BYTES)
+            except (OSError, trio.ClosedResourceError) as error:
+                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+            if not data:
+                raise ConnectionLost("sessiond closed the connection")
+            messages = self.wire.feed(data)
+            if messages:
+                return messages
+
+    async def _greet(self, hello: Params) -> None:
+        answer = await self.ask("initialize", hello, [])
+        self.caller = answer.get("caller") or {"scopes": []}
+
+    async def ask(self, method: str, params: Params, backlog: list[wire.Event]) -> Any:
+        """A call on a connection that nobody else reads; events that come in between are put on `backlog`."""
+        request_id, data = self.wire.request(method, params)
+        await self.send(data)
+        while True:
+            found: wire.Response | None = None
+            for message in await self.receive():
+                if isinstance(message, wire.Event):
+                    backlog.append(message)
+                elif isinstance(message, wire.Response) and message.id in (request_id, None):
+                    found = message
+            if found is not None:
+                if found.error is not None:
+                    raise found.error
+                return found.result
+
+    async def _flush(self) -> None:
+        while self._queued:
+            view = memoryview(b"".join(self._queued))
+            self._queued.clear()
+            try:
+                while view:
+                    view = view[await self._socket.send(view) :]
+            except (OSError, trio.ClosedResourceError) as error:
+                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+            finally:
+                if view:  # cancelled half way: a line must never be left half sent
+                    self._queued.insert(0, bytes(view))
+                    self._wake.set()
+
+
+class TrioExchange:
+    """Answers matched to calls. `run` reads; any task calls. `lost` says how the connection ended."""
+
+    def __init__(self, link: TrioLink, handlers: Mapping[str, Handler]) -> None:
+        self.link = link
+        self.lost: ClientError | None = None
+        self.ended = trio.Event()
+        self._handlers = handlers
+        self._waiting: dict[int, tuple[trio.Event, list[wire.Response]]] = {}
+        self._running: dict[int | str, trio.CancelScope] = {}
+
+    async def call(self, method: str, params: Params, timeout_s: float | None) -> Any:
+        request_id, data = self.link.wire.request(method, params)
+        arrived, box = trio.Event(), list[wire.Response]()
+        self._waiting[request_id] = arrived, box
+        try:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                self.link.send_soon(data)
+                if self.lost is None:
+                    await arrived.wait()
+        finally:
+            del self._waiting[request_id]
+            if not box:  # timed out or cancelled: the daemon need not wait on
+                self.link.send_soon(wire.notification("$/cancelRequest", {"id": request_id}))
+        if not box:
+            if self.lost is not None:
+                raise ConnectionLost(str(self.lost))
+            raise CallTimeout(f"sessiond did not answer {method} within {timeout_s or 0:g} s")
+        if box[0].error is not None:
+            raise box[0].error
+        return box[0].result
+
+    async def run(self) -> None:
+        """Read until the connection ends; every request of the daemon is answered by a task of its own."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.link.write_queued)
+                while True:
+                    for message in await self.link.receive():
+                        self._sort(message, nursery)
+        except* ClientError as group:
+            self.lost = _first(group)
+        finally:
+            if self.lost is None:
+                self.lost = ConnectionLost("the connection was closed")
+            self.link.close()
+            for arrived, _ in self._waiting.values():
+                arrived.set()
+            self.ended.set()
+
+    def _sort(self, message: wire.Incoming, nursery: trio.Nursery) -> None:
+        if isinstance(message, wire.Request):
+            nursery.start_soon(self._answer, message)
+        elif isinstance(message, wire.Response):
+            if message.id in self._waiting:
+                arrived, box = self._waiting[message.id]
+                box.append(message)
+                arrived.set()
+            elif message.id is None and message.error is not None:
+                raise ConnectionLost(message.error.message)  # the connection as a whole is refused
+        elif message.name == "$/cancelRequest" and message.get("id") in self._running:
+            self._running[message["id"]].cancel()
+
+    async def _answer(self, request: wire.Request) -> None:
+        handler = self._handlers.get(request.method)
+        data = wire.refusal(request.id, agent.called_off())
+        with trio.CancelScope() as scope:
+            self._running[request.id] = scope
+            try:
+                if handler is None:
+                    raise wire.no_such_method(request.method)
+                data = wire.answer(request.id, await handler(self, request))
+            except RpcError as error:
+                data = wire.refusal(request.id, error)
+            except Exception as error:  # noqa: BLE001  # the handler is the library user's: whatever, the daemon hears
+                data = wire.refusal(request.id, agent.handler_failed(request.method, error))
+            finally:
+                del self._running[request.id]
+        await self.link.send(data)
+
+
+def _first(group: BaseExceptionGroup[ClientError]) -> ClientError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, ClientError) else ConnectionLost(str(error))
