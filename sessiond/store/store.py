@@ -70,12 +70,15 @@ class SessionStore:
         self.record_limit = record_limit
         self.run_sync = run_sync
         self.on_committed: Callable[[Session], None] = lambda session: None
-        self.on_created: Callable[[Session], None] = lambda session: None
+        self.on_created: Callable[[Session, list[folding.Step]], None] = lambda session, steps: None
+        # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
+        self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = lambda folder: None
         self._clock, self._ids, self._durable = clock, ids, durable
-        self.committer = Committer(
-            sync=durable, run_sync=run_sync, on_committed=lambda session: self.on_committed(session)
-        )
+        self.committer = Committer(sync=durable, run_sync=run_sync, on_committed=self._committed)
+
+    def _committed(self, session: Session) -> None:
+        self.on_committed(session)
 
     @property
     def settings(self) -> scan.ScanSettings:
@@ -116,21 +119,24 @@ class SessionStore:
         lines, ids, _ = self._compose(parts, None, now)
         data = header + b"".join(lines)
         name = session_id + layout.SUFFIX
+        self.busy_names.add(name)
         try:
             folder = self.folder(agent_id)
-            entry = await self.run_sync(self._create, folder, name, data)
+            made = await self.run_sync(self._create, folder, name, data)
+            session = Session(key=key, entry=made.entry, folder=folder)
+            self.catalog.add(session)
+            folder.dirty = True
         except OSError as error:
             raise storage_error(error, key) from None
-        session = Session(key=key, entry=Entry(session_id=session_id, session_key=key, file=entry.file), folder=folder)
-        self.catalog.add(session)
-        self.catalog.replace(session, entry)
-        self.on_created(session)
+        finally:
+            self.busy_names.discard(name)
+        self.on_created(session, made.steps)
         return session, _written(ids, lines, len(header))
 
-    def _create(self, folder: Folder, name: str, data: bytes) -> Entry:
+    def _create(self, folder: Folder, name: str, data: bytes) -> folding.Advance:
         scan.create_file(folder.fd, name, data, self._durable)
         empty = Entry(session_id=name[: -len(layout.SUFFIX)])
-        return folding.advance(folder.fd, empty, name, self.record_limit, collect=False).entry
+        return folding.advance(folder.fd, empty, name, self.record_limit)
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns once they are on disk, folded and announced."""
@@ -205,10 +211,13 @@ class SessionStore:
     async def archive(self, session: Session) -> None:
         """Move the transcript to the archive, by rename; on disk when this returns. The session leaves the live ones."""
         archive = self.archive_folder(session.folder.agent_id)
+        self.busy_names.add(session.file_name)
         try:
             await self.run_sync(_move, session.folder.fd, archive.fd, session.file_name, self._durable)
         except OSError as error:
             raise storage_error(error, session.key) from None
+        finally:
+            self.busy_names.discard(session.file_name)
         self.catalog.remove(session)
         session.folder.dirty = True
         session.folder = archive

@@ -1,0 +1,56 @@
+"""What happened, as the bus carries it: frozen facts, encoded once for all who get them. Source: protocol.md, "Events"."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sessiond.model.entry import Entry
+
+Phase = Literal["message", "start", "end", "error", "create", "patch", "reset", "delete", "archive"]
+ResyncReason = Literal["lagged", "rewritten", "reset"]
+
+
+class MessageEvent(msgspec.Struct, frozen=True, gc=False):
+    """A message record was appended, or is replayed. `cursor` is behind it, `offset` and `before` are around it."""
+
+    key: str
+    session_id: str
+    message_id: str | None
+    seq: int
+    cursor: str
+    message: bytes
+    before: int
+    after: int
+
+
+class ChangedEvent(msgspec.Struct, frozen=True):
+    """A session's entry changed. `entry` is None after a delete."""
+
+    key: str
+    session_id: str
+    phase: Phase
+    reason: str | None
+    entry: Entry | None
+    after: int = 0
+
+
+class LiveEvent(msgspec.Struct, frozen=True):
+    """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key."""
+
+    key: str
+    method: Literal["session.tool", "session.delta"]
+    fields: dict[str, Any]
+
+
+class ResyncEvent(msgspec.Struct, frozen=True):
+    """Read again from `cursor`; the daemon sends every record from there on."""
+
+    key: str
+    session_id: str
+    reason: ResyncReason
+    cursor: str
+
+
+Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent
