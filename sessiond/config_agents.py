@@ -46,13 +46,17 @@ class SubagentsConfig(Table, frozen=True):
 
 
 class SandboxConfig(Table, frozen=True):
-    """`memory_max_bytes` and `max_processes` are limits of a run's process group; None is no limit."""
+    """`memory_max_bytes` is for each process, `max_processes` for the run; None is no limit.
+
+    `read_only` are files and folders that an agent sees beside the system's own, such as where its program lives.
+    """
 
     mode: Literal["off", "non-main", "all"] = "off"
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     network: bool = True
     memory_max_bytes: Annotated[int, msgspec.Meta(ge=2**20, le=2**50)] | None = None
     max_processes: Annotated[int, msgspec.Meta(ge=1, le=2**22)] | None = None
+    read_only: tuple[Path, ...] = ()
 
 
 class RuntimeConfig(Table, frozen=True):

@@ -79,12 +79,20 @@ def _check_agents(source: Source, agents: dict[str, Any]) -> None:
                 (*path, "subagents", "maxConcurrent"),
                 "is one number for all agents: set agents.defaults.subagents.maxConcurrent",
             )
-        _check_workspace(source, (*path, "workspace"), agent.get("workspace"))
+        _check_path(source, (*path, "workspace"), agent.get("workspace"))
+        _check_read_only(source, (*path, "sandbox", "readOnly"), agent.get("sandbox", {}))
         _check_runtime(source, (*path, "runtime"), agent["runtime"])
-    _check_workspace(source, ("agents", "defaults", "workspace"), agents.get("defaults", {}).get("workspace"))
+    defaults = agents.get("defaults", {})
+    _check_path(source, ("agents", "defaults", "workspace"), defaults.get("workspace"))
+    _check_read_only(source, ("agents", "defaults", "sandbox", "readOnly"), defaults.get("sandbox", {}))
 
 
-def _check_workspace(source: Source, path: KeyPath, text: str | None) -> None:
+def _check_read_only(source: Source, path: KeyPath, sandbox: dict[str, Any]) -> None:
+    for index, text in enumerate(sandbox.get("readOnly", ())):
+        _check_path(source, (*path, index), text)
+
+
+def _check_path(source: Source, path: KeyPath, text: str | None) -> None:
     if text is not None and expand(text) is None:
         raise source.error(path, f'must be an absolute path or begin with "~/", not {show(text)}')
 
@@ -110,7 +118,7 @@ def _check_runtime(source: Source, path: KeyPath, runtime: dict[str, Any]) -> No
         for key in ("input", "output"):
             if key in runtime:
                 raise source.error((*path, key), f"comes with preset = {show(runtime['preset'])}; leave it out")
-    elif "command" not in runtime:
+    elif runtime["type"] == "exec" and "command" not in runtime:
         raise source.error(path, 'needs a command or a preset, like command = ["my-agent"] or preset = "claude"')
 
 
