@@ -1,0 +1,236 @@
+"""Decide whether a sessions_spawn may happen, check after check in the documents' order, from facts handed in.
+
+Knows the rules and their sentences. Looks nothing up and makes nothing; attachments are checked elsewhere, after these.
+Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from sessiond.errors import Forbidden, InvalidParams, Unsupported
+from sessiond.model import keys
+
+Mode = Literal["run", "session"]
+Cleanup = Literal["delete", "keep"]
+
+THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
+
+# Which scope opens which of the session tools.
+TOOL_SCOPES = {
+    "agents_list": "list",
+    "sessions_list": "list",
+    "sessions_history": "read",
+    "sessions_search": "read",
+    "sessions_send": "send",
+    "sessions_spawn": "spawn",
+}
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters that the checks look at, as they came."""
+
+    agent_id: str | None = None
+    runtime: Literal["subagent", "acp"] = "subagent"
+    mode: Mode | None = None
+    thread: bool = False
+    cleanup: Cleanup | None = None
+    sandbox: Literal["inherit", "require"] = "inherit"
+    model: str | None = None
+    thinking: str | None = None
+
+
+class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the requester and for the agent that the child would have.
+
+    `allow_agents` are the ids that the requester's agent may spawn, `*` for any; its own needs no entry.
+    `children_running` counts the requester's children that have not ended. `threads` says whether an attached channel
+    can bind the child to a thread. An empty `models` allows every model.
+    """
+
+    requester_agent: str
+    requester_depth: int
+    max_spawn_depth: int
+    children_running: int
+    max_children: int
+    configured_agents: tuple[str, ...]
+    allow_agents: tuple[str, ...] = ()
+    requester_sandboxed: bool = False
+    child_sandboxed: bool = False
+    models: tuple[str, ...] = ()
+    threads: bool = False
+
+
+class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spawn that may happen comes to, defaults filled in."""
+
+    agent_id: str
+    mode: Mode
+    cleanup: Cleanup
+    model: str | None
+    thinking: str | None
+
+
+def target_agent(agent_id: str | None, requester_agent: str) -> str:
+    """The agent of the child: the first check, since the facts of the others depend on it (`agent_id_invalid`)."""
+    if agent_id is None:
+        return requester_agent
+    cleaned = agent_id.strip().lower()
+    if not keys.AGENT_ID.fullmatch(cleaned):
+        raise InvalidParams(
+            f"$.agentId is no agent id: {_short(agent_id)}. "
+            "Ids match [a-z0-9][a-z0-9_-]{0,63}; agents_list shows them",
+            code="agent_id_invalid",
+            field="$.agentId",
+        )
+    return cleaned
+
+
+def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
+    """The plan of a spawn, or the first refusal in the documents' order, with its own sentence and `code`."""
+    agent_id = target_agent(request.agent_id, facts.requester_agent)
+    mode = request.mode or ("session" if request.thread else "run")
+    if mode == "session" and not request.thread:
+        raise InvalidParams(
+            'mode="session" needs thread=true, so that the child stays bound to a thread',
+            code="mode_requires_thread",
+            field="$.mode",
+        )
+    _check_numbers(facts)
+    _check_agent(agent_id, facts)
+    _check_sandbox(request, facts, agent_id)
+    _check_model(request.model, facts.models)
+    thinking = _check_thinking(request.thinking)
+    if request.thread and not facts.threads:
+        raise Unsupported(
+            "thread=true needs an attached channel with threads, and none is attached to this session's channel",
+            code="thread_unsupported",
+        )
+    # A session that is kept open for follow-ups cannot be deleted after its first announcement.
+    cleanup = "keep" if mode == "session" else request.cleanup or "keep"
+    return SpawnPlan(agent_id=agent_id, mode=mode, cleanup=cleanup, model=request.model, thinking=thinking)
+
+
+def check_runtime(runtime: str, *, with_attachments: bool) -> None:
+    """Refuse `runtime="acp"`: the last check, after the attachments' own."""
+    if runtime != "acp":
+        return
+    if with_attachments:
+        raise Unsupported(
+            'attachments are not supported with runtime="acp"; use runtime="subagent" or leave them out',
+            code="attachments_unsupported",
+        )
+    raise Unsupported('runtime="acp" is not supported yet; use runtime="subagent"', code="acp_unsupported")
+
+
+def _check_numbers(facts: SpawnFacts) -> None:
+    if facts.requester_depth >= facts.max_spawn_depth:
+        raise Forbidden(
+            f"sessions_spawn is not allowed at depth {facts.requester_depth}; "
+            f"agents.defaults.subagents.maxSpawnDepth is {facts.max_spawn_depth}",
+            code="spawn_depth_exceeded",
+            depth=facts.requester_depth,
+            limit="agents.defaults.subagents.maxSpawnDepth",
+            value=facts.max_spawn_depth,
+        )
+    if facts.children_running >= facts.max_children:
+        raise Forbidden(
+            f"this session has {facts.children_running} children running; "
+            f"agents.defaults.subagents.maxChildrenPerAgent is {facts.max_children}",
+            code="spawn_children_exceeded",
+            children=facts.children_running,
+            limit="agents.defaults.subagents.maxChildrenPerAgent",
+            value=facts.max_children,
+        )
+
+
+def _check_agent(agent_id: str, facts: SpawnFacts) -> None:
+    if agent_id not in allowed_agents(facts.requester_agent, facts.allow_agents, facts.configured_agents):
+        # One answer for an agent that is not configured and one that is not allowed: who may not use it need not know.
+        raise Forbidden(
+            f"agent {agent_id} is not allowed for sessions_spawn; agents_list shows the ones that are",
+            code="agent_not_allowed",
+        )
+
+
+def allowed_agents(requester_agent: str, allow: tuple[str, ...], configured: tuple[str, ...]) -> tuple[str, ...]:
+    """The configured agents that `requester_agent` may spawn, in the order of the configuration."""
+    names = {name.strip().lower() for name in allow}
+    return tuple(agent for agent in configured if agent == requester_agent or "*" in names or agent in names)
+
+
+def _check_sandbox(request: SpawnRequest, facts: SpawnFacts, agent_id: str) -> None:
+    if facts.child_sandboxed:
+        return
+    if facts.requester_sandboxed:
+        raise Forbidden(
+            f"a sandboxed session cannot spawn an unsandboxed child; agent {agent_id} runs without a sandbox",
+            code="sandbox_inheritance",
+        )
+    if request.sandbox == "require":
+        raise Forbidden(
+            f'sandbox="require" needs an agent with a sandbox; agent {agent_id} runs without one',
+            code="sandbox_required",
+        )
+
+
+def _check_model(model: str | None, models: tuple[str, ...]) -> None:
+    if model is not None and (not model.strip() or (models and model not in models)):
+        raise InvalidParams(
+            f"$.model is not a known model: {_short(model)}; models.allow lists them",
+            code="model_unknown",
+            field="$.model",
+        )
+
+
+def _check_thinking(thinking: str | None) -> str | None:
+    if thinking is None:
+        return None
+    level = thinking.strip().lower()
+    if level not in THINKING_LEVELS:
+        raise InvalidParams(
+            f"$.thinking is not a thinking level: {_short(thinking)}; use one of {', '.join(THINKING_LEVELS)}",
+            code="thinking_invalid",
+            field="$.thinking",
+        )
+    return level
+
+
+def spawn_depth(key: str, depth_of: Callable[[str], int | None], spawner_of: Callable[[str], str | None]) -> int:
+    """How deep the session `key` lies below the one that nobody spawned, which is 0.
+
+    `depth_of` gives an entry's `spawnDepth` where it has one; adopted stores may only say who spawned whom.
+    """
+    passed: set[str] = set()
+    current = key
+    while current not in passed:
+        passed.add(current)
+        known, spawner = depth_of(current), spawner_of(current)
+        if known is not None:
+            return known + len(passed) - 1
+        if spawner is None:
+            # A sub-agent whose lineage was lost is still one.
+            return len(passed) - 1 + (1 if keys.is_subagent(current) else 0)
+        current = spawner
+    return len(passed)
+
+
+def child_scopes(allow: tuple[str, ...]) -> frozenset[str]:
+    """The scopes of a sub-agent's token: none, but for the session tools that `tools.subagents.tools.allow` opens."""
+    names = {name.strip().lower() for name in allow}
+    if "*" in names:
+        return frozenset(TOOL_SCOPES.values())
+    return frozenset(scope for tool, scope in TOOL_SCOPES.items() if tool in names)
+
+
+def is_sandboxed(mode: Literal["off", "non-main", "all"], *, is_main: bool) -> bool:
+    """Whether a session runs in a sandbox, by its agent's `sandbox.mode` and whether it is that agent's main session."""
+    return mode == "all" or (mode == "non-main" and not is_main)
+
+
+def _short(text: str) -> str:
+    """`text` as a literal for an error sentence: a caller's megabyte is not sent back to him."""
+    return repr(text if len(text) <= 80 else text[:79] + "…")

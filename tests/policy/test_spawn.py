@@ -1,0 +1,213 @@
+"""Every refusal of sessions_spawn, its sentence and code, and that the first in the documents' order wins."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from sessiond.errors import Forbidden, InvalidParams, SessiondError, Unsupported
+from sessiond.policy.spawn import (
+    THINKING_LEVELS,
+    SpawnFacts,
+    SpawnPlan,
+    SpawnRequest,
+    allowed_agents,
+    check,
+    check_runtime,
+    child_scopes,
+    is_sandboxed,
+    spawn_depth,
+    target_agent,
+)
+
+FACTS = SpawnFacts(
+    requester_agent="main",
+    requester_depth=0,
+    max_spawn_depth=1,
+    children_running=0,
+    max_children=5,
+    configured_agents=("main", "ops", "web"),
+)
+
+# In the documents' order: what is asked, what holds, and how it is refused.
+REFUSALS = [
+    ({"agent_id": "../x"}, {}, InvalidParams, "agent_id_invalid", "$.agentId is no agent id: '../x'"),
+    ({"mode": "session"}, {}, InvalidParams, "mode_requires_thread", 'mode="session" needs thread=true'),
+    ({}, {"requester_depth": 1}, Forbidden, "spawn_depth_exceeded", "not allowed at depth 1"),
+    ({}, {"children_running": 5}, Forbidden, "spawn_children_exceeded", "has 5 children running"),
+    ({"agent_id": "ops"}, {}, Forbidden, "agent_not_allowed", "agent ops is not allowed"),
+    ({}, {"requester_sandboxed": True}, Forbidden, "sandbox_inheritance", "agent main runs without a sandbox"),
+    ({"sandbox": "require"}, {}, Forbidden, "sandbox_required", 'sandbox="require" needs an agent with a sandbox'),
+    ({"model": "m3"}, {"models": ("m1", "m2")}, InvalidParams, "model_unknown", "not a known model: 'm3'"),
+    ({"thinking": "huge"}, {}, InvalidParams, "thinking_invalid", "not a thinking level: 'huge'"),
+    ({"thread": True}, {}, Unsupported, "thread_unsupported", "needs an attached channel with threads"),
+]
+
+
+def refusal(request: dict[str, object], facts: dict[str, object]) -> SessiondError:
+    with pytest.raises(SessiondError) as caught:
+        check(replace(SpawnRequest(), **request), replace(FACTS, **facts))
+    return caught.value
+
+
+@pytest.mark.parametrize(("request_", "facts", "kind", "code", "sentence"), REFUSALS, ids=[row[3] for row in REFUSALS])
+def test_each_refusal_has_its_kind_code_and_sentence(
+    request_: dict[str, object], facts: dict[str, object], kind: type, code: str, sentence: str
+) -> None:
+    error = refusal(request_, facts)
+    assert (type(error), error.code) == (kind, code)
+    assert sentence in error.message
+
+
+def test_the_first_refusal_in_order_wins() -> None:
+    tried = 0
+    for first, second in itertools.combinations(REFUSALS, 2):
+        if set(first[0]) & set(second[0]) or {first[3], second[3]} == {"mode_requires_thread", "thread_unsupported"}:
+            continue
+        assert refusal(first[0] | second[0], first[1] | second[1]).code == first[3]
+        tried += 1
+    assert tried > 40
+
+
+def test_all_at_once_is_refused_for_the_first() -> None:
+    asked: dict[str, object] = {}
+    holds: dict[str, object] = {}
+    for request, facts, _, _, _ in reversed(REFUSALS):
+        asked |= request
+        holds |= facts
+    assert refusal(asked, holds).code == "agent_id_invalid"
+
+
+def test_a_plain_spawn_gets_its_defaults() -> None:
+    assert check(SpawnRequest(), FACTS) == SpawnPlan(
+        agent_id="main", mode="run", cleanup="keep", model=None, thinking=None
+    )
+
+
+def test_a_full_spawn_passes_every_check() -> None:
+    request = SpawnRequest(
+        agent_id=" OPS ", mode="run", thread=True, cleanup="delete", sandbox="require", model="m1", thinking=" High "
+    )
+    facts = replace(
+        FACTS,
+        requester_depth=4,
+        max_spawn_depth=5,
+        children_running=4,
+        allow_agents=("ops",),
+        requester_sandboxed=True,
+        child_sandboxed=True,
+        models=("m1",),
+        threads=True,
+    )
+    assert check(request, facts) == SpawnPlan(agent_id="ops", mode="run", cleanup="delete", model="m1", thinking="high")
+
+
+def test_a_thread_makes_it_a_session_that_is_kept() -> None:
+    plan = check(SpawnRequest(thread=True, cleanup="delete"), replace(FACTS, threads=True))
+    assert (plan.mode, plan.cleanup) == ("session", "keep")
+
+
+def test_limits_hold_on_both_sides() -> None:
+    deep = replace(FACTS, max_spawn_depth=3)
+    assert check(SpawnRequest(), replace(deep, requester_depth=2, children_running=4))
+    assert refusal({}, {"max_spawn_depth": 3, "requester_depth": 3}).data == {
+        "depth": 3,
+        "limit": "agents.defaults.subagents.maxSpawnDepth",
+        "value": 3,
+    }
+    assert refusal({}, {"children_running": 6}).data == {
+        "children": 6,
+        "limit": "agents.defaults.subagents.maxChildrenPerAgent",
+        "value": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    "agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000]
+)
+def test_agent_ids_are_checked_by_grammar(agent_id: str) -> None:
+    if agent_id == "a\n":
+        assert target_agent(agent_id, "main") == "a"
+        return
+    with pytest.raises(InvalidParams) as caught:
+        target_agent(agent_id, "main")
+    assert caught.value.code == "agent_id_invalid"
+    assert len(caught.value.message) < 250
+
+
+def test_agent_ids_at_their_limits_are_taken() -> None:
+    assert target_agent("a" * 64, "main") == "a" * 64
+    assert target_agent("0_-", "main") == "0_-"
+    assert target_agent(None, "main") == "main"
+
+
+@pytest.mark.parametrize(
+    ("allow", "agents"),
+    [
+        ((), ("main",)),
+        (("ops",), ("main", "ops")),
+        ((" OPS ",), ("main", "ops")),
+        (("*",), ("main", "ops", "web")),
+        (("ghost",), ("main",)),
+        (("o*",), ("main",)),
+    ],
+)
+def test_agents_are_allowed_by_name_or_all(allow: tuple[str, ...], agents: tuple[str, ...]) -> None:
+    assert allowed_agents("main", allow, ("main", "ops", "web")) == agents
+
+
+def test_an_agent_that_is_not_configured_is_refused_like_one_that_is_not_allowed() -> None:
+    missing = refusal({"agent_id": "ghost"}, {"allow_agents": ("*",)})
+    denied = refusal({"agent_id": "web"}, {})
+    assert missing.message.replace("ghost", "web") == denied.message
+    assert (missing.code, missing.data) == (denied.code, denied.data)
+
+
+def test_a_sandboxed_child_may_come_from_anywhere() -> None:
+    assert check(SpawnRequest(sandbox="require"), replace(FACTS, child_sandboxed=True))
+    assert check(SpawnRequest(), replace(FACTS, child_sandboxed=True, requester_sandboxed=True))
+
+
+@pytest.mark.parametrize("level", THINKING_LEVELS)
+def test_every_documented_thinking_level_is_known(level: str) -> None:
+    assert check(SpawnRequest(thinking=level.upper()), FACTS).thinking == level
+
+
+def test_without_a_list_every_model_but_a_blank_one_is_known() -> None:
+    assert check(SpawnRequest(model="any/thing"), FACTS).model == "any/thing"
+    assert refusal({"model": " "}, {}).code == "model_unknown"
+
+
+def test_acp_is_refused_with_and_without_attachments() -> None:
+    check_runtime("subagent", with_attachments=True)
+    for with_attachments, code in ((True, "attachments_unsupported"), (False, "acp_unsupported")):
+        with pytest.raises(Unsupported) as caught:
+            check_runtime("acp", with_attachments=with_attachments)
+        assert caught.value.code == code
+
+
+def test_depth_is_what_the_entry_says_else_counted_up_the_tree() -> None:
+    spawners = {"agent:a:subagent:2": "agent:a:subagent:1", "agent:a:subagent:1": "agent:a:main"}
+    assert spawn_depth("agent:a:main", {}.get, spawners.get) == 0
+    assert spawn_depth("agent:a:subagent:2", {}.get, spawners.get) == 2
+    assert spawn_depth("agent:a:subagent:2", {"agent:a:subagent:1": 3}.get, spawners.get) == 4
+    assert spawn_depth("agent:a:subagent:lost", {}.get, {}.get) == 1
+
+
+def test_a_circle_of_spawners_has_a_depth() -> None:
+    circle = {"agent:a:1": "agent:a:2", "agent:a:2": "agent:a:1"}
+    assert spawn_depth("agent:a:1", {}.get, circle.get) == 2
+
+
+def test_sub_agents_get_no_session_tools_but_those_that_are_opened() -> None:
+    assert child_scopes(()) == frozenset()
+    assert child_scopes(("bash", "sessions_list", " Sessions_Send ")) == {"list", "send"}
+    assert child_scopes(("*",)) == {"list", "read", "send", "spawn"}
+
+
+def test_the_sandbox_mode_decides_by_the_session() -> None:
+    modes = ("off", "non-main", "all")
+    assert [is_sandboxed(mode, is_main=True) for mode in modes] == [False, False, True]
+    assert [is_sandboxed(mode, is_main=False) for mode in modes] == [False, True, True]
