@@ -1,0 +1,211 @@
+"""Run a command as an agent: what it is started with, and what becomes of its output.
+
+Knows runtimes of type `exec`. Does not know queues, transcripts or time limits; a preset or a sandbox only as far as
+asking it for a command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import msgspec
+
+from sessiond.config import RuntimeConfig, SandboxConfig
+from sessiond.errors import SessiondError
+from sessiond.runs import process, sandbox
+from sessiond.runs.output import (
+    Delta,
+    Ended,
+    Event,
+    Kept,
+    LinesOutput,
+    NativeSession,
+    Output,
+    Said,
+    TextOutput,
+    Tool,
+    TranscriptLines,
+)
+from sessiond.runs.presets import PRESETS
+from sessiond.runs.runtime import Outcome, RunSink, RunSpec
+from sessiond.runs.tally import Tally
+
+# What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
+# XDG_RUNTIME_DIR, which leads to the owner's socket: what an agent needs of those stands in its `env`.
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|XDG_(CONFIG|DATA|STATE|CACHE)_HOME"
+)
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PLACEHOLDER = re.compile(r"\{(sessionId|sessionKey|model|workspace|runId)\}")
+
+
+class ExecRuntime:
+    """Runs each turn as one process. Source: runs.md, "Runtimes"; shapes.md, "exec text".
+
+    `environ` is the daemon's own environment, of which little is passed on. `bubblewrap` is asked for a sandbox where
+    `RunSpec.sandboxed` says that there has to be one.
+    """
+
+    def __init__(
+        self,
+        runtime: RuntimeConfig,
+        *,
+        environ: Mapping[str, str],
+        max_record_bytes: int,
+        bubblewrap: sandbox.Bubblewrap,
+        sandbox_config: SandboxConfig,
+        kill_grace_s: float = process.KILL_GRACE_S,
+        pipe_grace_s: float = process.PIPE_GRACE_S,
+    ) -> None:
+        self._runtime = runtime
+        self._preset = PRESETS[runtime.preset] if runtime.preset is not None else None
+        self._environ = environ
+        self._max_record_bytes = max_record_bytes
+        self._bubblewrap = bubblewrap
+        self._sandbox_config = sandbox_config
+        self._kill_grace_s = kill_grace_s
+        self._pipe_grace_s = pipe_grace_s
+
+    async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:
+        """One turn as one process; what it says goes to `sink` as it comes."""
+        output, tally = self._output(), Tally()
+
+        async def read(data: bytes) -> None:
+            await _apply(output.feed(data), sink, tally)
+
+        try:
+            with ExitStack() as stack:
+                command = await self._command(spec, stack)
+                ended = await process.run(
+                    command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
+                )
+            await _apply(output.end(), sink, tally)
+        except (process.CannotStart, sandbox.NoSandbox) as error:
+            return Outcome(error=str(error))
+        except SessiondError as error:
+            tally.end()
+            return Outcome(error=error.message, usage=tally.usage, model=tally.model)
+        tally.end()
+        return _outcome(ended, output, tally)
+
+    def _output(self) -> Output:
+        if self._preset is not None:
+            return LinesOutput(self._preset.parser(), self._max_record_bytes)
+        if self._runtime.output == "jsonl":
+            return LinesOutput(TranscriptLines(), self._max_record_bytes)
+        return TextOutput(self._max_record_bytes)
+
+    async def _command(self, spec: RunSpec, stack: ExitStack) -> process.Command:
+        argv = [_fill(word, spec) for word in self._runtime.command]
+        own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
+        env = _environment(self._environ, own, spec)
+        stdin = _json_input(spec) if self._runtime.input == "json" else _text_input(spec)
+        if self._preset is not None:
+            # Without its home from last time the program does not know the conversation that it is to go on with.
+            resumable = not spec.sandboxed or sandbox.keeps_home(spec, env)
+            argv = self._preset.command(spec, argv, resume=spec.native_session_id if resumable else None)
+            env = {**self._preset.env, **env}
+        fds: tuple[int, ...] = ()
+        if spec.sandboxed:
+            missing = await self._bubblewrap.unavailable()
+            if missing is not None:
+                raise sandbox.NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
+            box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
+            argv, fds = list(box.argv), box.fds
+        return process.Command(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, keep_fds=fds)
+
+
+def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
+    """A clean environment, then the runtime's `env`, then what says which run this is."""
+    base = sandbox.base_environment(environ) if spec.sandboxed else environ
+    env = {name: value for name, value in base.items() if _INHERITED.fullmatch(name)}
+    env.setdefault("PATH", _DEFAULT_PATH)
+    # There is no terminal; programs that ask for one by name must not draw on it.
+    env.update({"TERM": "dumb", **own})
+    env["SESSIOND_SOCKET"] = str(sandbox.SOCKET if spec.sandboxed else spec.socket)
+    env["SESSIOND_SESSION_KEY"] = spec.session_key
+    env["SESSIOND_RUN_ID"] = spec.run_id
+    env.pop("SESSIOND_TOKEN_FILE", None)
+    if spec.token_file is not None:
+        env["SESSIOND_TOKEN_FILE"] = str(sandbox.TOKEN_FILE if spec.sandboxed else spec.token_file)
+    return env
+
+
+def _fill(text: str, spec: RunSpec) -> str:
+    """`text` with its placeholders filled in. Other braces stay; a model that nobody chose is empty."""
+    values = {
+        "sessionId": spec.session_id,
+        "sessionKey": spec.session_key,
+        "model": spec.model or "",
+        "workspace": str(spec.workspace),
+        "runId": spec.run_id,
+    }
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
+def _text_input(spec: RunSpec) -> bytes:
+    """The context, then the message, as lines: `bc` and its like do not read a last line without its newline."""
+    text = "\n\n".join(part for part in (spec.context, spec.message) if part)
+    return (text if text.endswith("\n") else text + "\n").encode("utf-8", "surrogatepass")
+
+
+def _json_input(spec: RunSpec) -> bytes:
+    """One JSON object. Absent members are null where runs.md names them, and left out where it does not."""
+    extra = {
+        "context": spec.context,
+        "provenance": spec.provenance,
+        "attachments": spec.attachments,
+        "deadline": spec.deadline_ms,
+        "turn": spec.turn,
+        "maxTurns": spec.max_turns,
+    }
+    data = {
+        "runId": spec.run_id,
+        "sessionKey": spec.session_key,
+        "sessionId": spec.session_id,
+        "agentId": spec.agent_id,
+        "step": spec.step,
+        "message": spec.message,
+        "thinking": spec.thinking,
+        "model": spec.model,
+        "history": spec.history() if spec.history is not None else [],
+        **{name: value for name, value in extra.items() if value is not None},
+    }
+    return msgspec.json.encode(data) + b"\n"
+
+
+async def _apply(events: Iterator[Event], sink: RunSink, tally: Tally) -> None:
+    for event in events:
+        match event:
+            case Delta():
+                sink.delta(event.text)
+            case Tool():
+                sink.tool(event.phase, event.tool_call_id, event.name, **event.extra)
+            case Said():
+                tally.add(event)
+                await sink.message(event.message if event.raw is None else msgspec.Raw(event.raw))
+            case Kept():
+                await sink.custom(event.custom_type, event.data)
+            case NativeSession():
+                sink.native_session(event.session_id)
+            case Ended():
+                tally.add(event)
+
+
+def _outcome(ended: process.Exit, output: Output, tally: Tally) -> Outcome:
+    failure = ended.describe()
+    if failure is not None:
+        # Many programs say what went wrong on stdout only.
+        detail = tally.error or ended.stderr or output.tail
+        return Outcome(error=f"{failure}: {detail}" if detail else failure, usage=tally.usage, model=tally.model)
+    if tally.error is not None:
+        return Outcome(error=tally.error, usage=tally.usage, model=tally.model)
+    notes: tuple[str, ...] = ()
+    if output.bad_lines:
+        note = f"{output.bad_lines} lines of output were no JSON objects and were left out, the last: {output.tail}"
+        if not tally.messages:
+            return Outcome(error=f"the agent said nothing that can be read: {note}", usage=tally.usage)
+        notes = (note,)
+    return Outcome(reply=tally.reply, usage=tally.usage, model=tally.model, notes=notes)

@@ -1,0 +1,41 @@
+"""What a preset is: how a known agent program is called, and how its streaming JSON is read. Starts nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from sessiond.runs.output import LineParser
+from sessiond.runs.runtime import RunSpec
+
+# It comes from the program's output and goes into its argv: nothing that an option could be mistaken for.
+_NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent program. All of them read the message on stdin.
+
+    `arguments(spec, resume, extra)` is what follows the program's name; `resume` is the program's own session id, where
+    there is a conversation to go on with, `extra` what the user adds. `env` is set where the user's `env` does not.
+    """
+
+    name: str
+    program: str
+    arguments: Callable[[RunSpec, str | None, Sequence[str]], list[str]]
+    parser: Callable[[], LineParser]
+    env: Mapping[str, str] = {}
+
+    def command(self, spec: RunSpec, configured: Sequence[str], resume: str | None) -> list[str]:
+        """The whole command line. The first word of a configured `command` stands for the program (its full path),
+        the others are added to the preset's own arguments."""
+        program, *extra = configured or (self.program,)
+        if resume is not None and not native_id(resume):
+            resume = None
+        return [program, *self.arguments(spec, resume, extra)]
+
+
+def native_id(value: object) -> bool:
+    """Whether this can be a program's own session id."""
+    return isinstance(value, str) and _NATIVE_ID.fullmatch(value) is not None

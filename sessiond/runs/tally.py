@@ -1,0 +1,73 @@
+"""What a turn comes to, counted from what was said in it: the reply, the usage, the model. Does no I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessiond.runs.output import Ended, Said
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """The text of a message: its string, or its text blocks joined."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+class Tally:
+    """What a turn comes to: the last assistant text, the usage over all assistant messages, the last model."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.assistants = 0
+        self.reply: str | None = None
+        self.error: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.model: str | None = None
+        self._final_usage: dict[str, Any] | None = None
+        self._final_reply: str | None = None
+
+    def add(self, event: Said | Ended) -> None:
+        """Count one message, or what the program said of the end."""
+        match event:
+            case Said():
+                self._message(event.message)
+            case Ended():
+                self.error = event.error or self.error
+                self.model = event.model or self.model
+                self._final_usage = event.usage or self._final_usage
+                self._final_reply = event.reply if event.reply is not None else self._final_reply
+
+    def end(self) -> None:
+        """Settle the reply and the usage."""
+        if self.reply is None:
+            self.reply = self._final_reply or ""
+        self.usage = self._final_usage or self.usage
+
+    def _message(self, message: dict[str, Any]) -> None:
+        self.messages += 1
+        if message.get("role") != "assistant":
+            return
+        self.assistants += 1
+        self.reply = text_of(message) or self.reply
+        model = message.get("model")
+        self.model = model if isinstance(model, str) and model else self.model
+        usage = message.get("usage")
+        if isinstance(usage, dict):
+            self.usage = add_usage(self.usage, usage)
+
+
+def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, Any]:
+    """The sum of two usages of pi's shape. Members that are no numbers are left out."""
+    total = dict(sum_ or {})
+    for key, value in usage.items():
+        if isinstance(value, dict):
+            inner = total.get(key)
+            total[key] = add_usage(inner if isinstance(inner, dict) else None, value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            before = total.get(key, 0)
+            total[key] = (before if isinstance(before, int | float) else 0) + value
+    return total
