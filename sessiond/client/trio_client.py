@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
-from weakref import WeakSet
 
 import trio
 
@@ -53,7 +52,7 @@ class TrioClient:
         self._on_reconnect = on_reconnect
         self._connecting = trio.Lock()
         self._exchange: TrioExchange | None = None
-        self._links: WeakSet[TrioLink] = WeakSet()
+        self._links: list[TrioLink] = []
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -71,7 +70,7 @@ class TrioClient:
             await self._nursery_manager.__aexit__(None, None, None)
             return None
         finally:
-            for link in list(self._links):
+            for link in self._links:
                 link.close()
 
     async def caller(self) -> Params:
@@ -189,7 +188,8 @@ class TrioClient:
         link = await TrioLink.open(
             locate.socket_path(self._given_socket), hello if token is None else {**hello, "token": token}
         )
-        self._links.add(link)
+        # Kept, so that a subscription that was merely dropped is closed with the client.
+        self._links = [link, *(other for other in self._links if not other.is_closed)]
         return link
 
     async def _pause(self, backoff: Backoff) -> None:

@@ -56,6 +56,10 @@ class TrioLink:
     def close(self) -> None:
         self._socket.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._socket.fileno() < 0
+
     async def send(self, data: bytes) -> None:
         """Send `data` after whatever was queued before it."""
         self._queued.append(data)
@@ -175,7 +179,9 @@ class TrioExchange:
 
     def _sort(self, message: wire.Incoming, nursery: trio.Nursery) -> None:
         if isinstance(message, wire.Request):
-            nursery.start_soon(self._answer, message)
+            # Known from here on: it may be called off by the very next message.
+            scope = self._running[message.id] = trio.CancelScope()
+            nursery.start_soon(self._answer, message, scope)
         elif isinstance(message, wire.Response):
             if message.id in self._waiting:
                 arrived, box = self._waiting[message.id]
@@ -186,11 +192,10 @@ class TrioExchange:
         elif message.name == "$/cancelRequest" and message.get("id") in self._running:
             self._running[message["id"]].cancel()
 
-    async def _answer(self, request: wire.Request) -> None:
+    async def _answer(self, request: wire.Request, scope: trio.CancelScope) -> None:
         handler = self._handlers.get(request.method)
         data = wire.refusal(request.id, agent.called_off())
-        with trio.CancelScope() as scope:
-            self._running[request.id] = scope
+        with scope:
             try:
                 if handler is None:
                     raise wire.no_such_method(request.method)

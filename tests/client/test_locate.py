@@ -1,0 +1,69 @@
+"""Run in a process of its own for each case: the environment is the input."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHOW_SOCKET = "from sessiond.client import locate; print(locate.socket_path())"
+SHOW_TOKEN = "from sessiond.client import locate; print(locate.token())"
+
+
+def run(code: str, **environment: object) -> subprocess.CompletedProcess[str]:
+    given = {name: str(value) for name, value in environment.items()}
+    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+
+
+def test_the_socket_is_the_environments_word_first(tmp_path: Path) -> None:
+    assert run(SHOW_SOCKET, SESSIOND_SOCKET="/a/b.sock", XDG_RUNTIME_DIR=tmp_path).stdout == "/a/b.sock\n"
+
+
+def test_the_runtime_folder_comes_before_the_store(tmp_path: Path) -> None:
+    assert run(SHOW_SOCKET, XDG_RUNTIME_DIR=tmp_path, HOME=tmp_path).stdout == f"{tmp_path}/sessiond/sessiond.sock\n"
+
+
+def test_a_socket_that_is_there_wins_over_one_that_is_not(tmp_path: Path) -> None:
+    place = tmp_path / "store" / "run"
+    place.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "sessiond.sock"))
+        found = run(SHOW_SOCKET, XDG_RUNTIME_DIR=tmp_path, SESSIOND_STORE=tmp_path / "store")
+    assert found.stdout == f"{place}/sessiond.sock\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"SESSIOND_STORE": "/s", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/s/run/sessiond.sock"),
+        ({"XDG_STATE_HOME": "/x", "HOME": "/h"}, "/x/sessiond/run/sessiond.sock"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/h"}, "/h/.local/state/sessiond/run/sessiond.sock"),
+        ({"HOME": "/h"}, "/h/.local/state/sessiond/run/sessiond.sock"),
+    ],
+)
+def test_without_a_runtime_folder_it_is_in_the_store(environment: dict[str, str], expected: str) -> None:
+    assert run(SHOW_SOCKET, **environment).stdout == expected + "\n"
+
+
+def test_the_token_is_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert run(SHOW_TOKEN).stdout == "None\n"
+    file.write_text("abc\n")
+    assert run(SHOW_TOKEN, SESSIOND_TOKEN_FILE=file).stdout == "abc\n"
+    file.write_text("")
+    assert f"the token file {file} (SESSIOND_TOKEN_FILE) is empty" in run(SHOW_TOKEN, SESSIOND_TOKEN_FILE=file).stderr
+    file.unlink()
+    error = run(SHOW_TOKEN, SESSIOND_TOKEN_FILE=file).stderr
+    assert f"cannot read the token in {file} (SESSIOND_TOKEN_FILE): No such file or directory" in error
+
+
+def test_importing_the_client_loads_the_standard_library_only() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import sessiond.client\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    assert run(code).stdout == "['sessiond']\n"
