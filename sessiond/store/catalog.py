@@ -133,10 +133,10 @@ class Catalog:
             self._drop(self._children, old.spawned_by or "", session.key)
             self._put_child(session)
 
-    def newest(self) -> Iterator[Session]:
-        """The live sessions, newest message first. Do not await while iterating."""
+    def newest(self, after: tuple[int, str] | None = None) -> Iterator[Session]:
+        """The live sessions, newest message first, from a place in the order on. Do not await while iterating."""
         by_key = self.by_key
-        for _, key in self._order:
+        for _, key in self._order.irange(minimum=after):
             yield by_key[key]
 
     def labelled(self, agent_id: str, label: str) -> list[str]:

@@ -110,10 +110,17 @@ class SessionStore:
         return self.archives[agent_id]
 
     async def create(
-        self, key: str, agent_id: str, parts: Sequence[Part] = (), *, cwd: str = "", spawned_by: str | None = None
+        self,
+        key: str,
+        agent_id: str,
+        parts: Sequence[Part] = (),
+        *,
+        cwd: str = "",
+        spawned_by: str | None = None,
+        session_id: str | None = None,
     ) -> tuple[Session, list[Written]]:
         """A new session for the key, its header and `parts` on disk in one write."""
-        session_id = self._ids.uuid()
+        session_id = session_id or self._ids.uuid()
         now = self._clock.wall_ms()
         header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
         lines, ids, _ = self._compose(parts, None, now)

@@ -1,0 +1,100 @@
+"""Find runs by their id: the live ones and the newest ended ones in memory, all others in their transcripts."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sessiond.model.message import text_of
+from sessiond.model.record import FINAL, RUN, Record
+from sessiond.runs.run import Run, View, session_id_of, view
+from sessiond.store import transcript
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+MAX_ENDED = 4096
+
+
+class Registry:
+    """All runs of this daemon's life, the ended ones up to MAX_ENDED; older ones are read from the file."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self.live: dict[str, Run] = {}
+        self._ended: OrderedDict[str, Run] = OrderedDict()
+
+    def add(self, run: Run) -> None:
+        self.live[run.run_id] = run
+
+    def end(self, run: Run) -> None:
+        """The run has ended; it is remembered for a while."""
+        if self.live.pop(run.run_id, None) is None:
+            return
+        self._ended[run.run_id] = run
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def drop(self, run: Run) -> None:
+        """The run never came to be."""
+        self.live.pop(run.run_id, None)
+
+    def get(self, run_id: str) -> Run | None:
+        """A run in memory."""
+        return self.live.get(run_id) or self._ended.get(run_id)
+
+    def of_session(self, key: str) -> list[Run]:
+        """The live runs of a session, oldest first."""
+        return [run for run in self.live.values() if run.key == key]
+
+    def session_of(self, run_id: str) -> Session | None:
+        """The session a run id names, live or archived; whether the run exists is not looked up."""
+        run = self.get(run_id)
+        return run.session if run is not None else self._store.catalog.by_id.get(session_id_of(run_id))
+
+    async def find(self, run_id: str) -> View | None:
+        """What is known of a run, read back from the end of its transcript where memory has forgotten it."""
+        run = self.get(run_id)
+        if run is not None:
+            return view(run)
+        session = self.session_of(run_id)
+        if session is None:
+            return None
+        found: View | None = await self._store.read(
+            session, _search, run_id, session.key, session.entry.file.folded_to, self._store.record_limit
+        )
+        return found
+
+
+def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> View | None:
+    needle = run_id.encode()
+    lines = transcript.read_backwards(fd, end, record_limit)
+    facts: dict[str, Any] = {}
+    reply_id: object = None
+    for record in _records(lines):
+        # `True`: the reply is the record right before the end. Else it has this id.
+        if record.message is not None and reply_id is not None and reply_id in (True, record.id):
+            facts["reply"] = text_of(record.message)
+            reply_id = None
+        if record.custom_type != RUN or needle not in record.raw or record.data is None:
+            continue
+        data = msgspec.json.decode(record.data)
+        if not isinstance(data, dict) or data.get("runId") != run_id:
+            continue
+        status, at = data.get("status"), data.get("at")
+        if status in FINAL:
+            facts |= {"status": status, "ended_at": at, "error": data.get("error"), "reply": data.get("reply")}
+            reply_id = data.get("replyId") or data.get("replyBefore")
+        elif status == "running":
+            facts.setdefault("status", "running")
+            facts["started_at"] = at
+        elif status == "accepted":
+            facts.setdefault("status", "queued")
+            return View(run_id=run_id, key=key, **facts)
+    return None
+
+
+def _records(lines: Iterator[transcript.Line]) -> Iterator[Record]:
+    return (line.record for line in lines if line.record is not None)

@@ -1,0 +1,131 @@
+"""A run: what was asked, where it stands, and the shapes of its records in the transcript.
+
+Knows sessions and run records. Does not know queues, runtimes or who waits. Source: runs.md.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Final, Literal
+
+import msgspec
+import trio
+
+from sessiond.model.record import RUN
+from sessiond.runs.runtime import Step
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, Message, Part
+
+Status = Literal["queued", "running", "ok", "error", "timeout", "aborted"]
+INTERRUPTED: Final = "interrupted"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One turn that somebody asks of a session; this is what the accepted record carries.
+
+    `message` is the message object as it is stored, `text` what the runtime gets. `payload` is the hash of what counts
+    for idempotency. `follow` is for whoever goes on after the run: the conversation, the spawn.
+    """
+
+    text: str
+    message: dict[str, Any]
+    step: Step = "primary"
+    context: str | None = None
+    thinking: str | None = None
+    model: str | None = None
+    attachments: dict[str, Any] | None = None
+    mount_path: str | None = None
+    timeout_s: float | None = None
+    idempotency_key: str | None = None
+    payload: str | None = None
+    turn: int | None = None
+    max_turns: int | None = None
+    follow: dict[str, Any] | None = None
+
+
+class Run:
+    """A run that is queued, running or ended a little while ago."""
+
+    def __init__(self, run_id: str, session: Session, request: Request, accepted_at: int) -> None:
+        self.run_id = run_id
+        self.session = session
+        self.request = request
+        self.status: Status = "queued"
+        self.accepted_at = accepted_at
+        self.started_at: int | None = None
+        self.ended_at: int | None = None
+        self.reply: str | None = None
+        self.error: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.stored = trio.Event()
+        self.done = trio.Event()
+        self.scope: trio.CancelScope | None = None
+        self.stop_as: Literal["aborted", "interrupted"] | None = None
+        # How many waits for other runs this one is in: while there are any it takes no place.
+        self.parked = 0
+        self.waits_for: set[str] = set()
+
+    @property
+    def key(self) -> str:
+        return self.session.key
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said of a run, from memory or from its records. `error` is a sentence."""
+
+    run_id: str
+    key: str
+    status: Status
+    reply: str | None = None
+    error: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+
+
+def view(run: Run) -> View:
+    """The run as it stands."""
+    return View(
+        run_id=run.run_id,
+        key=run.key,
+        status=run.status,
+        reply=run.reply,
+        error=run.error,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+    )
+
+
+def new_run_id(session_id: str, record_id: str) -> str:
+    """An id that names its session, so that a run is found by its id alone however long ago it was."""
+    return f"{session_id}.{record_id}"
+
+
+def session_id_of(run_id: str) -> str:
+    """The session id in a run's id; empty where the text is no run id."""
+    return run_id.rpartition(".")[0]
+
+
+def payload_hash(payload: dict[str, Any]) -> str:
+    """The hash two requests with the same idempotency key are compared by."""
+    return blake2b(msgspec.json.encode(payload, order="deterministic"), digest_size=8).hexdigest()
+
+
+def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -> Part:
+    """The record that makes a run durable. Without the message where that follows in the same write."""
+    fields = msgspec.to_builtins(request)
+    if not with_message:
+        del fields["message"]
+    data: dict[str, Any] = {"runId": run_id, "status": "accepted", "at": at_ms}
+    if request.idempotency_key is not None:
+        data["idempotencyKey"] = request.idempotency_key
+        data["payload"] = request.payload
+    return Custom(RUN, {**data, "request": fields})
+
+
+def started(run_id: str, request: Request, at_ms: int) -> list[Part]:
+    """What a start writes: the message, now that it is its turn in the conversation, and the start itself."""
+    return [Message(request.message), Custom(RUN, {"runId": run_id, "status": "running", "at": at_ms})]

@@ -1,0 +1,70 @@
+"""Where a runtime's output goes: messages into the transcript as they come, live text and tools to subscribers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessiond.events.bus import EventBus
+from sessiond.model.event import LiveEvent
+from sessiond.model.record import ENTRY
+from sessiond.policy.redact import redact_spawn_calls
+from sessiond.runs.run import Run
+from sessiond.runs.runtime import ToolPhase
+from sessiond.store.store import Custom, Message, SessionStore
+
+
+class TranscriptSink:
+    """The sink of one run. `reply_id` is the record of the newest assistant message that came through it."""
+
+    def __init__(self, store: SessionStore, bus: EventBus, run: Run) -> None:
+        self._store, self._bus, self._run = store, bus, run
+        self.reply_id: str | None = None
+        self._native: str | None = run.session.entry.native_session_id
+
+    async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
+        body = redacted(message)
+        parts: list[Message | Custom] = [Message(body)]
+        native = self._run.session.entry.native_session_id
+        if self._native is not None and self._native != native:
+            parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
+        written = await self._store.append(self._run.session, parts)
+        if _role(body) == "assistant":
+            self.reply_id = written[-1].id
+
+    async def custom(self, custom_type: str, data: Any) -> None:
+        await self._store.append(self._run.session, [Custom(custom_type, data)])
+
+    def delta(self, text: str) -> None:
+        self._live("session.delta", {"runId": self._run.run_id, "text": text})
+
+    def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
+        fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
+        self._live("session.tool", fields)
+
+    def native_session(self, session_id: str) -> None:
+        # Written with the next message: an id without a word said in it is worth no record of its own.
+        self._native = session_id
+
+    def _live(self, method: Any, fields: dict[str, Any]) -> None:
+        if self._bus.interested(self._run.key):
+            self._bus.publish(LiveEvent(self._run.key, method, fields))
+
+
+def redacted(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.Raw:
+    """The message as it may be stored: without the content of files in a recorded sessions_spawn call."""
+    raw = message if isinstance(message, msgspec.Raw) else None
+    # Most messages have no such call; looking at the bytes spares decoding them.
+    if raw is not None and b"sessions_spawn" not in bytes(raw):
+        return raw
+    fields = msgspec.json.decode(raw) if raw is not None else message
+    if not isinstance(fields, dict):
+        return message
+    changed = redact_spawn_calls(fields)
+    return message if changed == fields else changed
+
+
+def _role(message: dict[str, Any] | msgspec.Raw) -> object:
+    fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
+    return fields.get("role") if isinstance(fields, dict) else None

@@ -1,0 +1,93 @@
+"""Pages of a transcript, as sessions_history and its kin return them: the messages byte for byte, newest page first.
+
+Knows the store. Does not know who asked: visibility was settled before, redaction comes after.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.clock import iso_ms
+from sessiond.model.record import TOOL_ROLES, Record
+from sessiond.store.catalog import Session
+from sessiond.store.cursor import Position as Place
+from sessiond.store.store import SessionStore
+
+OMITTED = "[sessions_history omitted: message too large]"
+
+
+class Position(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """Where a message stands: its record's id, its number in the session from 1, the cursor behind it."""
+
+    id: str | None
+    seq: int
+    cursor: str
+    timestamp: str | None = None
+
+
+class History(msgspec.Struct, frozen=True):
+    """A page, oldest message first. `cursor` is the place behind it, `next_cursor` leads to older ones."""
+
+    messages: list[msgspec.Raw]
+    positions: list[Position]
+    has_more: bool
+    next_cursor: str | None
+    cursor: str
+    skipped: int
+    bytes: int
+
+
+def with_tools(_record: Record) -> bool:
+    """Every message."""
+    return True
+
+
+def without_tools(record: Record) -> bool:
+    """Every message but tool results. Source: shapes.md."""
+    return record.role not in TOOL_ROLES
+
+
+async def page(
+    store: SessionStore,
+    session: Session,
+    *,
+    limit: int,
+    include_tools: bool,
+    max_bytes: int,
+    before: str | None = None,
+) -> History:
+    """The newest `limit` messages of at most `max_bytes`, before a cursor where one is given."""
+    place = store.position(session, before) if before is not None else None
+    end = place or Place(session.entry.file.folded_to, session.entry.message_count)
+    wanted = with_tools if include_tools else without_tools
+    # Taken before the read: an append meanwhile belongs to what comes after this page.
+    cursor = store.cursor(session, end.offset, end.seq)
+    got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end)
+    messages: list[msgspec.Raw] = []
+    positions: list[Position] = []
+    size = 0
+    for line, seq in got.lines:
+        record = line.record
+        assert record is not None and record.message is not None
+        message = record.message if len(record.message) <= max_bytes else _omit(record.message)
+        size += len(message)
+        messages.append(msgspec.Raw(message))
+        stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
+        positions.append(Position(record.id, seq, store.cursor(session, line.end, seq), stamp))
+    return History(
+        messages=messages,
+        positions=positions,
+        has_more=got.has_more,
+        next_cursor=store.cursor(session, got.start, got.start_seq) if got.has_more else None,
+        cursor=cursor,
+        skipped=got.skipped,
+        bytes=size,
+    )
+
+
+def _omit(message: bytes) -> bytes:
+    fields = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
+    kept: dict[str, object] = {
+        name: value for name, value in fields.items() if len(value) <= 1024 and name != "content"
+    }
+    return msgspec.json.encode({**kept, "content": OMITTED, "omitted": {"bytes": len(message)}})

@@ -1,0 +1,137 @@
+"""Which sessions a list holds, newest first: every filter and the caller's sight come before the limit.
+
+Knows the catalog. Reads no transcript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from sessiond.errors import InvalidParams
+from sessiond.model.keys import Kind, agent_of, kind_of, listed
+from sessiond.model.row import Row, row_of
+from sessiond.policy.visibility import Sight
+from sessiond.sessions.resolve import reaches
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asked for. `after` is the place behind the last row of the page before."""
+
+    kinds: frozenset[Kind] | None = None
+    since_ms: int | None = None
+    search: str | None = None
+    label: str | None = None
+    spawned_by: str | None = None
+    agent_id: str | None = None
+    include_archived: bool = False
+    after: tuple[int, str] | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One page. `next_place` is None where it is the last."""
+
+    sessions: list[Session]
+    next_place: tuple[int, str] | None
+
+
+def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> Found:
+    """The newest `limit` sessions that pass the filter and that the caller may see."""
+    page: list[Session] = []
+    for session in _candidates(store, sight, wanted):
+        if not _passes(store, session, wanted) or not reaches(store.catalog, sight, session.key):
+            continue
+        if len(page) == limit:
+            last = page[-1]
+            return Found(page, _place(last))
+        page.append(session)
+    return Found(page, None)
+
+
+def _place(session: Session) -> tuple[int, str]:
+    return (-session.entry.updated_at, f"{session.key}#{session.session_id}")
+
+
+def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[Session]:
+    """The sessions in order. A narrow sight or a parent gives a few to look at, however many there are."""
+    catalog = store.catalog
+    if wanted.include_archived:
+        pool: Iterable[Session] = catalog.by_id.values()
+    elif wanted.spawned_by is not None:
+        pool = (catalog.by_key[key] for key in catalog.children(wanted.spawned_by))
+    elif not sight.unlimited and sight.level in ("self", "tree") and sight.own_key is not None:
+        pool = (catalog.by_key[key] for key in _tree(store, sight.own_key) if key in catalog.by_key)
+    else:
+        yield from _from_place(catalog.newest(wanted.after), wanted)
+        return
+    yield from _from_place(iter(sorted(pool, key=_place)), wanted)
+
+
+def _from_place(sessions: Iterator[Session], wanted: Filter) -> Iterator[Session]:
+    for session in sessions:
+        if wanted.after is None or _place(session) > wanted.after:
+            # In order of time: behind the first that is too old there are only older ones.
+            if wanted.since_ms is not None and session.entry.updated_at < wanted.since_ms:
+                return
+            yield session
+
+
+def _tree(store: SessionStore, root: str) -> Iterator[str]:
+    seen = {root}
+    stack = [root]
+    while stack:
+        key = stack.pop()
+        yield key
+        fresh = [child for child in store.catalog.children(key) if child not in seen]
+        seen.update(fresh)
+        stack += fresh
+
+
+def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
+    entry = session.entry
+    if not listed(session.key):
+        return False
+    if wanted.agent_id is not None and agent_of(session.key) != wanted.agent_id:
+        return False
+    if wanted.label is not None and entry.label != wanted.label:
+        return False
+    if wanted.spawned_by is not None and entry.spawned_by != wanted.spawned_by:
+        return False
+    if wanted.kinds is not None and kind_of(session.key, store.rules, entry.chat_type) not in wanted.kinds:
+        return False
+    if wanted.search is None:
+        return True
+    texts = (entry.display_name, entry.label, entry.subject, entry.session_id, session.key)
+    return any(wanted.search in text.lower() for text in texts if text)
+
+
+def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
+    """The row of a session as the caller's agent sees it; of its children, those in the caller's sight."""
+    children = store.catalog.children(session.key)
+    if sight is not None and children:
+        children = [key for key in children if reaches(store.catalog, sight, key)]
+    return row_of(
+        session.key,
+        session.entry,
+        path=str(store.path / session.path),
+        rules=store.rules,
+        caller_agent=caller_agent,
+        children=children,
+        archived=session.archived,
+    )
+
+
+def cursor_text(place: tuple[int, str]) -> str:
+    """A place in the list as a cursor."""
+    return f"{-place[0]}:{place[1]}"
+
+
+def read_cursor(text: str) -> tuple[int, str]:
+    """The place a cursor names. InvalidParams where it is none."""
+    stamp, found, name = text.partition(":")
+    if not found or not stamp.lstrip("-").isdigit() or len(stamp) > 18 or not name:
+        raise InvalidParams("$.cursor is not a cursor of sessions_list; use nextCursor as it is", field="$.cursor")
+    return -int(stamp), name

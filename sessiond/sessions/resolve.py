@@ -1,0 +1,72 @@
+"""Find the session a caller means, or say that there is none: the same answer for what is not there and not visible.
+
+Aliases first, then visibility, on the canonical key. Knows the catalog and the caller's sight; writes nothing.
+"""
+
+from __future__ import annotations
+
+from sessiond.errors import Conflict, InvalidParams, NotFound
+from sessiond.model.caller import Caller
+from sessiond.model.keys import UUID, KeyRules, canonical, clean
+from sessiond.policy.visibility import Sight
+from sessiond.store.catalog import Catalog, Session
+
+
+def spawner_of(catalog: Catalog, key: str) -> str | None:
+    """The key of the session that spawned `key`."""
+    session = catalog.by_key.get(key)
+    return session.entry.spawned_by if session is not None else None
+
+
+def reaches(catalog: Catalog, sight: Sight, key: str) -> bool:
+    """Whether a caller with this sight may see the session of `key`."""
+    return sight.unlimited or sight.reaches(key, lambda target: spawner_of(catalog, target))
+
+
+def key_of(caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
+    """The canonical key for what a caller wrote; None where it is no key (a session id, a label, any other word)."""
+    if clean(text, field) == "current":
+        if caller.session_key is None:
+            raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
+        return caller.session_key
+    return canonical(text, rules, agent_id=caller.agent_id, field=field)
+
+
+def find(
+    catalog: Catalog, sight: Sight, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey"
+) -> Session:
+    """The session for a key, an alias or a session id. NotFound where there is none that the caller may see."""
+    key = key_of(caller, rules, text, field=field)
+    session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
+    if session is None or not reaches(catalog, sight, session.key):
+        raise missing(text)
+    return session
+
+
+def by_id(catalog: Catalog, text: str) -> Session | None:
+    """The session with this id, live or archived. Ids are compared as they are, then in lower case where they are UUIDs."""
+    text = text.strip()
+    found = catalog.by_id.get(text)
+    if found is None and UUID.fullmatch(text.lower()):
+        found = catalog.by_id.get(text.lower())
+    return found
+
+
+def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
+    """The one session with that label (of one agent, where it is given) that the caller may see."""
+    found = catalog.labelled(agent_id, label) if agent_id is not None else catalog.with_label(label)
+    visible = [key for key in found if reaches(catalog, sight, key)]
+    if not visible:
+        raise NotFound(f"no session has the label {label!r}; `sessions_list` shows the labels there are")
+    if len(visible) > 1:
+        raise Conflict(
+            f"{len(visible)} sessions have the label {label!r} ({', '.join(sorted(visible)[:4])}); name one by its key"
+        )
+    return catalog.by_key[visible[0]]
+
+
+def missing(text: str) -> NotFound:
+    """The answer for a session that is not there, or not there for this caller."""
+    shown = text.strip()
+    shown = shown if len(shown) <= 80 else shown[:79] + "…"
+    return NotFound(f"no session {shown!r}; `sessions_list` shows the sessions there are", code="session_not_found")
