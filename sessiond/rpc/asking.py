@@ -1,0 +1,94 @@
+"""Requests that the daemon makes of a client (`run.start`, `channel.deliver`): ids, waiting, answers.
+
+Knows messages; knows neither connections nor what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from sessiond.rpc.messages import ABSENT, Envelope, encode_call
+from sessiond.rpc.sending import PeerGone
+
+
+class RemoteError(Exception):
+    """The other side answered a request of ours with an error, or with something that is no answer (code 0)."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class _ErrorMember(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+    data: Any = None
+
+
+class _Asked:
+    __slots__ = ("answer", "done")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer: Envelope | None = None
+
+
+class Asking:
+    """The requests of one connection that wait for an answer. `send` takes JSON text and never waits."""
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self._send = send
+        self._asked: dict[int, _Asked] = {}
+        self._ids = count(1)
+        self._ended = False
+
+    async def ask(self, method: str, params: Any, timeout: float | None, result_type: Any) -> Any:
+        """See `Peer.request`."""
+        if self._ended:
+            raise PeerGone("The connection is gone.")
+        request_id = next(self._ids)
+        asked = self._asked[request_id] = _Asked()
+        self._send(encode_call(method, params, request_id))
+        try:
+            with trio.fail_after(float("inf") if timeout is None else timeout):
+                await asked.done.wait()
+        finally:
+            del self._asked[request_id]
+            if not asked.done.is_set():
+                self._send(encode_call("$/cancelRequest", {"id": request_id}))
+        if asked.answer is None:
+            raise PeerGone("The connection closed before the answer came.")
+        return _result_of(asked.answer, result_type)
+
+    def settle(self, answer: Envelope) -> None:
+        """An answer has come in. One that nobody waits for any more is no news."""
+        asked = self._asked.get(answer.id) if isinstance(answer.id, int) else None
+        if asked is not None:
+            asked.answer = answer
+            asked.done.set()
+
+    def end(self) -> None:
+        """No answer will come any more."""
+        self._ended = True
+        for asked in self._asked.values():
+            asked.done.set()
+
+
+def _result_of(answer: Envelope, result_type: Any) -> Any:
+    try:
+        if answer.error is not ABSENT:
+            error = msgspec.json.decode(answer.error, type=_ErrorMember)
+            raise RemoteError(error.code, error.message, error.data)
+        if result_type is Raw:
+            return answer.result.copy()
+        return msgspec.json.decode(answer.result, type=result_type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemoteError(0, f"The answer is not what was asked for: {error}.") from None

@@ -1,0 +1,123 @@
+"""Cut a stream of bytes into messages: NDJSON lines, or the items of a CBOR sequence (RFC 8742).
+
+Sans-io: bytes in, whole messages out, in any chunking. Knows the extent of a message, not what it says.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sessiond.errors import LimitExceeded, SessiondError
+from sessiond.rpc.cbor_items import ItemScanner
+
+
+class Framer(Protocol):
+    """What both framings offer.
+
+    `error` is set once the stream cannot be read on (too large, not well-formed). Messages before the fault are still
+    handed out; afterwards `feed` and `finish` give nothing. `limit` is the largest message in bytes, and may be raised
+    between two calls.
+    """
+
+    limit: int
+    error: SessiondError | None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that `data` completes."""
+        ...
+
+    def finish(self) -> list[bytes]:
+        """What the end of the stream leaves: at most one message, perhaps only half of one."""
+        ...
+
+
+def too_large(limit: int) -> LimitExceeded:
+    """The error for a message of more than `limit` bytes."""
+    return LimitExceeded(f"A message holds at most {limit} bytes here.", limit="limits.maxFrameBytes", value=limit)
+
+
+class LineFramer:
+    """NDJSON: one message a line. Blank lines mean nothing; the last line needs no newline."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.error: SessiondError | None = None
+        self._partial = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.error is not None:
+            return []
+        if not self._partial:
+            lines = data.split(b"\n")
+        elif b"\n" in data:
+            head, _, tail = data.partition(b"\n")
+            self._partial += head
+            lines = [bytes(self._partial), *tail.split(b"\n")]
+            self._partial.clear()
+        else:
+            lines = [data]
+        rest = lines.pop()
+        self._partial += rest
+        return self._checked(lines)
+
+    def finish(self) -> list[bytes]:
+        if self.error is not None:
+            return []
+        line = bytes(self._partial)
+        self._partial.clear()
+        return self._checked([line])
+
+    def _checked(self, lines: list[bytes]) -> list[bytes]:
+        messages = []
+        for line in lines:
+            if len(line) > self.limit:
+                self.error = too_large(self.limit)
+                break
+            if message := line.strip(b" \t\r"):
+                messages.append(message)
+        if len(self._partial) > self.limit:
+            self.error = too_large(self.limit)
+        if self.error is not None:
+            self._partial = bytearray()
+        return messages
+
+
+class ItemFramer:
+    """A CBOR sequence: messages one after the other, with nothing between them."""
+
+    def __init__(self, limit: int, max_nesting: int) -> None:
+        self.limit = limit
+        self.error: SessiondError | None = None
+        self._buffer = bytearray()
+        self._scanner = ItemScanner(max_nesting)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.error is not None:
+            return []
+        self._buffer += data
+        messages: list[bytes] = []
+        start = 0
+        try:
+            while (end := self._scanner.scan(self._buffer)) is not None:
+                if end - start > self.limit:
+                    raise too_large(self.limit)
+                messages.append(bytes(self._buffer[start:end]))
+                start = end
+            # What is announced counts, so that a string of 4 GiB is refused before its bytes are collected.
+            if max(len(self._buffer), self._scanner.position) - start > self.limit:
+                raise too_large(self.limit)
+        except SessiondError as error:
+            self.error = error
+            self._buffer = bytearray()
+            return messages
+        del self._buffer[:start]
+        self._scanner.shift(start)
+        return messages
+
+    def finish(self) -> list[bytes]:
+        """Half an item, which no decoder will take: the answer to it is a parse error."""
+        if self.error is not None or not self._buffer:
+            return []
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return [rest]

@@ -1,0 +1,17 @@
+"""The bounds of one connection. Knows the numbers of protocol.md, not where the configuration keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one connection; sizes in bytes. Source: protocol.md, "Where it listens"; shapes.md, `limits`."""
+
+    max_frame_bytes: int = 16 * 1024 * 1024
+    max_pre_auth_frame_bytes: int = 64 * 1024
+    max_nesting: int = 64
+    max_in_flight: int = 64
+    # Not in the configuration: 16 MiB hold eight million items `1,`, and each would be answered with an error object.
+    max_batch: int = 1024

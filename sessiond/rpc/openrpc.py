@@ -1,0 +1,63 @@
+"""The OpenRPC document of a method table: what `rpc.discover` answers. Knows JSON Schema, no method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from sessiond.rpc.errors import wire_errors
+from sessiond.rpc.method import Method
+
+_OPENRPC = "1.3.2"
+_REF = "#/components/schemas/"
+
+
+def openrpc_document(methods: Iterable[Method], *, title: str, version: str) -> dict[str, Any]:
+    """The OpenRPC document (a JSON object) of `methods`, in their order; aliases and scopes are `x-` members."""
+    table = list(methods)
+    types = [kind for method in table for kind in (method.params, method.result)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF + "{name}")
+    pairs = zip(schemas[::2], schemas[1::2], strict=True)
+    described = [
+        _describe(method, _resolved(params, components), result)
+        for method, (params, result) in zip(table, pairs, strict=True)
+    ]
+    return {
+        "openrpc": _OPENRPC,
+        "info": {"title": title, "version": version},
+        "methods": described,
+        "components": {
+            "schemas": components,
+            "errors": {error["message"]: error for error in wire_errors()},
+        },
+    }
+
+
+def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    required = set(params.get("required", ()))
+    described: dict[str, Any] = {
+        "name": method.name,
+        "summary": method.summary,
+        "paramStructure": "by-name",
+        "params": [
+            {"name": name, "required": name in required, "schema": schema}
+            for name, schema in params.get("properties", {}).items()
+        ],
+        "result": {"name": "result", "schema": result},
+        "errors": [{"$ref": f"#/components/errors/{error['message']}"} for error in wire_errors()],
+        "x-scope": method.scope,
+    }
+    if method.aliases:
+        described["x-aliases"] = list(method.aliases)
+    if method.streams:
+        described["x-lasting-connection"] = True
+    return described
+
+
+def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """What a bare reference stands for."""
+    reference = schema.get("$ref", "")
+    found: dict[str, Any] = components.get(reference.removeprefix(_REF), schema) if reference else schema
+    return found

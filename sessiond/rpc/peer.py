@@ -1,0 +1,254 @@
+"""One connection as seen from inside: a read loop, a writer that mostly sleeps, and a task for each waiting request.
+
+Knows messages and links; knows no dialect, no method and no session. A broken connection ends its own requests and
+nothing else: no exception of a connection leaves `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from sessiond.errors import SessiondError, Stopping
+from sessiond.model.caller import Caller
+from sessiond.rpc.asking import Asking
+from sessiond.rpc.codecs import Codec, CodecName
+from sessiond.rpc.messages import Envelope, encode_call, encode_failure
+from sessiond.rpc.sending import PeerGone, SendQueue, Sink
+
+if TYPE_CHECKING:
+    from sessiond.rpc.dispatch import Dispatcher, Pending
+
+_PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests are read
+_TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
+_HANGUP_CHECK_S = 1.0  # a half-closed client may still vanish; nothing but asking tells
+_LAST_WORDS_S = 30.0  # for a client that asked, half-closed and does not read its answers
+
+
+class Link(Sink, Protocol):
+    """A connection in some dialect: whole messages in, frames out."""
+
+    codec: Codec
+    limit: int
+
+    async def receive(self) -> list[bytes]:
+        """At least one incoming frame; none at the end of the stream.
+
+        Raises SessiondError where the stream cannot be read on, trio.BrokenResourceError or trio.ClosedResourceError
+        where there is none any more.
+        """
+        ...
+
+    def hung_up(self) -> bool:
+        """Whether the other side has gone altogether, and not only ended its own half."""
+        ...
+
+
+class Peer:
+    """One client.
+
+    `caller` may be set (by `initialize`); the frame limit of strangers then falls away. `nursery` is there while `run`
+    runs: what is started in it ends with the connection. `pending` are the requests in flight by id. `lasting` is false
+    for the single exchange of `POST /rpc`. `meta_caller` turns the `_meta` of a request into another caller.
+    """
+
+    def __init__(self, link: Link, dispatcher: Dispatcher[Any], caller: Caller, *, lasting: bool = True) -> None:
+        self.lasting = lasting
+        self.pending: dict[object, Pending] = {}
+        self.closed = trio.Event()
+        self.nursery: trio.Nursery
+        self.meta_caller: Callable[[Mapping[str, Any]], Caller] | None = None
+        self.on_caller: Callable[[Caller], None] | None = None
+        self.on_message: Callable[[], None] | None = None
+        self._link = link
+        self._dispatcher = dispatcher
+        self._limits = dispatcher.limits
+        self._out = SendQueue(link)
+        self._idle = trio.lowlevel.ParkingLot()
+        self._hold = False
+        self._asking = Asking(self.reply)
+        self._callbacks: list[Callable[[], None]] = []
+        self._caller = caller
+        self._set_limit()
+
+    @property
+    def caller(self) -> Caller:
+        return self._caller
+
+    @caller.setter
+    def caller(self, caller: Caller) -> None:
+        self._caller = caller
+        self._set_limit()
+        if self.on_caller is not None:
+            self.on_caller(caller)
+
+    @property
+    def codec(self) -> CodecName:
+        """The codec of this connection, by which shared frames are chosen."""
+        return self._link.codec.name
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes accepted for sending that the system has not yet taken."""
+        return self._out.queued_bytes
+
+    def caller_for(self, meta: Mapping[str, Any]) -> Caller:
+        """Whose a request with this `_meta` is."""
+        return self._caller if self.meta_caller is None else self.meta_caller(meta)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the connection is gone (at once, if it is)."""
+        if self.closed.is_set():
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    # Sending
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """Send a frame that `encode_notification` made; True when the system took all of it at once.
+
+        What does not fit is queued and never dropped: look at `queued_bytes`, or await `drained`, before sending more.
+        """
+        return self._out.send(frame)
+
+    def encode_notification(self, method: str, params: Any) -> bytes:
+        """A frame for `send_nowait`, the same for every peer with this `codec`."""
+        return self._link.codec.from_json(encode_call(method, params))
+
+    def notify(self, method: str, params: Any) -> bool:
+        """Send a notification; as `send_nowait`."""
+        return self._out.send(self.encode_notification(method, params))
+
+    async def drained(self, below: int = 1) -> None:
+        """Wait until fewer than `below` bytes are queued. Raises PeerGone where the connection broke."""
+        await self._out.drained(below)
+
+    def reply(self, text: bytes) -> None:
+        """Send an answer, given as JSON text."""
+        self._out.send(self._link.codec.from_json(text))
+
+    # Requests of ours
+
+    async def request(self, method: str, params: Any, *, timeout: float | None = None, result_type: Any = Any) -> Any:
+        """Ask the client, and wait for its answer, decoded as `result_type`.
+
+        Raises RemoteError (it answered with an error, or not what was asked for), PeerGone, or trio.TooSlowError after
+        `timeout` seconds. A wait that is given up, by time or cancellation, sends `$/cancelRequest`.
+        """
+        return await self._asking.ask(method, params, timeout, result_type)
+
+    def settle(self, answer: Envelope) -> None:
+        """An answer to a request of ours has come in."""
+        self._asking.settle(answer)
+
+    # Requests of the client
+
+    def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
+        """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
+        self.pending[pending.key] = pending
+        self._hold = self._hold or pending.route.method.before_auth
+        self.nursery.start_soon(run, pending)
+
+    def finished(self, pending: Pending) -> None:
+        del self.pending[pending.key]
+        if not self.pending:
+            self._idle.unpark_all()
+
+    def stop_waits(self) -> None:
+        """The daemon stops: every request in flight is answered with -32008 now."""
+        for pending in list(self.pending.values()):
+            pending.cancel(Stopping("The daemon is stopping; try again when it is back."))
+
+    def close(self) -> None:
+        """End the connection now."""
+        self._out.break_off()
+
+    async def run(self) -> None:
+        """Serve the connection until it ends; the caller closes the stream afterwards."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self.nursery = nursery
+                nursery.start_soon(self._write)
+                if await self._read():
+                    await self._answer_the_rest()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._out.break_off()
+            self._asking.end()
+            self.closed.set()
+            for callback in self._callbacks:
+                callback()
+
+    async def _write(self) -> None:
+        await self._out.run()
+        self.nursery.cancel_scope.cancel()
+
+    async def _read(self) -> bool:
+        """Take messages until the client ends its half. False where the whole connection is gone."""
+        while True:
+            try:
+                frames = await self._link.receive()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return False
+            except SessiondError as error:
+                self.reply(encode_failure(None, error))
+                return True
+            if not frames:
+                return True
+            if self.on_message is not None:
+                self.on_message()
+            for start in range(0, len(frames), _TURN):
+                if start:
+                    await trio.lowlevel.checkpoint()
+                await self._take(frames[start : start + _TURN] if len(frames) > _TURN else frames)
+
+    async def _take(self, frames: list[bytes]) -> None:
+        out = self._out
+        out.cork()
+        for frame in frames:
+            try:
+                text = self._link.codec.to_json(frame)
+            except SessiondError as error:
+                self.reply(encode_failure(None, error))
+                continue
+            self._dispatcher.accept(self, text)
+            if self._hold or out.queued_bytes > _PAUSE_BYTES:
+                out.uncork()
+                await self._settled()
+                out.cork()
+        out.uncork()
+        if out.queued_bytes > _PAUSE_BYTES:
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait while the client has to be known first, or to read its answers first."""
+        while self._hold and self.pending:
+            await self._idle.park()
+        self._hold = False
+        if self._out.queued_bytes > _PAUSE_BYTES and not self._out.broken:
+            try:
+                await self._out.drained(_PAUSE_BYTES)
+            except PeerGone:
+                return
+
+    async def _answer_the_rest(self) -> None:
+        """The client has ended its half (`printf ... | socat`): it still gets what it asked for."""
+        self._asking.end()
+        while self.pending and not self._link.hung_up():
+            with trio.move_on_after(_HANGUP_CHECK_S):
+                await self._idle.park()
+        if self._link.hung_up():
+            return
+        with trio.move_on_after(_LAST_WORDS_S):
+            try:
+                await self._out.drained()
+            except PeerGone:
+                return
+
+    def _set_limit(self) -> None:
+        stranger = self._caller.kind == "nobody"
+        limits = self._limits
+        self._link.limit = limits.max_pre_auth_frame_bytes if stranger else limits.max_frame_bytes

@@ -1,0 +1,64 @@
+"""NDJSON and CBOR sequences on a byte stream, as links for a peer. Knows framing and codecs; no methods."""
+
+from __future__ import annotations
+
+from sessiond.rpc.codecs import CBOR, JSON, Codec
+from sessiond.rpc.framing import Framer, ItemFramer, LineFramer
+from sessiond.rpc.limits import Limits
+from sessiond.transports.streams import ByteStream
+
+
+class FramedLink:
+    """A byte stream with a framing and a codec: the link of both stream dialects."""
+
+    joins = True
+
+    def __init__(self, stream: ByteStream, framer: Framer, codec: Codec) -> None:
+        self.codec = codec
+        self._stream = stream
+        self._framer = framer
+        self._ended = False
+
+    @property
+    def limit(self) -> int:
+        return self._framer.limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._framer.limit = limit
+
+    async def receive(self) -> list[bytes]:
+        framer = self._framer
+        while not self._ended:
+            if framer.error is not None:
+                raise framer.error
+            data = await self._stream.receive_some()
+            if data:
+                frames = framer.feed(data)
+            else:
+                self._ended = True
+                frames = framer.finish()
+            if frames:
+                return frames
+        if framer.error is not None:
+            raise framer.error
+        return []
+
+    def hung_up(self) -> bool:
+        return self._stream.hung_up()
+
+    def write_now(self, frame: bytes) -> int:
+        return self._stream.send_now(frame)
+
+    async def write(self, frames: list[bytes]) -> None:
+        await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
+
+
+def ndjson_link(stream: ByteStream, limits: Limits) -> FramedLink:
+    """One JSON message a line."""
+    return FramedLink(stream, LineFramer(limits.max_pre_auth_frame_bytes), JSON)
+
+
+def cbor_link(stream: ByteStream, limits: Limits) -> FramedLink:
+    """One message an item of a CBOR sequence (RFC 8742)."""
+    return FramedLink(stream, ItemFramer(limits.max_pre_auth_frame_bytes, limits.max_nesting), CBOR)

@@ -1,0 +1,120 @@
+"""A connected socket as a Trio stream that can also send without waiting. Knows bytes; no dialect.
+
+Trio's own SocketStream has no non-blocking send, and a direct send is what keeps an answer at one system call.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+
+import trio
+
+_RECEIVE_BYTES = 64 * 1024
+_LINGER_S = 2.0
+_LINGER_BYTES = 64 * 1024 * 1024
+
+
+class ByteStream(trio.abc.HalfCloseableStream):
+    """A stream over a connected non-blocking socket, which it owns.
+
+    Bytes that were read to find out the dialect are put back with `push_back`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self._pushed = b""
+
+    def push_back(self, data: bytes) -> None:
+        """The next `receive_some` gives `data` first."""
+        self._pushed = data + self._pushed
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has arrived, at most 64 KiB; empty at the end."""
+        if self._pushed:
+            await trio.lowlevel.checkpoint()
+            size = len(self._pushed) if max_bytes is None else max_bytes
+            data, self._pushed = self._pushed[:size], self._pushed[size:]
+            return data
+        while True:
+            # Waiting first, not trying first: a client that waits for its answers has nothing there yet, and the wait
+            # is also where other connections get their turn.
+            await trio.lowlevel.wait_readable(self.socket)
+            try:
+                return self.socket.recv(max_bytes or _RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise _translated(error) from error
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Send what fits into the socket's buffer without waiting; the number of bytes taken."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _translated(error) from error
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        with memoryview(data) as rest:
+            sent = 0
+            while sent < len(rest):
+                taken = self.send_now(rest[sent:])
+                sent += taken
+                if not taken:
+                    await trio.lowlevel.wait_writable(self.socket)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.wait_writable(self.socket)
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise _translated(error) from error
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed both halves, or the connection broke.
+
+        Known of Unix sockets; a TCP client that closed looks like one that only ended its half, until we write.
+        """
+        if self.socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self.socket, 0)
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+    async def linger(self) -> None:
+        """End our half and read on for a moment, so that a client still sending gets to read our last words.
+
+        Closing with unread bytes resets the connection, and a reset can overtake them.
+        """
+        left = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            try:
+                await self.send_eof()
+                while left > 0 and (data := await self.receive_some()):
+                    left -= len(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Close at once; whoever waits on the stream gets trio.ClosedResourceError."""
+        if self.socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+
+
+def _translated(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+    if error.errno == errno.EBADF:
+        return trio.ClosedResourceError("this side closed the connection")
+    return trio.BrokenResourceError(f"the connection broke: {error.strerror}")
