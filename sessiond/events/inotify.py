@@ -1,0 +1,155 @@
+"""Watch folders through inotify(7). Knows the kernel's event format. Sleeps in the kernel: nothing runs while idle."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import trio
+
+from sessiond.events.watch import Backend, Changed, Event, Gone, Rescan, WatchUnavailable, is_below, settle
+
+# <linux/inotify.h>
+IN_MODIFY = 0x2
+IN_MOVED_FROM = 0x40
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+IN_DELETE = 0x200
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x0100_0000
+IN_DONT_FOLLOW = 0x0200_0000
+IN_EXCL_UNLINK = 0x0400_0000
+IN_ISDIR = 0x4000_0000
+
+# No IN_CLOSE_WRITE: it would answer every open and close for writing, the daemon's own included, with an event.
+# IN_EXCL_UNLINK: a file that is only open, without a name, is nobody's transcript.
+_MASK = (
+    IN_MODIFY | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
+    | IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK
+)  # fmt: skip
+_HEADER = struct.Struct("=iIII")
+# Room for 240 events of the longest name; a read takes what is there and never waits for more.
+_READ_BYTES = 64 * 1024
+_LIMITS = frozenset({errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
+
+
+class KernelEvent(NamedTuple):
+    """One `struct inotify_event`, its name without the padding."""
+
+    watch: int
+    mask: int
+    name: bytes
+
+
+def parse(data: bytes) -> Iterator[KernelEvent]:
+    """The events in what one read of an inotify descriptor returned. The kernel never splits an event."""
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        watch, mask, _cookie, size = _HEADER.unpack_from(data, offset)
+        offset += _HEADER.size
+        yield KernelEvent(watch, mask, data[offset : offset + size].partition(b"\0")[0])
+        offset += size
+
+
+class InotifyBackend:
+    """Folders by watch number and back. A watch follows the folder's inode, so one that moves is given up."""
+
+    name: Backend = "inotify"
+
+    def __init__(self) -> None:
+        """Raises WatchUnavailable where there is no inotify, or no instance left (fs.inotify.max_user_instances)."""
+        self._fd = _call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+        self._directories: dict[int, str] = {}
+        self._watches: dict[str, int] = {}
+
+    def add(self, directory: str) -> None:
+        try:
+            watch = _call("inotify_add_watch", self._fd, os.fsencode(directory), _MASK)
+        except OSError as error:
+            error.filename = directory
+            raise
+        # Another folder under the same name, or the same folder under another name: the newest word holds.
+        if self._watches.get(directory, watch) != watch:
+            self.remove(directory)
+        self._watches.pop(self._directories.get(watch, directory), None)
+        self._directories[watch] = directory
+        self._watches[directory] = watch
+
+    def remove(self, directory: str) -> None:
+        watch = self._watches.pop(directory, None)
+        if watch is None:
+            return
+        del self._directories[watch]
+        # EINVAL: the folder is gone, and the watch with it; the kernel's word of it is still in the queue.
+        _call("inotify_rm_watch", self._fd, watch, ignore=errno.EINVAL)
+
+    async def next_batch(self) -> list[Event]:
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self._fd < 0:
+                raise trio.ClosedResourceError
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._fd)
+                continue
+            if events := settle(self._translate(data)):
+                return events
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            trio.lowlevel.notify_closing(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _translate(self, data: bytes) -> Iterator[Event]:
+        for watch, mask, raw_name in parse(data):
+            if mask & IN_Q_OVERFLOW:
+                yield Rescan("overflow")
+                continue
+            directory = self._directories.get(watch)
+            if directory is None:
+                continue  # removed while this was in the queue
+            name = os.fsdecode(raw_name)
+            if mask & (IN_IGNORED | IN_MOVE_SELF):
+                # IN_IGNORED follows a removal and an unmount alike.
+                yield from self._give_up(directory)
+            elif mask & (IN_MOVED_FROM | IN_DELETE):
+                yield Gone(directory, name)
+                if mask & IN_ISDIR:
+                    yield from self._give_up(os.path.join(directory, name))
+            elif mask & (IN_MODIFY | IN_CREATE | IN_MOVED_TO):
+                yield Changed(directory, name, folder=bool(mask & IN_ISDIR))
+
+    def _give_up(self, directory: str) -> Iterator[Event]:
+        """Forget a folder and what is watched below it: those watches would go on under a path that is no more."""
+        for path in [path for path in self._watches if is_below(path, directory)]:
+            self.remove(path)
+            yield Gone(path)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(function: str, *arguments: int | bytes, ignore: int = 0) -> int:
+    """A call of the C library; its -1 as OSError, and as WatchUnavailable where the kernel has no more to give."""
+    implementation = getattr(_libc(), function, None)
+    if implementation is None:
+        raise WatchUnavailable(errno.ENOSYS, "the C library has no inotify")
+    result: int = implementation(*arguments)
+    code = ctypes.get_errno() if result < 0 else 0
+    if code in _LIMITS:
+        raise WatchUnavailable(code, os.strerror(code))
+    if code and code != ignore:
+        raise OSError(code, os.strerror(code))
+    return result

@@ -1,0 +1,463 @@
+"""The watcher's backends, held to the same tests: what a folder's reader is told, and that nothing is missed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.events import inotify
+from sessiond.events.watch import Changed, Event, Gone, Kind, Rescan, Watcher, open_watcher, settle
+
+LINUX = sys.platform == "linux"
+KINDS = [
+    pytest.param("inotify", marks=pytest.mark.skipif(not LINUX, reason="inotify is Linux")),
+    "watchfiles",
+    "polling",
+]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+async def watcher(kind: Kind) -> AsyncIterator[Watcher]:
+    async with open_watcher(kind) as opened:
+        yield opened
+
+
+async def until(watcher: Watcher, *wanted: Event) -> list[Event]:
+    """Everything reported until each of `wanted` has been."""
+    seen: list[Event] = []
+    with trio.fail_after(10):
+        while not set(wanted) <= set(seen):
+            seen += await anext(watcher)
+    return seen
+
+
+async def nothing_of(watcher: Watcher, mark: Path, unwanted: Callable[[Event], bool]) -> None:
+    """Make `mark` in a watched folder; nothing that comes before its report may be `unwanted`."""
+    append(mark)
+    seen = await until(watcher, Changed(str(mark.parent), mark.name))
+    assert [event for event in seen if unwanted(event)] == []
+
+
+def append(path: Path, text: str = "x\n") -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+async def test_the_backend_says_its_name(kind: Kind, watcher: Watcher) -> None:
+    assert watcher.backend == kind
+
+
+async def test_a_new_file_and_every_append_to_it_are_reported(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    for _ in range(3):
+        append(tmp_path / "f")
+        await until(watcher, Changed(str(tmp_path), "f"))
+
+
+async def test_an_append_to_a_file_that_was_there_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+    append(tmp_path / "f")
+    watcher.add(tmp_path)
+    append(tmp_path / "f")
+    await until(watcher, Changed(str(tmp_path), "f"))
+
+
+async def test_an_append_through_a_descriptor_that_stays_open_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+    with (tmp_path / "f").open("ab", buffering=0) as file:
+        watcher.add(tmp_path)
+        for _ in range(3):
+            file.write(b"x\n")
+            await until(watcher, Changed(str(tmp_path), "f"))
+
+
+async def test_a_truncated_file_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+    append(tmp_path / "f")
+    watcher.add(tmp_path)
+    os.truncate(tmp_path / "f", 0)
+    await until(watcher, Changed(str(tmp_path), "f"))
+
+
+async def test_a_file_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    append(tmp_path / "f")
+    watcher.add(tmp_path / "in")
+    (tmp_path / "f").rename(tmp_path / "in" / "f")
+    await until(watcher, Changed(str(tmp_path / "in"), "f"))
+
+
+async def test_a_file_replaced_by_rename_is_reported_as_changed(watcher: Watcher, tmp_path: Path) -> None:
+    append(tmp_path / "f")
+    append(tmp_path / "new", "another\n")
+    watcher.add(tmp_path)
+    (tmp_path / "new").rename(tmp_path / "f")
+    seen = await until(watcher, Changed(str(tmp_path), "f"), Gone(str(tmp_path), "new"))
+    assert [event for event in seen if event == Gone(str(tmp_path), "f")] == []
+
+
+async def test_a_removed_and_a_moved_away_file_are_gone(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    append(tmp_path / "in" / "f")
+    append(tmp_path / "in" / "g")
+    watcher.add(tmp_path / "in")
+    (tmp_path / "in" / "f").unlink()
+    (tmp_path / "in" / "g").rename(tmp_path / "g")
+    await until(watcher, Gone(str(tmp_path / "in"), "f"), Gone(str(tmp_path / "in"), "g"))
+
+
+async def test_a_new_folder_is_reported_and_can_be_watched_in_turn(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    (tmp_path / "sub").mkdir()
+    await until(watcher, Changed(str(tmp_path), "sub", folder=True))
+    watcher.add(tmp_path / "sub")
+    append(tmp_path / "sub" / "f")
+    await until(watcher, Changed(str(tmp_path / "sub"), "f"))
+
+
+async def test_a_folder_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "out" / "sub").mkdir(parents=True)
+    (tmp_path / "in").mkdir()
+    watcher.add(tmp_path / "in")
+    (tmp_path / "out" / "sub").rename(tmp_path / "in" / "sub")
+    await until(watcher, Changed(str(tmp_path / "in"), "sub", folder=True))
+
+
+async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    found: set[str] = set()
+    wanted = {f"{i}/{j}" for i in range(20) for j in range(5)}
+
+    def make() -> None:
+        for i in range(20):
+            (tmp_path / str(i)).mkdir()
+            for j in range(5):
+                append(tmp_path / str(i) / str(j))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, make)
+        with trio.fail_after(10):
+            while found != wanted:
+                for event in await anext(watcher):
+                    match event:
+                        case Changed(directory, name, folder=True):
+                            watcher.add(os.path.join(directory, name))
+                            found |= {f"{name}/{file}" for file in os.listdir(os.path.join(directory, name))}
+                        case Changed(directory, name):
+                            found.add(f"{Path(directory).name}/{name}")
+
+
+async def test_what_lies_below_a_watched_folder_is_not_reported(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    watcher.add(tmp_path)
+    append(tmp_path / "sub" / "f")
+    await nothing_of(watcher, tmp_path / "mark", lambda event: event == Changed(str(tmp_path / "sub"), "f"))
+
+
+async def test_a_removed_watch_reports_no_more(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    watcher.add(tmp_path)
+    watcher.add(tmp_path / "sub")
+    watcher.remove(tmp_path / "sub")
+    watcher.remove(tmp_path / "never-added")
+    append(tmp_path / "sub" / "f")
+    await nothing_of(watcher, tmp_path / "mark", lambda event: event == Changed(str(tmp_path / "sub"), "f"))
+
+
+async def test_adding_twice_is_adding_once(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    watcher.add(tmp_path)
+    append(tmp_path / "f")
+    await until(watcher, Changed(str(tmp_path), "f"))
+    watcher.remove(tmp_path)
+    (tmp_path / "other").mkdir()
+    watcher.add(tmp_path / "other")
+    append(tmp_path / "g")
+    await nothing_of(watcher, tmp_path / "other" / "mark", lambda event: event == Changed(str(tmp_path), "g"))
+
+
+async def test_what_is_no_folder_cannot_be_watched(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(FileNotFoundError):
+        watcher.add(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(NotADirectoryError):
+            watcher.add(tmp_path / name)
+
+
+async def test_a_removed_folder_is_gone_and_can_be_watched_again(watcher: Watcher, tmp_path: Path) -> None:
+    sub = tmp_path / "sub"
+    sub.mkdir()
+    append(sub / "f")
+    watcher.add(tmp_path)
+    watcher.add(sub)
+    shutil.rmtree(sub)
+    await until(watcher, Gone(str(sub)), Gone(str(tmp_path), "sub"))
+    sub.mkdir()
+    await until(watcher, Changed(str(tmp_path), "sub", folder=True))
+    watcher.add(sub)
+    append(sub / "f")
+    await until(watcher, Changed(str(sub), "f"))
+
+
+async def test_a_folder_watched_alone_says_when_it_goes(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    watcher.add(tmp_path / "alone")
+    (tmp_path / "alone").rmdir()
+    await until(watcher, Gone(str(tmp_path / "alone")))
+
+
+async def test_a_folder_that_moves_is_watched_no_longer_nor_is_what_lies_below(
+    watcher: Watcher, tmp_path: Path
+) -> None:
+    deep = tmp_path / "a" / "deep"
+    deep.mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "a", deep):
+        watcher.add(folder)
+    (tmp_path / "a").rename(tmp_path / "b")
+    await until(watcher, Gone(str(tmp_path / "a")), Gone(str(deep)), Changed(str(tmp_path), "b", folder=True))
+    append(tmp_path / "b" / "deep" / "f")
+    await nothing_of(watcher, tmp_path / "mark", lambda event: isinstance(event, Changed) and event.name == "f")
+
+
+@pytest.mark.parametrize("name", [".git", ".venv", "__pycache__", "x.pyc", ".tmp-1", "a~", "node_modules", "é\u0301"])
+async def test_no_name_is_filtered_out(watcher: Watcher, tmp_path: Path, name: str) -> None:
+    watcher.add(tmp_path)
+    append(tmp_path / name)
+    await until(watcher, Changed(str(tmp_path), name))
+
+
+async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    strange = os.fsdecode(b"\xff")
+    append(tmp_path / strange)
+    seen: list[Event] = []
+    with trio.fail_after(10):
+        while not any(isinstance(event, Rescan) or event == Changed(str(tmp_path), strange) for event in seen):
+            seen += await anext(watcher)
+    append(tmp_path / "f")
+    await until(watcher, Changed(str(tmp_path), "f"))
+
+
+async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    for i in range(300):
+        append(tmp_path / str(i % 3))
+    seen: set[Event] = set()
+    with trio.fail_after(10):
+        while len(seen) < 3:
+            batch = await anext(watcher)
+            assert len(batch) == len(set(batch))
+            seen |= set(batch)
+
+
+async def test_a_cancelled_wait_ends_at_once(watcher: Watcher, tmp_path: Path) -> None:
+    watcher.add(tmp_path)
+    with trio.fail_after(1):  # awatch takes four seconds
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(anext, watcher)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.001, 0.02, 0.03])
+async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path, wait_s: float) -> None:
+    watcher.add(tmp_path)
+    append(tmp_path / "f")
+    seen: list[Event] = []
+    with trio.move_on_after(wait_s):
+        seen += await anext(watcher)
+    with trio.fail_after(10):
+        while not {Changed(str(tmp_path), "f"), Rescan("interrupted")} & set(seen):
+            seen += await anext(watcher)
+
+
+async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    watcher.add(tmp_path / "a")
+    seen: list[Event] = []
+
+    async def read() -> None:
+        while Changed(str(tmp_path / "b"), "f") not in seen:
+            seen.extend(await anext(watcher))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            watcher.add(tmp_path / "b")
+            append(tmp_path / "b" / "f")
+    append(tmp_path / "a" / "g")
+    await until(watcher, Changed(str(tmp_path / "a"), "g"))
+
+
+async def test_the_first_folder_may_be_added_while_waiting(watcher: Watcher, tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(until, watcher, Changed(str(tmp_path), "f"))
+        await trio.testing.wait_all_tasks_blocked()
+        watcher.add(tmp_path)
+        append(tmp_path / "f")
+
+
+async def test_closing_ends_a_wait(kind: Kind, tmp_path: Path) -> None:
+    async def read(watcher: Watcher) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(watcher)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            async with open_watcher(kind) as watcher:
+                watcher.add(tmp_path)
+                nursery.start_soon(read, watcher)
+                await trio.testing.wait_all_tasks_blocked()
+
+
+def test_settling_keeps_the_last_word_on_each_name_and_puts_a_rescan_first() -> None:
+    events: list[Event] = [
+        Changed("/a", "x"), Gone("/a", "y"), Changed("/b", "x"), Rescan("overflow"), Changed("/a", "y"),
+        Gone("/a", "x"), Rescan("overflow"),
+    ]  # fmt: skip
+    assert settle(events) == [Rescan("overflow"), Changed("/b", "x"), Changed("/a", "y"), Gone("/a", "x")]
+
+
+@pytest.mark.skipif(not LINUX, reason="inotify is Linux")
+async def test_an_overflow_of_the_kernels_queue_is_a_rescan_and_no_end(tmp_path: Path) -> None:
+    limit = queue_limit()
+    if limit > 100_000:
+        pytest.skip("the queue is too long to fill here")
+    async with open_watcher("inotify") as watcher:
+        watcher.add(tmp_path)
+        with (tmp_path / "a").open("ab", buffering=0) as a, (tmp_path / "b").open("ab", buffering=0) as b:
+            for _ in range(limit // 2 + 100):  # alternately: the kernel merges equal neighbours
+                a.write(b"x")
+                b.write(b"x")
+        await until(watcher, Rescan("overflow"))
+        append(tmp_path / "c")
+        await until(watcher, Changed(str(tmp_path), "c"))
+
+
+def queue_limit() -> int:
+    return int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
+def pack(watch: int, mask: int, name: bytes, padding: int) -> bytes:
+    padded = name + b"\0" * padding
+    return struct.pack("=iIII", watch, mask, 0, len(padded)) + padded
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-1, 2**31 - 1),
+            st.integers(0, 2**32 - 1),
+            st.binary(max_size=255).filter(lambda name: b"\0" not in name),
+            st.integers(1, 16),
+        )
+    )
+)
+def test_kernel_events_come_out_as_they_went_in(events: list[tuple[int, int, bytes, int]]) -> None:
+    data = b"".join(pack(*event) for event in events)
+    assert [tuple(event) for event in inotify.parse(data)] == [event[:3] for event in events]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parsed_to_an_end(data: bytes) -> None:
+    assert len(list(inotify.parse(data))) <= len(data) // 16
+
+
+FALLBACK = """
+    import sys, trio
+    from pathlib import Path
+    from sessiond.events.watch import Changed, Rescan, WatchUnavailable, open_watcher
+
+    async def main(folder, kind):
+        async with open_watcher(kind) as watcher:
+            for name in "abc":
+                (folder / name).mkdir()
+                watcher.add(folder / name)
+            print(watcher.backend)
+            (folder / "c" / "f").touch()
+            (folder / "a" / "f").touch()
+            wanted = {Changed(str(folder / "a"), "f"), Changed(str(folder / "c"), "f")}
+            seen = set()
+            with trio.fail_after(10):
+                while not wanted <= seen:
+                    seen |= set(await anext(watcher))
+            print(Rescan("backend") in seen)
+
+    try:
+        trio.run(main, Path(sys.argv[1]), sys.argv[2])
+    except WatchUnavailable as error:
+        print(error.strerror)
+"""
+
+
+def with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
+    """What the script above prints in a user namespace where `limit` is `value`."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(FALLBACK))
+    set_limit = f'echo {value} > /proc/sys/user/{limit} && exec "$@"'
+    namespace = ["unshare", "--user", "--map-root-user", "sh", "-c", set_limit, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False).returncode:
+        pytest.skip("no user namespace with limits of its own here")
+    (folder / "watched").mkdir()
+    command = [*namespace, sys.executable, str(script), str(folder / "watched"), kind]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not LINUX, reason="inotify is Linux")
+@pytest.mark.parametrize(
+    ("limit", "value", "kind", "printed"),
+    [
+        ("max_inotify_watches", 100, "auto", ["inotify", "False"]),
+        # Folders that are watched already when the limit is met come along, and a rescan says so.
+        ("max_inotify_watches", 2, "auto", ["polling", "True"]),
+        ("max_inotify_watches", 2, "inotify", ["the kernel's limits for watching files are used up"]),
+        ("max_inotify_instances", 0, "auto", ["polling", "True"]),
+        ("max_inotify_instances", 0, "watchfiles", ["polling", "True"]),
+        ("max_inotify_instances", 0, "inotify", ["Too many open files"]),
+    ],
+)
+def test_the_kernels_limits_lead_to_the_next_backend(
+    limit: str, value: int, kind: Kind, printed: list[str], tmp_path: Path
+) -> None:
+    assert with_limit(limit, value, kind, tmp_path) == printed
+
+
+def test_watchfiles_is_imported_only_where_it_is_used() -> None:
+    script = """
+        import sys, trio
+        from sessiond.events.watch import open_watcher
+
+        async def main():
+            async with open_watcher(sys.argv[1]):
+                print("watchfiles" in sys.modules)
+
+        trio.run(main)
+    """
+    imported = {}
+    for kind in ("polling", "watchfiles", *(["inotify"] if LINUX else [])):
+        command = [sys.executable, "-c", textwrap.dedent(script), kind]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        imported[kind] = done.stdout.strip()
+    assert imported == {"polling": "False", "watchfiles": "True"} | ({"inotify": "False"} if LINUX else {})
