@@ -98,7 +98,8 @@ class Bubblewrap:
         program = _program(argv[0], path, spec.workspace)
         with ExitStack() as stack:
             mounts = _Mounts(stack, self._private, by_fd="--ro-bind-fd" in self._options)
-            for extra in (*_of_program(program, spec.workspace), *config.read_only):
+            mounts.program(program, spec.workspace.resolve())
+            for extra in config.read_only:
                 mounts.read_only(extra)
             mounts.workspace(spec)
             command = (*_limits(config), str(program), *argv[1:])
@@ -126,17 +127,26 @@ class _Mounts:
         self._private = private
         self._by_fd = by_fd
 
+    def program(self, program: Path, workspace: Path) -> None:
+        """The program, where it is not there anyway: itself, or all of the node_modules that it is in."""
+        real = program.resolve()
+        there = (*_SYSTEM_ROOTS, workspace)
+        if not _below(real, there):
+            parts = real.parts
+            if "node_modules" in parts:
+                there = (*there, real := Path(*parts[: parts.index("node_modules") + 1]))
+            self._keep_out(real, inside=True)
+            self.args += ["--ro-bind", str(real), str(real)]
+        if program != program.resolve() and not _below(program, there):
+            # Not a mount of the link's target: Node looks for a program's packages where its file really is.
+            self.args += ["--symlink", str(program.resolve()), str(program)]
+
     def read_only(self, path: Path) -> None:
-        """Mount a file or folder where it is; of a symbolic link both the link and what it leads to."""
-        real = path.resolve()
-        self._keep_out(real)
-        if not real.exists():
-            raise NoSandbox(f"{path} is to be mounted read-only and does not exist")
-        self.args += ["--ro-bind", str(real), str(real)]
-        if real != path:
-            self.args += (
-                ["--symlink", str(real), str(path)] if path.is_symlink() else ["--ro-bind", str(real), str(path)]
-            )
+        """A file or folder of the configuration, where it is."""
+        if not path.exists():
+            raise NoSandbox(f"{path} is to be mounted read-only (sandbox.readOnly) and does not exist")
+        self._keep_out(path.resolve(), inside=True)
+        self.args += ["--ro-bind", str(path), str(path)]
 
     def workspace(self, spec: RunSpec) -> None:
         """The workspace, the run's attachments, the socket and the token."""
@@ -178,12 +188,15 @@ class _Mounts:
             # Before bubblewrap 0.10 a descriptor would stay open inside, and lead out: only its path then.
             self.args += [option, os.readlink(f"/proc/self/fd/{fd}"), str(target)]
 
-    def _keep_out(self, source: Path) -> None:
+    def _keep_out(self, source: Path, *, inside: bool = False) -> None:
+        """Refuse what holds one of the daemon's folders; with `inside` also what is in one."""
         for private in self._private:
-            if private.is_relative_to(source):
-                raise NoSandbox(
-                    f"{source} holds the daemon's own files, which a sandbox must not see; choose a folder below"
-                )
+            if private.is_relative_to(source) or (inside and source.is_relative_to(private)):
+                raise NoSandbox(f"{source} holds the daemon's own files, which a sandbox must not see")
+
+
+def _below(path: Path, roots: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(root) for root in roots)
 
 
 def _mount_point(spec: RunSpec) -> Path:
@@ -219,17 +232,6 @@ def _program(word: str, path: str, workspace: Path) -> Path:
     if found is None:
         raise NoSandbox(f"command not found: {word} (give its full path, or set PATH in the runtime's env)")
     return Path(os.path.abspath(found))
-
-
-def _of_program(program: Path, workspace: Path) -> list[Path]:
-    """What has to be mounted for a program that lives elsewhere: itself, and the node_modules that it is in."""
-    real = program.resolve()
-    if any(real.is_relative_to(root) for root in (*_SYSTEM_ROOTS, workspace.resolve())):
-        return [program] if program.is_symlink() and not program.is_relative_to("/usr") else []
-    parts = real.parts
-    if "node_modules" in parts:
-        return [Path(*parts[: parts.index("node_modules") + 1]), *([program] if program != real else [])]
-    return [program]
 
 
 def _limits(config: SandboxConfig) -> list[str]:
