@@ -227,7 +227,7 @@ def child_scopes(allow: tuple[str, ...]) -> frozenset[str]:
 
 
 def is_sandboxed(mode: Literal["off", "non-main", "all"], *, is_main: bool) -> bool:
-    """Whether a session runs in a sandbox, by its agent's `sandbox.mode` and whether it is that agent's main session."""
+    """Whether a session runs in a sandbox, by its agent's `sandbox.mode`; `is_main` is that agent's main session."""
     return mode == "all" or (mode == "non-main" and not is_main)
 
 

@@ -1,0 +1,236 @@
+"""Take out of messages what must not be stored, and mask what must not leave.
+
+Stored: the content of attachments in recorded `sessions_spawn` calls. Leaving, for callers with a token: secrets.
+Knows the message shapes of pi, Claude, Codex and Gemini programs; does not know who asks. Nothing given is changed in
+place. Source: runs.md, "Attachments"; security.md, "Redaction".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from sessiond.policy.secrets import MASK, compile_patterns, mask, mask_secrets, names_secret
+
+__all__ = [
+    "REDACTED",
+    "compile_patterns",
+    "mask_message",
+    "mask_secrets",
+    "redact_arguments",
+    "redact_spawn_calls",
+    "redact_spawn_raw",
+]
+
+REDACTED = "__REDACTED__"
+UNREADABLE = b'{"content":"[omitted: the message could not be read for redaction]"}'
+
+Patterns = tuple[re.Pattern[str], ...]
+Change = Callable[[Any], Any]
+
+# Deeper than any message; what is nested deeper is not looked into, and masked or kept as a whole.
+_MAX_DEPTH = 100
+_ARGUMENTS = frozenset({"arguments", "input", "args", "parameters", "params"})
+# Programs write the tool's name with their own prefix: mcp__sessiond__sessions_spawn, sessiond.sessions_spawn.
+_SPAWN = "sessions_spawn"
+
+
+def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """`message` with the attachments' contents in its `sessions_spawn` calls taken out; itself where there are none.
+
+    A call is an object with the tool's name and arguments (an object or a JSON string), wherever it stands: pi's
+    `toolCall`, `toolUse`, `tool_use`, `functionCall`, Gemini's and OpenAI's nested ones, a call of a calling tool.
+    """
+    redacted = _redact_calls(message, 0)
+    assert isinstance(redacted, dict)
+    return redacted
+
+
+def redact_spawn_raw(raw: bytes) -> bytes:
+    """The same for a message or a record as JSON bytes: `raw` itself where nothing was to be taken out."""
+    if b"spawn" not in raw.lower() and b"\\u" not in raw:
+        return raw
+    try:
+        message = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # No reader takes this line for a message, either.
+        return raw
+    redacted = _redact_calls(message, 0)
+    return raw if redacted is message else msgspec.json.encode(redacted)
+
+
+def redact_arguments(arguments: Any) -> Any:
+    """The arguments of a `sessions_spawn` call without contents; for live tool events, where they stand alone."""
+    return _redact_arguments(arguments, 0)
+
+
+def _redact_calls(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        return value
+    if isinstance(value, list):
+        return _map_list(value, lambda item: _redact_calls(item, depth + 1))
+    if not isinstance(value, dict):
+        return value
+    name = value.get("name")
+    spawns = isinstance(name, str) and name.strip().lower().replace("-", "_").endswith(_SPAWN)
+
+    def field(key: Any, item: Any) -> Any:
+        if key in _ARGUMENTS and spawns:
+            return _redact_arguments(item, depth + 1)
+        if key in _ARGUMENTS and isinstance(item, str) and _SPAWN in item.lower():
+            return _through_json(item, lambda inner: _redact_calls(inner, depth + 1))
+        return _redact_calls(item, depth + 1)
+
+    return _map_dict(value, field)
+
+
+def _redact_arguments(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        return REDACTED
+    if isinstance(value, str):
+        return _through_json(value, lambda inner: _redact_arguments(inner, depth + 1))
+    if isinstance(value, list):
+        return _map_list(value, lambda item: _redact_arguments(item, depth + 1))
+    if not isinstance(value, dict):
+        return value
+
+    def field(key: Any, item: Any) -> Any:
+        if _is_key(key, "attachments"):
+            return _redact_attachments(item, depth + 1)
+        # A wrapper (params, arguments) hides nothing, and a task that reads like JSON stays a task.
+        return _redact_arguments(item, depth + 1) if isinstance(item, dict | list) or key in _ARGUMENTS else item
+
+    return _map_dict(value, field)
+
+
+def _redact_attachments(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        return REDACTED
+    if isinstance(value, list):
+        return [_redact_attachment(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        decoded = _decoded(value)
+        if isinstance(decoded, list | dict):
+            return _encoded(_redact_attachments(decoded, depth + 1))
+        return REDACTED
+    return _redact_attachment(value, depth)
+
+
+def _redact_attachment(item: Any, depth: int) -> Any:
+    if isinstance(item, list):
+        return _redact_attachments(item, depth + 1)
+    if isinstance(item, str | bytes):
+        return _receipt(item, None)
+    if not isinstance(item, dict):
+        return item
+    redacted: dict[Any, Any] = {}
+    for key, value in item.items():
+        if not _is_key(key, "content"):
+            redacted.setdefault(key, value)
+        elif value == REDACTED and "sha256" in item:
+            redacted[key] = value
+        else:
+            redacted.update({**_receipt(value, item.get("encoding")), key: REDACTED})
+    return redacted
+
+
+def _receipt(content: Any, encoding: Any) -> dict[str, Any]:
+    """What stands for a content: its size and hash are those of the file that it makes, as in the manifest."""
+    raw = _content_bytes(content, encoding)
+    return {"content": REDACTED, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def _content_bytes(content: Any, encoding: Any) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(content, str):
+        return msgspec.json.encode(content)
+    raw = content.encode("utf-8", "surrogatepass")
+    if isinstance(encoding, str) and encoding.strip().lower() == "base64":
+        try:
+            return base64.b64decode(raw, validate=True)
+        except (binascii.Error, ValueError):
+            return raw
+    return raw
+
+
+def _through_json(text: str, change: Change) -> Any:
+    """`text` with `change` made inside its JSON. What is no JSON and may hold attachments goes as a whole."""
+    decoded = _decoded(text)
+    if decoded is None:
+        return REDACTED if "attachments" in text.lower() or "\\u" in text else text
+    changed = change(decoded)
+    return text if changed is decoded else _encoded(changed)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _is_key(key: Any, name: str) -> bool:
+    return isinstance(key, str) and key.strip().lower() == name
+
+
+def _map_dict(value: dict[Any, Any], change: Callable[[Any, Any], Any]) -> dict[Any, Any]:
+    """`value` with each field changed; itself where none is."""
+    changed = {key: change(key, item) for key, item in value.items()}
+    return changed if any(changed[key] is not item for key, item in value.items()) else value
+
+
+def _map_list(value: list[Any], change: Change) -> list[Any]:
+    changed = [change(item) for item in value]
+    return changed if any(new is not old for new, old in zip(changed, value, strict=True)) else value
+
+
+def mask_message(raw: bytes, patterns: Patterns = ()) -> tuple[bytes, bool]:
+    """A message (JSON bytes) with its secrets masked, and whether there were any; `raw` itself where there were none.
+
+    Through text, thinking, tool-call arguments (objects and JSON strings) and tool results: every string, and the
+    whole value of a field that names a secret. What cannot be read leaves as a placeholder, never as it is.
+    """
+    try:
+        message = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return UNREADABLE, True
+    masked = _mask(message, patterns, 0, secret=False)
+    return (raw, False) if masked is message else (msgspec.json.encode(masked), True)
+
+
+def _mask(value: Any, patterns: Patterns, depth: int, *, secret: bool) -> Any:
+    if depth > _MAX_DEPTH:
+        return MASK
+    if isinstance(value, str):
+        if secret:
+            return mask(value) if value else value
+        return mask_secrets(value, patterns)[0]
+    if isinstance(value, list):
+        return _map_list(value, lambda item: _mask(item, patterns, depth + 1, secret=secret))
+    if not isinstance(value, dict):
+        return value
+    image = value.get("type") == "image"
+
+    def field(key: str, item: Any) -> Any:
+        if image and key == "data":
+            # Base64 of a picture holds no readable secret, and is the one large thing in a message.
+            return item
+        if key in _ARGUMENTS and isinstance(item, str) and item.lstrip()[:1] in ("{", "["):
+            decoded = _decoded(item)
+            if decoded is not None:
+                masked = _mask(decoded, patterns, depth + 1, secret=False)
+                return item if masked is decoded else _encoded(masked)
+        return _mask(item, patterns, depth + 1, secret=secret or names_secret(key))
+
+    return _map_dict(value, field)

@@ -1,0 +1,217 @@
+"""Find secrets in text and mask them. Knows shapes of text; does not know messages, callers or the configuration.
+
+Every shape has a needle, found by `str.find`, and a pattern matched only there. The patterns have no unbounded part
+that can be tried twice (possessive quantifiers, bounded gaps), and after a hit the search goes on behind it: the cost
+is linear whatever the text. Source: security.md, "Redaction"; OpenClaw's masks (short: `***`; else 6 + `…` + 4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sessiond.errors import ConfigError
+
+MASK = "***"
+_SHORT = 18
+
+# A key may stand in quotes, and those in a JSON string: \"token\":\"...\"
+_QUOTE = r"""\\{0,4}["'`]"""
+_ASSIGN = rf"""(?:{_QUOTE})?[ \t]{{0,8}}(?:=>|:=|==?|:)[ \t]{{0,8}}"""
+_VALUE = (
+    r"""(?:"((?:[^"\\\n]|\\.)++)"""
+    r"""|'((?:[^'\\\n]|\\.)++)"""
+    r"""|\\{1,4}["']([^"'\\\n]++)"""
+    r"""|([^\s"'`,;&|<>(){}\[\]\\]++))"""
+)
+_KEYED = ("api", "access", "secret", "private", "auth", "signing", "encryption", "account", "master", "shared")
+_BEFORE_KEY = "|".join(rf"(?<={word})|(?<={word}[_-])" for word in _KEYED)
+_NAMES = rf"token|secret|password|passwd|passphrase|credentials?|(?:{'|'.join(_KEYED)})[_-]?key"
+
+# Names of secrets, at the end of a longer name: refreshToken, DB_PASSWORD, x-api-key.
+_NAME = re.compile(rf"(?:{_NAMES}|authorization|cookie)\Z", re.IGNORECASE)
+_FLAG_NAME = re.compile(rf"(?:{_NAMES})\Z", re.IGNORECASE)
+# Values that are words of a programming language or a file format, not secrets.
+_NO_SECRET = frozenset({
+    "any", "bool", "boolean", "bytes", "false", "int", "nil", "none", "null", "number", "optional", "required", "self",
+    "str", "string", "text", "true", "undefined",
+})  # fmt: skip
+
+
+def _shape(needle: str, pattern: str, flags: int = re.IGNORECASE) -> tuple[str, re.Pattern[str]]:
+    return needle, re.compile(pattern, flags)
+
+
+def _prefixed(prefix: str, rest: str) -> tuple[str, re.Pattern[str]]:
+    """A token that says what it is: the prefix at the start of a word, then `rest`."""
+    return _shape(prefix.lower(), rf"(?<![A-Za-z0-9])({prefix}{rest})", 0)
+
+
+_WORD = r"[A-Za-z0-9_-]"
+# The span of the last group that matched is what gets masked.
+_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    _shape("token", rf"token{_ASSIGN}{_VALUE}"),
+    _shape("secret", rf"secret{_ASSIGN}{_VALUE}"),
+    _shape("passw", rf"passw(?:ord|d){_ASSIGN}{_VALUE}"),
+    _shape("passphrase", rf"passphrase{_ASSIGN}{_VALUE}"),
+    _shape("credential", rf"credentials?{_ASSIGN}{_VALUE}"),
+    _shape("key", rf"(?:(?:{_BEFORE_KEY})key|(?-i:(?<=[A-Z0-9]_)KEY)){_ASSIGN}{_VALUE}"),
+    _shape(
+        "authorization",
+        rf"""authorization{_ASSIGN}(?:{_QUOTE})?"""
+        r"""(?:(?:bearer|basic|token|apikey|negotiate)[ \t]{1,8}([^\s"'`\\,;]++)|([^"'`\\\r\n]++))""",
+    ),
+    _shape(
+        "cookie",
+        rf"cookie(?:{_QUOTE})?[ \t]{{0,8}}:[ \t]{{0,8}}(?:{_QUOTE})?"
+        r"""([^"'`\\\r\n=]{1,64}=[^"'`\\\r\n]*+)""",
+    ),
+    _shape("bearer", r"bearer[ \t]{1,8}([A-Za-z0-9._~+/=-]{18,}+)"),
+    _shape("--", rf"--[a-z0-9]++(?:[_-][a-z0-9]++)*+[ \t]{{1,8}}{_VALUE}"),
+    _shape("://", r"""://[^\s/@:"']{0,64}:([^\s/@"']{1,256}+)@"""),
+    # A Telegram bot token; the number before the colon is the bot's public id.
+    _shape(":aa", r"(?<=[0-9]{6}):([A-Za-z0-9_-]{30,}+)", 0),
+    _prefixed("sk-", rf"{_WORD}{{16,}}+"),
+    # Stripe's sk_, rk_ and pk_.
+    _shape("k_live_", r"(?<=[srp])(k_live_[A-Za-z0-9]{10,}+)", 0),
+    _shape("k_test_", r"(?<=[srp])(k_test_[A-Za-z0-9]{10,}+)", 0),
+    _prefixed("whsec_", r"[A-Za-z0-9+/=]{16,}+"),
+    _shape("gh", r"(?<![A-Za-z0-9])(gh[pousr]_[A-Za-z0-9]{20,}+)", 0),
+    _prefixed("github_pat_", r"[A-Za-z0-9_]{20,}+"),
+    _prefixed("glpat-", rf"{_WORD}{{16,}}+"),
+    _shape("xox", r"(?<![A-Za-z0-9])(xox[a-z]-[A-Za-z0-9-]{10,}+)", 0),
+    _prefixed("xapp-", r"[A-Za-z0-9-]{10,}+"),
+    _prefixed("AIza", rf"{_WORD}{{30,}}+"),
+    _prefixed("ya29.", rf"{_WORD}{{20,}}+"),
+    _prefixed("gsk_", r"[A-Za-z0-9_-]{16,}+"),
+    _prefixed("npm_", r"[A-Za-z0-9]{20,}+"),
+    _prefixed("pypi-", rf"{_WORD}{{30,}}+"),
+    _prefixed("hf_", r"[A-Za-z0-9]{20,}+"),
+    _prefixed("pplx-", rf"{_WORD}{{16,}}+"),
+    _prefixed("AKIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+    _prefixed("ASIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+    _shape("eyj", r"(?<![A-Za-z0-9_-])(eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+(?:\.[A-Za-z0-9_-]++)?)", 0),
+    # A token of this daemon: tag 18, array of 4, protected header {alg: EdDSA}, in base64url.
+    _shape("0ordoqen", r"(?<![A-Za-z0-9_-])(0oRDoQEn[A-Za-z0-9_-]{40,}+)", 0),
+)
+
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+
+Span = tuple[int, int, str | None]
+
+
+def mask_secrets(text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> tuple[str, bool]:
+    """`text` with its secrets masked, and whether there were any.
+
+    `patterns` are the owner's own, from `compile_patterns`. Call it before a text is cut into snippets: half a secret
+    is no longer known as one.
+    """
+    spans = sorted([*_shaped(text), *_pem(text), *_matched(text, patterns)], key=lambda span: span[:2])
+    if not spans:
+        return text, False
+    out, done = [], 0
+    for start, end, fixed in _merged(spans):
+        out.append(text[done:start])
+        out.append(mask(text[start:end]) if fixed is None else fixed)
+        done = end
+    return "".join([*out, text[done:]]), True
+
+
+def mask(value: str) -> str:
+    """A secret as it may be shown: `***`, or its first 6 and last 4 characters where it is 18 or longer."""
+    if len(value) < _SHORT:
+        return MASK
+    # A backslash at the cut would escape what follows it.
+    return f"{value[:6].rstrip(chr(92))}…{value[-4:]}"
+
+
+def names_secret(name: str) -> bool:
+    """Whether a field of this name holds a secret: `apiKey`, `DB_PASSWORD`, `Authorization`."""
+    return _NAME.search(name[-40:]) is not None
+
+
+def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """The owner's patterns, ready for `mask_secrets`; where one has a group, the first is what gets masked.
+
+    ConfigError for what is no regular expression, and for a repetition of a repetition like `(a+)+`, with which a
+    hostile text could hold up the daemon. Beyond that their speed is the owner's business.
+    """
+    where = "tools.sessions.redactPatterns"
+    compiled = []
+    for pattern in patterns:
+        if re.search(r"(?<!\\)[+*}][)][+*{]", pattern):
+            raise ConfigError(f"{where}: {pattern!r} repeats a repetition, which can take for ever; write it flat")
+        try:
+            compiled.append(re.compile(pattern))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(f"{where}: {pattern!r} is not a regular expression: {error}") from None
+    return tuple(compiled)
+
+
+def _shaped(text: str) -> Iterator[Span]:
+    low = _lower(text)
+    for needle, pattern in _SHAPES:
+        at = low.find(needle)
+        while at >= 0:
+            hit = pattern.match(text, at)
+            if hit is None:
+                at = low.find(needle, at + 1)
+                continue
+            start, end = hit.span(hit.lastindex or 0)
+            if _is_secret(needle, hit[0], text[start:end]):
+                yield start, end, None
+            at = low.find(needle, max(hit.end(), at + 1))
+
+
+def _lower(text: str) -> str:
+    """`text` in lower case with every character in its place: one alone, U+0130, becomes two."""
+    low = text.lower()
+    return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
+
+
+def _is_secret(needle: str, whole: str, value: str) -> bool:
+    if value == MASK or (len(value) == 11 and value[6] == "…") or value.lower() in _NO_SECRET:
+        return False
+    if needle == "token":
+        # maxToken: 4096 counts something.
+        return not (value.isdecimal() and len(value) < 9)
+    if needle == "--":
+        return _FLAG_NAME.search(whole.split(None, 1)[0][-40:]) is not None
+    if needle == "authorization":
+        # A sentence about authorization is none.
+        return "=" in value or len(value.split(None, 2)) <= 2
+    return True
+
+
+def _pem(text: str) -> Iterator[Span]:
+    """Private keys in PEM: all between the first and the last line. Without a last line, all that follows."""
+    hit = _PEM.search(text)
+    while hit is not None:
+        end = text.find("-----END ", hit.end())
+        # Inside a JSON text lines end in a backslash and an n, and it is to stay JSON.
+        newline = next((mark for mark in ("\n", "\\n") if text.startswith(mark, hit.end())), "")
+        if end < 0:
+            yield hit.end(), len(text), newline + MASK
+            return
+        yield hit.end(), end, newline + MASK + newline
+        hit = _PEM.search(text, end)
+
+
+def _matched(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]:
+    for pattern in patterns:
+        for hit in pattern.finditer(text):
+            start, end = hit.span(1 if pattern.groups else 0)
+            if end > start:
+                yield start, end, None
+
+
+def _merged(spans: list[Span]) -> Iterator[Span]:
+    """The spans without overlaps, in order: what overlaps is masked as one."""
+    start, end, fixed = spans[0]
+    for next_start, next_end, next_fixed in spans[1:]:
+        if next_start >= end:
+            yield start, end, fixed
+            start, end, fixed = next_start, next_end, next_fixed
+        else:
+            end, fixed = max(end, next_end), fixed or next_fixed
+    yield start, end, fixed

@@ -1,0 +1,175 @@
+"""No attachment's content stays in a recorded call, in whatever shape a program records its calls."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.policy.redact import redact_arguments, redact_spawn_calls, redact_spawn_raw
+
+SECRET = "the content of the file"
+ITEM = {"name": "a.txt", "content": SECRET, "encoding": "utf8", "mimeType": "text/plain"}
+RECEIPT = {"bytes": len(SECRET), "sha256": hashlib.sha256(SECRET.encode()).hexdigest()}
+CLEAN = {**ITEM, "content": "__REDACTED__", **RECEIPT}
+ARGUMENTS = {"task": "read it", "attachments": [ITEM]}
+
+
+def call(arguments: Any, *, kind: str = "toolCall", name: str = "sessions_spawn", field: str = "arguments") -> Any:
+    return {"role": "assistant", "content": [{"type": kind, "id": "c1", "name": name, field: arguments}]}
+
+
+@pytest.mark.parametrize("kind", ["toolCall", "toolUse", "tool_use", "functionCall", "function_call"])
+@pytest.mark.parametrize("field", ["arguments", "input", "args"])
+def test_the_content_is_replaced_with_size_and_hash_beside_it(kind: str, field: str) -> None:
+    message = call(ARGUMENTS, kind=kind, field=field)
+    before = copy.deepcopy(message)
+    assert redact_spawn_calls(message) == call({"task": "read it", "attachments": [CLEAN]}, kind=kind, field=field)
+    assert message == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        " Sessions_Spawn ",
+        "mcp__sessiond__sessions_spawn",
+        "sessiond.sessions_spawn",
+        "sessiond/sessions_spawn",
+        "mcp_sessiond_sessions_spawn",
+        "sessions-spawn",
+    ],
+)
+def test_the_tool_is_known_under_every_prefix(name: str) -> None:
+    assert redact_spawn_calls(call(ARGUMENTS, name=name)) == call(
+        {"task": "read it", "attachments": [CLEAN]}, name=name
+    )
+
+
+def test_arguments_in_a_json_string_are_redacted_inside_it() -> None:
+    redacted = redact_spawn_calls(call(json.dumps(ARGUMENTS)))
+    assert json.loads(redacted["content"][0]["arguments"]) == {"task": "read it", "attachments": [CLEAN]}
+    twice = redact_spawn_calls(call(json.dumps(json.dumps(ARGUMENTS))))
+    assert SECRET not in json.dumps(twice)
+
+
+def test_the_hash_is_that_of_the_file_that_would_be_written() -> None:
+    raw = bytes(range(256))
+    encoded = {"name": "b", "encoding": "base64", "content": base64.b64encode(raw).decode()}
+    assert redact_arguments({"attachments": [encoded]}) == {
+        "attachments": [
+            {
+                "name": "b",
+                "encoding": "base64",
+                "content": "__REDACTED__",
+                "bytes": 256,
+                "sha256": hashlib.sha256(raw).hexdigest(),
+            }
+        ]
+    }
+    wrong = redact_arguments({"attachments": [{**encoded, "content": "not base64!"}]})
+    assert wrong["attachments"][0]["bytes"] == len("not base64!")
+    over_cbor = redact_arguments({"attachments": [{"name": "b", "content": raw}]})
+    assert over_cbor["attachments"][0]["sha256"] == hashlib.sha256(raw).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "sessions_spawn", "arguments": json.dumps(ARGUMENTS)}}],
+        },
+        {"role": "model", "parts": [{"functionCall": {"name": "sessions_spawn", "args": ARGUMENTS}}]},
+        call({"name": "sessions_spawn", "arguments": ARGUMENTS}, name="call_tool"),
+        call(json.dumps({"name": "sessions_spawn", "arguments": ARGUMENTS}), name="call_tool"),
+        call({"params": ARGUMENTS}),
+        call({"params": json.dumps(ARGUMENTS)}),
+        call({"attachments": json.dumps([ITEM])}),
+        call({"attachments": SECRET}),
+        call({"attachments": [SECRET]}),
+        call({"attachments": [[ITEM]]}),
+        call({"attachments": ITEM}),
+        call({" Attachments": [{"Content": SECRET}]}),
+        call({"attachments": [{"name": "a", "content": {"deep": [SECRET]}}]}),
+        call('{"attachments": [{"content": "' + SECRET),
+        call('{"\\u0061ttachments": [{"content": "' + SECRET),
+        {"type": "message", "message": call(ARGUMENTS)},
+    ],
+    ids=range(16),
+)
+def test_no_shape_of_a_call_keeps_the_content(message: dict[str, Any]) -> None:
+    redacted = redact_spawn_calls(message)
+    assert SECRET not in json.dumps(redacted)
+    assert "__REDACTED__" in json.dumps(redacted)
+    assert SECRET not in redact_spawn_raw(json.dumps(message).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "sessions_spawn with attachments, please"},
+        call(ARGUMENTS, name="write"),
+        call({"task": "no files"}),
+        call({"task": '{"attachments": 1}', "attachments": []}),
+        call(""),
+        call("{}"),
+        call(None),
+        {"role": "toolResult", "toolName": "sessions_spawn", "content": [{"type": "text", "text": SECRET}]},
+    ],
+    ids=range(8),
+)
+def test_all_else_stays_as_it_is(message: dict[str, Any]) -> None:
+    assert redact_spawn_calls(message) == message
+    raw = json.dumps(message, indent=1).encode()
+    assert redact_spawn_raw(raw) == raw or message["content"][0]["arguments"]["attachments"] == []
+
+
+def test_redacting_again_changes_nothing() -> None:
+    once = redact_spawn_calls(call(ARGUMENTS))
+    assert redact_spawn_calls(once) == once
+
+
+def test_a_name_written_with_escapes_is_found_in_raw_bytes() -> None:
+    raw = json.dumps(call(ARGUMENTS)).replace("sessions_spawn", "sessions_sp\\u0061wn").encode()
+    assert SECRET.encode() not in redact_spawn_raw(raw)
+
+
+def test_bytes_that_are_no_json_stay_as_they_are() -> None:
+    for raw in (b"sessions_spawn", b"\xffspawn", b'{"spawn":' * 100_000):
+        assert redact_spawn_raw(raw) == raw
+
+
+def test_attachments_nested_beyond_any_message_go_as_a_whole() -> None:
+    deep: Any = [ITEM]
+    for _ in range(150):
+        deep = [deep]
+    assert SECRET not in json.dumps(redact_spawn_calls(call({"attachments": deep})))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "type", "arguments", "input", "attachments", "content", "task", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(message=st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), JSON), hidden=JSON)
+def test_any_json_is_walked_and_given_back_as_json(message: dict[str, Any], hidden: Any) -> None:
+    message = message | {"more": call({"attachments": [{"content": SECRET, "x": hidden}], "x": hidden})}
+    redacted = redact_spawn_calls(message)
+    assert SECRET.encode() not in msgspec.json.encode(redacted)
+    assert redact_spawn_calls(redacted) == redacted

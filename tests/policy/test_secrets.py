@@ -1,0 +1,246 @@
+"""Which texts hold secrets, what is left of them, and that no text makes the search slow."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.errors import ConfigError
+from sessiond.policy.redact import compile_patterns, mask_message, mask_secrets
+from sessiond.policy.secrets import mask, names_secret
+
+LONG = "abcdefghijklmnopqrstuvwxyz0123456789"
+PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAAB3Nz\n-----END OPENSSH PRIVATE KEY-----"
+
+MASKED = [
+    (f"API_KEY={LONG}", "API_KEY=abcdef…6789"),
+    ("api-key: hunter2", "api-key: ***"),
+    ('export DB_PASSWORD="correct horse battery"', 'export DB_PASSWORD="correc…tery"'),
+    ("password = 'it''s'", "password = '***''s'"),
+    ('{"token": "short", "n": 1}', '{"token": "***", "n": 1}'),
+    ('{"refreshToken":"a\\"b"}', '{"refreshToken":"***"}'),
+    (r"{\"apiKey\":\"" + LONG + r"\"}", r"{\"apiKey\":\"abcdef…6789\"}"),
+    ("STRIPE_KEY=abc", "STRIPE_KEY=***"),
+    ("aws_secret_access_key = abc/def+ghi", "aws_secret_access_key = ***"),
+    ("?access_token=abc&x=1", "?access_token=***&x=1"),
+    ("--api-key abc123 --verbose yes", "--api-key *** --verbose yes"),
+    ("--password=abc", "--password=***"),
+    (f"Authorization: Bearer {LONG}", "Authorization: Bearer abcdef…6789"),
+    ('-H "authorization: Basic dXNlcjpw" http://x', '-H "authorization: Basic ***" http://x'),
+    ("{'Authorization': 'abc'}", "{'Authorization': '***'}"),
+    ("Authorization: AWS4 Credential=a/b, Signature=cc\nHost: x", "Authorization: AWS4 C…e=cc\nHost: x"),
+    (f"uses bearer {LONG}.", "uses bearer abcdef…789."),
+    ("Set-Cookie: sid=abc; Path=/\nHost: x", "Set-Cookie: ***\nHost: x"),
+    ("postgres://user:hunter2@host/db", "postgres://user:***@host/db"),
+    (f"x\n{PEM}\ny", "x\n-----BEGIN OPENSSH PRIVATE KEY-----\n***\n-----END OPENSSH PRIVATE KEY-----\ny"),
+    (PEM.replace("\n", "\\n"), "-----BEGIN OPENSSH PRIVATE KEY-----\\n***\\n-----END OPENSSH PRIVATE KEY-----"),
+    ("-----BEGIN PRIVATE KEY-----\nMIIE", "-----BEGIN PRIVATE KEY-----\n***"),
+    (f"(sk-ant-{LONG})", "(sk-ant…6789)"),
+    (f"ghp_{LONG}", "ghp_ab…6789"),
+    (f"gho_{LONG}", "gho_ab…6789"),
+    (f"github_pat_{LONG}", "github…6789"),
+    (f"glpat-{LONG}", "glpat-…6789"),
+    ("xoxb-123456789012-abcdef", "xoxb-1…cdef"),
+    (f"AIzaSy{LONG}", "AIzaSy…6789"),
+    (f"gsk_{LONG}", "gsk_ab…6789"),
+    (f"npm_{LONG}", "npm_ab…6789"),
+    (f"pypi-{LONG}", "pypi-a…6789"),
+    (f"hf_{LONG}", "hf_abc…6789"),
+    ("AKIAIOSFODNN7EXAMPLE", "AKIAIO…MPLE"),
+    (f"sk_live_{LONG}", "sk_live…6789"),
+    (f"bot123456789:AA{LONG}", "bot123456789:AAabcd…6789"),
+    (f"eyJ{LONG}.eyJ{LONG}.sig-nature", "eyJabc…ture"),
+    (f"token 0oRDoQEn{LONG}{LONG}", "token 0oRDoQ…6789"),
+    (f"İİ TOKEN={LONG} İ", "İİ TOKEN=abcdef…6789 İ"),
+]
+
+LEFT_ALONE = [
+    "sessionKey: agent:main:main",
+    '{"idempotencyKey": "abc", "key": "agent:main:main"}',
+    "totalTokens: 512, maxToken: 4096",
+    "def login(token: str, password: Optional) -> None:",
+    "task-force-of-the-risk-management-department",
+    "authorization: the user must log in first",
+    "a secret is kept by two",
+    "the passwords: none",
+    "--verbose yes --token",
+    "http://localhost:8080/a@b",
+    "12:30:59 and 123456:ABC",
+    "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+    "",
+]
+
+
+@pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
+def test_secrets_are_masked_and_the_rest_stays(text: str, masked: str) -> None:
+    assert mask_secrets(text) == (masked, True)
+
+
+@pytest.mark.parametrize("text", LEFT_ALONE)
+def test_what_is_no_secret_stays(text: str) -> None:
+    result, changed = mask_secrets(text)
+    assert result is text and not changed
+
+
+@pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
+def test_masked_text_has_nothing_more_to_mask(text: str, masked: str) -> None:
+    assert mask_secrets(masked)[0] in (masked, masked.replace("dXNlcjpw", "***"))
+
+
+def test_short_secrets_vanish_and_long_ones_keep_their_ends() -> None:
+    assert (mask("x" * 17), mask("123456" + "x" * 8 + "7890")) == ("***", "123456…7890")
+
+
+def test_overlapping_finds_are_masked_as_one() -> None:
+    assert mask_secrets(f'token = "Bearer {LONG} and ghp_{LONG}"') == ('token = "Bearer…6789"', True)
+
+
+def test_the_owners_patterns_are_added() -> None:
+    patterns = compile_patterns((r"CORP-\d+", r"pin=(\d{4})"))
+    assert mask_secrets("CORP-12345 pin=1234", patterns) == ("*** pin=***", True)
+    assert mask_secrets("corp", patterns) == ("corp", False)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(a+)+", "(?:a*)*b", "(x{2,})+", "[z-a]"])
+def test_patterns_that_are_none_or_can_hang_are_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"tools\.sessions\.redactPatterns"):
+        compile_patterns((pattern,))
+
+
+def test_patterns_with_quoted_signs_are_taken() -> None:
+    assert len(compile_patterns((r"(a\+)+", "(ab)+", ""))) == 3
+    assert mask_secrets("xyz", compile_patterns(("", "q*"))) == ("xyz", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("token", True),
+        ("refreshToken", True),
+        ("DB_PASSWORD", True),
+        ("x-api-key", True),
+        ("apikey", True),
+        ("Authorization", True),
+        ("client_secret", True),
+        ("credentials", True),
+        ("sessionKey", False),
+        ("key", False),
+        ("totalTokens", False),
+        ("tokenCount", False),
+        ("name", False),
+    ],
+)
+def test_field_names_that_hold_secrets(name: str, secret: bool) -> None:
+    assert names_secret(name) is secret
+
+
+# --- messages --------------------------------------------------------------------------------------------------
+
+
+def masked(message: Any, **options: Any) -> Any:
+    raw, changed = mask_message(json.dumps(message).encode(), **options)
+    assert changed
+    return json.loads(raw)
+
+
+def test_every_part_of_a_message_is_masked() -> None:
+    message = {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "token=abcdef"},
+            {"type": "thinking", "thinking": f"it is ghp_{LONG}"},
+            {"type": "toolCall", "name": "http", "arguments": {"headers": {"Authorization": f"Bearer {LONG}"}, "n": 1}},
+            {"type": "toolCall", "name": "login", "arguments": json.dumps({"password": 'a"b', "user": "ann"})},
+            {"type": "toolCall", "name": "login", "input": {"credentials": {"user": "ann", "pin": 1, "list": ["x"]}}},
+        ],
+        "usage": {"input": 5, "totalTokens": 7},
+    }
+    assert masked(message) == {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "token=***"},
+            {"type": "thinking", "thinking": "it is ghp_ab…6789"},
+            {"type": "toolCall", "name": "http", "arguments": {"headers": {"Authorization": "Bearer…6789"}, "n": 1}},
+            {"type": "toolCall", "name": "login", "arguments": '{"password":"***","user":"ann"}'},
+            {"type": "toolCall", "name": "login", "input": {"credentials": {"user": "***", "pin": 1, "list": ["***"]}}},
+        ],
+        "usage": {"input": 5, "totalTokens": 7},
+    }
+
+
+def test_tool_results_and_plain_content_are_masked() -> None:
+    assert masked({"role": "toolResult", "content": [{"type": "text", "text": PEM}]})["content"][0]["text"] == (
+        "-----BEGIN OPENSSH PRIVATE KEY-----\n***\n-----END OPENSSH PRIVATE KEY-----"
+    )
+    assert masked({"role": "user", "content": "secret: x"}) == {"role": "user", "content": "secret: ***"}
+    assert masked({"role": "user", "content": "CORP-1"}, patterns=compile_patterns((r"CORP-\d",)))["content"] == "***"
+
+
+def test_a_clean_message_keeps_its_bytes() -> None:
+    raw = b'{ "role":"user",  "content":[{"type":"image","data":"AKIAIOSFODNN7EXAMPLE"},{"type":"text","text":"hi"}] }'
+    result, changed = mask_message(raw)
+    assert result is raw and not changed
+
+
+def test_what_cannot_be_read_does_not_leave_as_it_is() -> None:
+    for raw in (b"token=abc", b"\xff", b"[" * 100_000):
+        assert mask_message(raw) == (
+            b'{"content":"[omitted: the message could not be read for redaction]"}',
+            True,
+        )
+    deep: Any = "token=abc"
+    for _ in range(150):
+        deep = [deep]
+    assert "abc" not in json.dumps(masked({"content": deep}))
+
+
+@given(st.recursive(st.text() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_masking_gives_json_and_then_nothing_more(content: Any) -> None:
+    raw, _ = mask_message(json.dumps({"content": content, "token": "x"}).encode())
+    again, _ = mask_message(raw)
+    assert json.loads(again) == json.loads(raw)
+    assert json.loads(raw)["token"] == "***"
+
+
+@given(st.text(st.sampled_from("tokensecrp:= \"'\\{}-_/@İab\n"), max_size=60))
+def test_text_around_a_secret_never_shields_it(noise: str) -> None:
+    needle = f"ghp_{LONG}"
+    assert needle not in mask_secrets(f"{noise} {needle} {noise}")[0]
+
+
+def test_lower_case_keeps_every_character_in_its_place() -> None:
+    """What the search relies on: of all characters only U+0130 becomes longer."""
+    assert [chr(c) for c in range(sys.maxunicode + 1) if len(chr(c).lower()) != 1] == ["\u0130"]
+
+
+# --- hostile text ----------------------------------------------------------------------------------------------
+
+MEGABYTE = 1_000_000
+HOSTILE = [
+    "a", "sk-", "sk- ", "token", "token=", "token  ", "key", "apikey", "api_key: ", "secret:\\\"", "password='\\",
+    "-", "--a", "--a-", "--token ", "://", "://a:", "eyJ", "eyJaaaaaaaaaa.", "-----BEGIN PRIVATE KEY-----",
+    "-----BEGIN ", "bearer ", "authorization:", "authorization: bearer ", "cookie:a", "cookie: =", "123456:AA", "1",
+    'token="', "token=\\", "\\", "\0", "\u0130", "ghp_", "xoxb-", "0oRDoQEn", "token=\n", " ", '"', "AKIA", "npm_",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_megabyte_of_hostile_text_is_read_within_a_second(unit: str) -> None:
+    text = (unit * (MEGABYTE // len(unit) + 1))[:MEGABYTE]
+    started = time.process_time()
+    mask_secrets(text)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("start", ["token=", "password: '", "authorization: ", "cookie: a=", "--token ", "sk-", "eyJ"])
+@pytest.mark.parametrize("fill", ["a", " ", "\\", ".", "-", "=", "A1"])
+def test_a_megabyte_after_a_start_is_read_within_a_second(start: str, fill: str) -> None:
+    started = time.process_time()
+    mask_secrets(start + fill * (MEGABYTE // len(fill)))
+    assert time.process_time() - started < 1
