@@ -7,7 +7,7 @@ python := env("SESSIOND_PYTHON", "python3")
 
 [private]
 default:
-    @just --list --unsorted
+    @"{{ just_executable() }}" --list --unsorted
 
 # The virtual environment, made anew only when the lock file has changed.
 [private]
@@ -94,7 +94,9 @@ uninstall:
 # dist/sessiond: one executable file that needs only Python
 [group('ship it')]
 single-file: _venv
-    "{{ bin }}/python" systemd/single_file.py dist/sessiond
+    @mkdir -p dist
+    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/pex" -q -r requirements-run.lock -P sessiond -m sessiond --venv --sh-boot -o dist/sessiond
+    @echo "wrote dist/sessiond ($(du -h dist/sessiond | cut -f1)), for $("{{ bin }}/python" -c 'import platform as p; print("Python", *p.python_version_tuple()[:2], "on", p.system(), p.machine())')"
 
 # dist/*.whl and the source archive
 [group('ship it')]
@@ -113,5 +115,6 @@ man: _venv
 lock *ARGS: _venv
     "{{ bin }}/uv" pip compile {{ lock_flags }} {{ ARGS }} --extra dev pyproject.toml -o requirements.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra mcp pyproject.toml -o requirements-run.lock
+    echo hatchling | "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock - -o requirements-build.lock
 
 lock_flags := "-q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate"

@@ -1,0 +1,146 @@
+"""The project's own rules that no linter knows: what is pinned, how long things are, where things are found."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import sessiond
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = sorted((ROOT / "sessiond").rglob("*.py"))
+LOCKS = sorted(ROOT.glob("requirements*.lock"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def pinned(lock: Path) -> dict[str, Version]:
+    lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;]+)", lock.read_text(), re.MULTILINE)
+    return {canonicalize_name(name): Version(version) for name, version in lines}
+
+
+def wanted(*extras: str) -> Iterator[Requirement]:
+    optional = PROJECT["optional-dependencies"]
+    for line in [*PROJECT["dependencies"], *(line for extra in extras for line in optional[extra])]:
+        requirement = Requirement(line)
+        if requirement.name == "sessiond":
+            yield from wanted(*requirement.extras)
+        else:
+            yield requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=name_of)
+def test_a_lock_has_a_hash_for_every_package_and_no_address(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*(-|--)?(i|index-url|extra-index-url|find-links|trusted-host)\b", text, re.MULTILINE)
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        assert re.match(r"[a-z0-9][a-z0-9._-]*==\S+( ; .+)? \\\n +--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_the_locks_hold_what_the_project_asks_for() -> None:
+    complete = pinned(ROOT / "requirements.lock")
+    running = pinned(ROOT / "requirements-run.lock")
+    for requirement in wanted("dev"):
+        assert complete[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    for requirement in wanted("mcp"):
+        assert running[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    for lock in LOCKS:
+        assert pinned(lock).items() <= complete.items(), f"{lock.name} disagrees with requirements.lock"
+
+
+def test_the_dev_group_and_the_dev_extra_are_one() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert groups == {"dev": ["sessiond[dev]"]}
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert "version" not in PROJECT
+    assert PROJECT["dynamic"] == ["version"]
+    assert Version(sessiond.__version__)
+
+
+def test_the_second_command_of_the_readme_is_what_the_build_server_runs() -> None:
+    """Word for word, but for the place of the virtual environment."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    commands = [line.strip() for line in lines if "requirements.lock" in line and line.rstrip().endswith("-m pytest")]
+    assert len(commands) == 1, "the README has one command that runs the tests"
+    script = (ROOT / ".ci/run").read_text()
+    for part in commands[0].split(" && "):
+        assert re.sub(r"\.venv\b", '"$venv"', part) in script, part
+
+
+def test_no_file_is_longer_than_300_lines() -> None:
+    long = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: count for name, count in long.items() if count > 300} == {}
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    long = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                if count > 60:
+                    long[f"{name_of(path)}:{node.lineno} {node.name}"] = count
+    assert long == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        path for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert [name_of(path) for path in silent] == []
+
+
+def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
+    """Architecture, "Who owns which task": dispatch answers for a request, the supervisor for a run."""
+    catchers = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
+                catchers.add(name_of(path))
+    assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/supervisor.py"}
+
+
+def test_every_method_has_its_test_where_one_looks_for_it() -> None:
+    methods = {path.stem for path in (ROOT / "sessiond/methods").glob("*.py") if "METHOD = " in path.read_text()}
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/methods").glob("test_*.py")}
+    assert methods - tests == set()
+
+
+def test_the_client_library_imports_the_standard_library_only() -> None:
+    """In a process of its own. Trap 9 of the architecture: imports are the start-up time of every command."""
+    code = (
+        "import sys; before = set(sys.modules); import sessiond.client; "
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}"
+        " - sys.stdlib_module_names - {'sessiond'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_just_alone_shows_a_menu_in_which_every_recipe_is_explained() -> None:
+    just = Path(sys.executable).with_name("just")
+    if not just.exists():
+        pytest.skip("just is not installed beside this Python")
+    done = subprocess.run([just], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    recipes = dict(re.findall(r"^ +([a-z-]+)(?: \*ARGS)? *(# .+)?$", done.stdout, re.MULTILINE))
+    assert {"demo", "run", "test", "check", "bench", "install", "uninstall", "single-file", "man", "lock"} <= set(
+        recipes
+    )
+    assert [name for name, comment in recipes.items() if not comment] == []
