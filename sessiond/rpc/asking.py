@@ -71,7 +71,7 @@ class Asking:
     def settle(self, answer: Envelope) -> None:
         """An answer has come in. One that nobody waits for any more is no news."""
         asked = self._asked.get(answer.id) if isinstance(answer.id, int) else None
-        if asked is not None:
+        if asked is not None and not asked.done.is_set():
             asked.answer = answer
             asked.done.set()
 

@@ -142,7 +142,9 @@ def _explain(message: bytes, reason: str) -> MessageError:
 def _is_json(message: bytes) -> bool:
     try:
         msgspec.json.decode(message, type=Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return True  # as far as it was read
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True
 

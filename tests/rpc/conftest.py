@@ -1,0 +1,237 @@
+"""A small method table and a real socket pair: what the tests of rpc talk to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from sessiond.errors import NotFound, Overloaded
+from sessiond.model.caller import NOBODY, OWNER, Caller
+from sessiond.rpc.dispatch import Dispatcher
+from sessiond.rpc.limits import Limits
+from sessiond.rpc.method import Context, Method
+from sessiond.rpc.peer import Peer
+from sessiond.transports.framed import cbor_link, ndjson_link
+from sessiond.transports.streams import ByteStream
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    name: str
+    content: str = ""
+    encoding: str = "utf8"
+
+
+class EchoParams(Params):
+    session_key: str = "main"
+    limit: int | float | None = None
+    attachments: tuple[Attachment, ...] = ()
+
+
+class AskParams(Params):
+    method: str
+    timeout: float | None = None
+
+
+class TokenParams(Params):
+    token: str
+
+
+@dataclass
+class Services:
+    """What the handlers share: `release` ends `wait`, `started` counts it, `faults` are what the log would hold."""
+
+    release: trio.Event = field(default_factory=trio.Event)
+    started: int = 0
+    ended: list[str] = field(default_factory=list)
+    faults: list[tuple[str, BaseException]] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
+
+
+def ping(ctx: Context[Services], params: Params) -> dict[str, Any]:
+    return {}
+
+
+def echo(ctx: Context[Services], params: EchoParams) -> Any:
+    return params
+
+
+def whoami(ctx: Context[Services], params: Params) -> Any:
+    return {"kind": ctx.caller.kind, "run": ctx.caller.run_id, "meta": ctx.params_meta, "id": ctx.request_id}
+
+
+async def initialize(ctx: Context[Services], params: TokenParams) -> Any:
+    await trio.lowlevel.checkpoint()
+    ctx.peer.caller = Caller(kind="token", scopes=frozenset(["list"]), token_id=params.token)
+    return {"caller": params.token}
+
+
+async def wait(ctx: Context[Services], params: Params) -> Any:
+    ctx.services.started += 1
+    try:
+        await ctx.services.release.wait()
+        return {"released": True}
+    finally:
+        ctx.services.ended.append(str(ctx.request_id))
+
+
+async def ask(ctx: Context[Services], params: AskParams) -> Any:
+    return {"answer": await ctx.peer.request(params.method, {"x": 1}, timeout=params.timeout)}
+
+
+def missing(ctx: Context[Services], params: Params) -> Any:
+    raise NotFound("There is no such session.")
+
+
+async def grouped(ctx: Context[Services], params: Params) -> Any:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_refuse)
+
+
+async def _refuse() -> None:
+    raise Overloaded("Too much.", retryAfterMs=250, code="too_many_hops")
+
+
+def broken(ctx: Context[Services], params: Params) -> Any:
+    raise KeyError("a secret path")
+
+
+async def broken_later(ctx: Context[Services], params: Params) -> Any:
+    await trio.lowlevel.checkpoint()
+    raise ZeroDivisionError
+
+
+def unencodable(ctx: Context[Services], params: Params) -> Any:
+    return {"x": object()}
+
+
+def subscribe(ctx: Context[Services], params: Params) -> Any:
+    ctx.peer.notify("event", {"n": 1})
+    return {"subscribed": True}
+
+
+def peer(ctx: Context[Services], params: Params) -> Any:
+    ctx.services.peers.append(ctx.peer)
+    return {}
+
+
+TABLE = (
+    Method("ping", None, Params, dict, ping, "Answers."),
+    Method("initialize", None, TokenParams, dict, initialize, "Says who calls.", before_auth=True),
+    Method("echo", "read", EchoParams, EchoParams, echo, "Gives back what it got.", aliases=("chat.echo", "say")),
+    Method("whoami", "list", Params, dict, whoami, "Says who the caller is."),
+    Method("wait", "read", Params, dict, wait, "Waits."),
+    Method("ask", None, AskParams, dict, ask, "Asks the client."),
+    Method("missing", None, Params, dict, missing, "Is never found."),
+    Method("grouped", None, Params, dict, grouped, "Fails in a nursery."),
+    Method("broken", None, Params, dict, broken, "Has a fault."),
+    Method("broken_later", None, Params, dict, broken_later, "Has a fault in its task."),
+    Method("unencodable", None, Params, dict, unencodable, "Answers what is not JSON."),
+    Method("subscribe", "list", Params, dict, subscribe, "Sends an event.", streams=True),
+    Method("peer", None, Params, dict, peer, "Shows the test its peer."),
+)
+
+
+class Client:
+    """The other end of the connection: plain bytes, plain JSON lines."""
+
+    def __init__(self, stream: ByteStream, peer: Peer, services: Services, dispatcher: Dispatcher[Services]) -> None:
+        self.stream = stream
+        self.peer = peer
+        self.services = services
+        self.dispatcher = dispatcher
+        self.ended = trio.Event()
+        self._lines: list[bytes] = []
+        self._rest = b""
+
+    async def send(self, *messages: Any) -> None:
+        """Each message is bytes as they are, or an object for one line."""
+        lines = [item if isinstance(item, bytes) else msgspec.json.encode(item) + b"\n" for item in messages]
+        await self.stream.send_all(b"".join(lines))
+
+    async def line(self) -> Any:
+        while not self._lines:
+            data = await self.stream.receive_some()
+            assert data, "the server closed the connection"
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._lines += lines
+        return msgspec.json.decode(self._lines.pop(0))
+
+    async def lines(self, count: int) -> list[Any]:
+        return [await self.line() for _ in range(count)]
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the stream."""
+        data = b"".join(line + b"\n" for line in self._lines) + self._rest
+        self._lines, self._rest = [], b""
+        while more := await self.stream.receive_some():
+            data += more
+        return data
+
+    async def call(self, method: str, params: Any = None, request_id: Any = 1) -> Any:
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+        await self.send(message if params is None else {**message, "params": params})
+        return await self.line()
+
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def table() -> tuple[Method, ...]:
+    return TABLE
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """`async with connect(caller=..., limits=..., cbor=...) as client`: a peer at work on one end of a socket pair."""
+
+    @asynccontextmanager
+    async def connected(
+        *, caller: Caller = OWNER, limits: Limits | None = None, cbor: bool = False, now_ms: int = 0
+    ) -> AsyncIterator[Client]:
+        limits = limits or Limits()
+        services = Services()
+        dispatcher = Dispatcher(
+            TABLE,
+            services,
+            limits=limits,
+            on_fault=lambda what, error: services.faults.append((what, error)),
+            now_ms=lambda: now_ms,
+        )
+        ours, theirs = socket.socketpair()
+        stream = ByteStream(ours)
+        peer = Peer((cbor_link if cbor else ndjson_link)(stream, limits), dispatcher, caller)
+        client = Client(ByteStream(theirs), peer, services, dispatcher)
+
+        async def serve() -> None:
+            await peer.run()
+            stream.close()
+            client.ended.set()
+
+        try:
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(serve)
+                    yield client
+                    nursery.cancel_scope.cancel()
+        finally:
+            client.stream.close()
+            stream.close()
+
+    return connected
+
+
+@pytest.fixture
+def stranger() -> Caller:
+    return NOBODY

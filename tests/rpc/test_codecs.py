@@ -1,0 +1,102 @@
+import base64
+import json
+from contextlib import suppress
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.errors import InvalidRequest, ParseError, SessiondError
+from sessiond.rpc.codecs import CBOR, JSON
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+def refusal(frame: bytes) -> str:
+    with pytest.raises(SessiondError) as caught:
+        CBOR.to_json(frame)
+    return caught.value.slug
+
+
+@given(PLAIN)
+def test_cbor_carries_what_json_carries(value):
+    assert json.loads(CBOR.to_json(cbor2.dumps(value))) == value
+    assert cbor2.loads(CBOR.from_json(json.dumps(value).encode())) == value
+
+
+def test_json_is_left_alone_and_ends_with_a_newline():
+    assert (JSON.to_json(b'{"a": 1}'), JSON.from_json(b"{}")) == (b'{"a": 1}', b"{}\n")
+
+
+def test_a_self_described_message_is_taken():
+    assert CBOR.to_json(bytes.fromhex("d9d9f7a1616101")) == b'{"a":1}'
+    assert refusal(bytes.fromhex("d9d9f7d9d9f7a0")) == "invalid_request"
+    assert refusal(bytes.fromhex("a16161d9d9f7a0")) == "invalid_request"
+
+
+def test_no_other_tag_means_anything():
+    for number in [*range(600), 1004, 1040, *range(42990, 43010), 55798, 55799, 55800, 2**32, 2**64 - 1]:
+        for inner in ("a", 1, [], [1, 2], {}, b"a"):
+            assert refusal(cbor2.dumps({"a": cbor2.CBORTag(number, inner)})) == "invalid_request", number
+
+
+def test_a_byte_string_stands_for_base64():
+    assert json.loads(CBOR.to_json(cbor2.dumps({"a": b"\x00\xff"}))) == {"a": "AP8="}
+
+
+@pytest.mark.parametrize("said", [{}, {"encoding": "utf8"}, {"encoding": "base64"}])
+def test_content_in_bytes_says_that_it_is_base64(said):
+    value = {"attachments": [{"name": "a", "content": b"\x00" * 1000, **said}]}
+    assert json.loads(CBOR.to_json(cbor2.dumps(value))) == {
+        "attachments": [{"name": "a", "content": base64.b64encode(b"\x00" * 1000).decode(), "encoding": "base64"}]
+    }
+    assert json.loads(CBOR.to_json(cbor2.dumps({"content": "text"}))) == {"content": "text"}
+
+
+@pytest.mark.parametrize(
+    ("frame", "slug"),
+    [
+        ("a2616101616102", "parse_error"),  # a key twice
+        ("bf616101616102ff", "parse_error"),
+        ("a10101", "parse_error"),  # a number as key
+        ("a1416101", "invalid_request"),  # bytes as key
+        ("a16161f7", "invalid_request"),  # undefined
+        ("a16161f850", "invalid_request"),  # a simple value
+        ("a16161f97e00", "invalid_request"),  # NaN
+        ("a16161f97c00", "invalid_request"),  # infinity
+        ("a1616161ff", "parse_error"),  # no UTF-8
+        ("a1616163eda080", "parse_error"),  # a surrogate
+        ("a16161", "parse_error"),  # cut short
+        ("", "parse_error"),
+    ],
+)
+def test_what_json_has_not_is_refused(frame, slug):
+    assert refusal(bytes.fromhex(frame)) == slug
+
+
+@given(st.binary(max_size=100))
+def test_hostile_frames_become_json_or_a_refusal(frame):
+    with suppress(ParseError, InvalidRequest):
+        json.loads(CBOR.to_json(frame))
+
+
+def test_cbor2_is_imported_by_the_first_cbor_message_only(tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, sessiond.rpc.peer, sessiond.rpc.dispatch, sessiond.transports.framed as f\n"
+        "assert 'cbor2' not in sys.modules\n"
+        "from sessiond.rpc.codecs import CBOR; CBOR.from_json(b'{}')\n"
+        "assert 'cbor2' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

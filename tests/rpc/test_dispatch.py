@@ -1,0 +1,306 @@
+import json
+
+import pytest
+import trio
+
+from sessiond.model.caller import OWNER, Caller
+from sessiond.rpc.limits import Limits
+
+READER = Caller(kind="token", scopes=frozenset(["read"]), session_key="agent:main:main")
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+
+
+def ok(result, request_id=1):
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def failure(code, message, data, request_id=1):
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message, "data": data}}
+
+
+async def test_a_method_answers_by_name_and_alias(connect):
+    async with connect() as client:
+        echoed = {"sessionKey": "x", "limit": 1.5, "attachments": []}
+        for name in ("echo", "chat.echo", "say"):
+            assert await client.call(name, {"sessionKey": "x", "limit": 1.5}) == ok(echoed)
+
+
+@pytest.mark.parametrize("params", [b"", b',"params":null', b',"params":[]', b',"params":{}', b',"params": [ ] '])
+async def test_no_params_may_be_said_in_any_way(connect, params):
+    async with connect() as client:
+        await client.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"' + params + b"}\n")
+        assert await client.line() == ok({})
+
+
+@pytest.mark.parametrize(
+    ("params", "field", "message"),
+    [
+        ({"sessionKy": "x"}, "$.sessionKy", "`$.sessionKy`: there is no such parameter."),
+        ({"sessionKey": 1}, "$.sessionKey", "`$.sessionKey`: expected `str`, got `int`."),
+        ({"limit": "many"}, "$.limit", "`$.limit`: expected `int | float | null`, got `str`."),
+        ({"attachments": [{}]}, "$.attachments[0].name", "`$.attachments[0].name`: it is missing."),
+        (
+            {"attachments": [{"name": 1}]},
+            "$.attachments[0].name",
+            "`$.attachments[0].name`: expected `str`, got `int`.",
+        ),
+        (
+            {"attachments": [{"name": "a", "nam": 1}]},
+            "$.attachments[0].nam",
+            "`$.attachments[0].nam`: there is no such parameter.",
+        ),
+        (["main"], "$", "Params go by name: send an object."),
+        ({"_meta": 1}, "$._meta", "`$._meta` is an object."),
+        ({"_meta": None}, "$._meta", "`$._meta` is an object."),
+    ],
+)
+async def test_wrong_params_are_named_with_their_path(connect, params, field, message):
+    async with connect() as client:
+        assert await client.call("echo", params) == failure(-32602, message, {"type": "invalid_params", "field": field})
+
+
+async def test_params_that_are_no_object_make_no_request(connect):
+    async with connect() as client:
+        for params in (1, "x", True):
+            answer = await client.call("echo", params)
+            assert (answer["id"], answer["error"]["code"]) == (1, -32600)
+
+
+async def test_an_unknown_method_is_named(connect):
+    async with connect() as client:
+        assert await client.call("sessions.nope") == failure(
+            -32601, "There is no method 'sessions.nope'.", {"type": "method_not_found"}
+        )
+
+
+async def test_a_stranger_may_only_introduce_itself(connect, stranger):
+    refused = failure(-32001, "Say who you are first: call `initialize` with a token.", {"type": "unauthenticated"})
+    async with connect(caller=stranger) as client:
+        for method in ("ping", "echo", "nope", "$/cancelRequest"):
+            assert await client.call(method, {"bad": 1}) == refused
+        assert await client.call("initialize", {"token": "t1"}) == ok({"caller": "t1"})
+        assert await client.call("ping") == ok({})
+
+
+async def test_what_follows_initialize_in_one_write_is_judged_by_its_outcome(connect, stranger):
+    async with connect(caller=stranger) as client:
+        await client.send(
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"token": "t1"}},
+            {"jsonrpc": "2.0", "id": 2, "method": "whoami"},
+        )
+        assert await client.lines(2) == [
+            ok({"caller": "t1"}),
+            ok({"kind": "token", "run": None, "meta": None, "id": 2}, 2),
+        ]
+
+
+async def test_an_owner_is_narrowed_before_its_next_request(connect):
+    async with connect(caller=OWNER) as client:
+        await client.send(
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"token": "t1"}},
+            {"jsonrpc": "2.0", "id": 2, "method": "echo"},
+        )
+        answers = await client.lines(2)
+        assert answers[1] == failure(-32003, "`echo` needs the scope `read`.", {"type": "forbidden"}, 2)
+
+
+async def test_scope_is_checked_before_the_params(connect):
+    async with connect(caller=READER) as client:
+        assert await client.call("whoami", {"nonsense": 1}) == failure(
+            -32003, "`whoami` needs the scope `list`.", {"type": "forbidden"}
+        )
+
+
+async def test_admin_implies_every_scope(connect):
+    async with connect(caller=Caller(kind="token", scopes=frozenset(["admin"]))) as client:
+        assert (await client.call("whoami"))["result"]["kind"] == "token"
+
+
+async def test_a_token_that_runs_out_is_refused_from_then_on(connect):
+    def caller(expires):
+        return Caller(kind="token", scopes=frozenset(["list"]), expires_at_ms=expires)
+
+    async with connect(caller=caller(1001), now_ms=1000) as client:
+        assert await client.call("ping") == ok({})
+    async with connect(caller=caller(1000), now_ms=1000) as client:
+        assert await client.call("ping") == failure(-32001, "The token has expired.", {"type": "unauthenticated"})
+        assert await client.call("initialize", {"token": "t2"}) == ok({"caller": "t2"})
+
+
+async def test_meta_is_taken_off_before_the_params_are_checked(connect):
+    async with connect() as client:
+        assert (await client.call("whoami", {"_meta": {"x": 1}}))["result"]["meta"] == {"x": 1}
+        echoed = await client.call("echo", {"sessionKey": '"_meta"', "_meta": {}})
+        assert echoed["result"]["sessionKey"] == '"_meta"'
+        assert (await client.call("whoami", {}))["result"]["meta"] is None
+
+
+async def test_meta_may_make_a_request_another_callers(connect):
+    async with connect(caller=READER) as client:
+        client.peer.meta_caller = lambda meta: Caller(
+            kind="token", scopes=frozenset(["list"]), run_id=str(meta["runId"])
+        )
+        answer = await client.call("whoami", {"_meta": {"runId": "r1"}})
+        assert answer == ok({"kind": "token", "run": "r1", "meta": {"runId": "r1"}, "id": 1})
+        assert (await client.call("whoami"))["error"]["code"] == -32003
+
+
+async def test_typed_errors_are_answered_as_they_are(connect):
+    async with connect() as client:
+        assert await client.call("missing") == failure(-32002, "There is no such session.", {"type": "not_found"})
+        assert await client.call("grouped") == failure(
+            -32007, "Too much.", {"type": "overloaded", "code": "too_many_hops", "retryAfterMs": 250}
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("broken", KeyError), ("broken_later", ZeroDivisionError), ("unencodable", TypeError)]
+)
+async def test_a_fault_is_logged_and_tells_the_client_nothing(connect, method, kind):
+    async with connect() as client:
+        assert await client.call(method) == failure(
+            -32603, "Something went wrong inside; the daemon's log says what.", {"type": "internal"}
+        )
+        [(what, error)] = client.services.faults
+        assert (what, type(error)) == (method, kind)
+        assert await client.call("ping") == ok({})
+
+
+async def test_a_notification_is_never_answered(connect):
+    async with connect() as client:
+        for method in ("ping", "nope", "broken", "broken_later", "missing", "echo"):
+            await client.send({"jsonrpc": "2.0", "method": method, "params": {"bad": 1}})
+        await client.send(PING)
+        assert await client.line() == ok({})
+
+
+async def test_a_batch_is_answered_as_one(connect):
+    async with connect() as client:
+        await client.send(
+            [
+                {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+                {"jsonrpc": "2.0", "method": "ping"},
+                7,
+                {"jsonrpc": "2.0", "id": 2, "method": "broken_later"},
+                {"jsonrpc": "2.0", "id": 3, "result": 1},
+                {"jsonrpc": "2.0", "id": 4, "method": "nope"},
+            ]
+        )
+        answers = await client.line()
+        assert [(answer["id"], answer.get("error", {}).get("code")) for answer in answers] == [
+            (1, None),
+            (None, -32600),
+            (4, -32601),
+            (2, -32603),
+        ]
+
+
+async def test_batches_without_an_answer_and_without_anything(connect):
+    async with connect() as client:
+        await client.send([{"jsonrpc": "2.0", "method": "ping"}], [], PING)
+        assert [answer.get("error", {}).get("code") for answer in await client.lines(2)] == [-32600, None]
+        await client.send([[]], b"[1,2\n", b"  [1]\n")
+        nested, broken, bad = await client.lines(3)
+        assert [answer["error"]["code"] for answer in nested] == [-32600]
+        assert (broken["id"], broken["error"]["code"]) == (None, -32700)
+        assert [answer["error"]["code"] for answer in bad] == [-32600]
+
+
+async def test_a_batch_of_the_limit_is_taken_and_one_more_is_not(connect):
+    async with connect(limits=Limits(max_batch=3)) as client:
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        await client.send([ping] * 3, [ping] * 4)
+        fits, over = await client.lines(2)
+        assert fits == [ok({})] * 3
+        assert over == failure(
+            -32005,
+            "A batch holds at most 3 messages.",
+            {"type": "limit_exceeded", "limit": "batch", "value": 3},
+            None,
+        )
+
+
+async def test_an_id_in_flight_cannot_be_used_again_until_it_is_answered(connect):
+    async with connect() as client:
+        wait = {"jsonrpc": "2.0", "id": "w", "method": "wait"}
+        await client.send(wait, wait, {**wait, "method": "ping"})
+        for answer in await client.lines(2):
+            assert answer == failure(
+                -32600, "A request with this id is still in flight.", {"type": "invalid_request"}, "w"
+            )
+        client.services.release.set()
+        assert await client.line() == ok({"released": True}, "w")
+        assert await client.call("wait", request_id="w") == ok({"released": True}, "w")
+
+
+async def test_a_cancelled_request_is_answered_as_cancelled(connect):
+    async with connect() as client:
+        await client.send(
+            {"jsonrpc": "2.0", "id": 1, "method": "wait"},
+            {"jsonrpc": "2.0", "id": "1", "method": "wait"},
+            {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}},
+        )
+        assert await client.line() == failure(-32800, "The request was cancelled.", {"type": "cancelled"})
+        client.services.release.set()
+        assert await client.line() == ok({"released": True}, "1")
+        # One that is answered already, or never was, is no error.
+        await client.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}, PING)
+        assert await client.line() == ok({})
+        assert await client.call("$/cancelRequest", {"id": 99}) == ok(None)
+
+
+async def test_requests_in_flight_are_taken_up_to_the_limit_and_not_beyond(connect):
+    async with connect(limits=Limits(max_in_flight=3)) as client:
+        wait = {"jsonrpc": "2.0", "method": "wait"}
+        await client.send({**wait, "id": 1}, {**wait, "id": 2}, wait, {**wait, "id": 4})
+        assert await client.line() == failure(
+            -32007,
+            "A connection has at most 3 requests in flight.",
+            {"type": "overloaded", "limit": "limits.maxInFlight", "value": 3, "retryAfterMs": 1000},
+            4,
+        )
+        # What needs no wait is answered all the same.
+        assert await client.call("ping", request_id=5) == ok({}, 5)
+        client.services.release.set()
+        assert sorted(answer["id"] for answer in await client.lines(2)) == [1, 2]
+
+
+async def test_a_stopping_daemon_takes_nothing_new_and_ends_what_waits(connect):
+    async with connect() as client:
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "wait"}, {**json.loads(PING), "id": 2})
+        assert await client.line() == ok({}, 2)
+        client.dispatcher.stopping = True
+        stopping = {"type": "stopping", "retryAfterMs": 1000}
+        message = "The daemon is stopping; try again when it is back."
+        assert await client.call("ping", request_id=3) == failure(-32008, message, stopping, 3)
+        client.peer.stop_waits()
+        assert await client.line() == failure(-32008, message, stopping)
+
+
+async def test_broken_json_inside_the_params_is_a_parse_error(connect):
+    async with connect() as client:
+        await client.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"sessionKey":"\\ud800"}}\n')
+        assert (await client.line())["error"]["code"] == -32700
+        assert await client.call("ping") == ok({})
+
+
+def test_two_methods_cannot_share_a_name(table):
+    from sessiond.rpc.dispatch import Dispatcher
+
+    with pytest.raises(ValueError, match="two methods are named ping"):
+        Dispatcher([table[0], table[0]], None, limits=Limits(), on_fault=print)
+
+
+async def test_a_contained_task_logs_its_fault_and_lets_cancellation_through(connect):
+    async with connect() as client:
+
+        async def fails():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                raise LookupError("x")
+
+        await client.dispatcher.contain("connection", fails)
+        assert [what for what, _ in client.services.faults] == ["connection"]
+        with trio.move_on_after(0) as scope:
+            await client.dispatcher.contain("connection", trio.sleep_forever)
+        assert scope.cancelled_caught

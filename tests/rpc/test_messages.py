@@ -1,0 +1,169 @@
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.errors import NotFound
+from sessiond.rpc.messages import (
+    ABSENT,
+    MessageError,
+    encode_call,
+    encode_failure,
+    encode_result,
+    parse,
+    split_batch,
+)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+def refusal(message: bytes, max_nesting: int = 64) -> tuple[str, object]:
+    with pytest.raises(MessageError) as caught:
+        parse(message, max_nesting)
+    return caught.value.error.slug, caught.value.request_id
+
+
+def depth(value: object) -> int:
+    match value:
+        case dict():
+            return 1 + max(map(depth, value.values()), default=0)
+        case list():
+            return 1 + max(map(depth, value), default=0)
+        case _:
+            return 0
+
+
+def test_a_request_keeps_its_params_as_bytes():
+    envelope = parse(b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"x": 1}}', 64)
+    assert (envelope.id, envelope.method, bytes(envelope.params)) == ("a", "ping", b'{"x": 1}')
+
+
+def test_null_is_an_id_and_no_id_is_none():
+    assert parse(b'{"jsonrpc":"2.0","id":null,"method":"ping"}', 64).id is None
+    assert parse(b'{"jsonrpc":"2.0","method":"ping"}', 64).id is msgspec.UNSET
+
+
+@pytest.mark.parametrize("request_id", [0, -1, 2**63, 10**30, 1.5, "", "a", "\u2028"])
+def test_an_id_comes_back_as_it_was(request_id):
+    envelope = parse(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "ping"}).encode(), 64)
+    assert json.loads(encode_result(envelope.id, {})) == {"jsonrpc": "2.0", "id": request_id, "result": {}}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (b"", ("parse_error", None)),
+        (b"{", ("parse_error", None)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"', ("parse_error", None)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}}', ("parse_error", None)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}', ("parse_error", None)),
+        (b'{"jsonrpc":1,"x":', ("parse_error", None)),
+        (b"nonsense", ("parse_error", None)),
+        (b"1", ("invalid_request", None)),
+        (b'"ping"', ("invalid_request", None)),
+        (b"{}", ("invalid_request", None)),
+        (b'{"id":7,"method":"ping"}', ("invalid_request", 7)),
+        (b'{"jsonrpc":"1.0","id":7,"method":"ping"}', ("invalid_request", 7)),
+        (b'{"jsonrpc":2.0,"id":7,"method":"ping"}', ("invalid_request", 7)),
+        (b'{"jsonrpc":"2.0","id":7,"method":1}', ("invalid_request", 7)),
+        (b'{"jsonrpc":"2.0","method":1,"params":"bar"}', ("invalid_request", None)),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', ("invalid_request", None)),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', ("invalid_request", None)),
+        (b'{"jsonrpc":"2.0","id":7}', ("invalid_request", 7)),
+        (b'{"jsonrpc":"2.0","id":7,"result":1,"error":{}}', ("invalid_request", 7)),
+        (b'{"jsonrpc":"2.0","result":1}', ("invalid_request", None)),
+        (b"[" * 100_000, ("invalid_request", None)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"a":' * 100_000, ("invalid_request", None)),
+        (b'{"jsonrpc":1,"id":1,"params":' + b"[" * 100_000, ("invalid_request", None)),
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_code_and_id(message, expected):
+    assert refusal(message) == expected
+
+
+def test_nesting_is_allowed_up_to_the_limit_and_not_beyond():
+    def nested(levels):
+        return b'{"jsonrpc":"2.0","id":3,"method":"m","params":' + b"[" * levels + b"]" * levels + b"}"
+
+    assert bytes(parse(nested(63), 64).params) == b"[" * 63 + b"]" * 63
+    assert refusal(nested(64)) == ("invalid_request", 3)
+
+
+def test_brackets_in_strings_are_no_nesting():
+    text = '[{"\\' * 1000
+    message = json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"a": text, "b": [[text]], text: "\\"}}).encode()
+    assert parse(message, 4).method == "m"
+    assert refusal(message, 3) == ("invalid_request", None)
+
+
+@given(JSON, st.integers(1, 6))
+def test_nesting_is_measured_as_a_parser_would(value, limit):
+    # Forty brackets more, so that counting them cannot decide.
+    message = {"jsonrpc": "2.0", "method": "m", "params": [value], "more": [[]] * 40}
+    encoded = json.dumps(message).encode()
+    if depth(message) <= limit:
+        assert parse(encoded, limit).method == "m"
+    else:
+        assert refusal(encoded, limit) == ("invalid_request", None)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_arbitrary_bytes_are_a_message_or_a_refusal(data):
+    for read in (lambda: parse(data, 64), lambda: split_batch(data, 64)):
+        with suppress(MessageError):
+            read()
+
+
+def test_a_batch_is_split_into_its_members():
+    assert split_batch(b'[{"a": 1} , 1,[ ]]', 3) == [b'{"a": 1}', b"1", b"[ ]"]
+
+
+@pytest.mark.parametrize(
+    ("message", "slug"),
+    [
+        (b"[]", "invalid_request"),
+        (b"[1", "parse_error"),
+        (b"[1,]", "parse_error"),
+        (b"[1,2,3,4]", "limit_exceeded"),
+        (b"[" * 100_000, "invalid_request"),
+    ],
+)
+def test_what_is_no_batch_is_refused(message, slug):
+    with pytest.raises(MessageError) as caught:
+        split_batch(message, 3)
+    assert (caught.value.error.slug, caught.value.request_id) == (slug, None)
+
+
+def test_answers_and_calls_are_json_rpc():
+    assert json.loads(encode_failure(None, NotFound("No."))) == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32002, "message": "No.", "data": {"type": "not_found"}},
+    }
+    assert json.loads(encode_call("e", msgspec.Raw(b'{"a":1}'))) == {
+        "jsonrpc": "2.0",
+        "method": "e",
+        "params": {"a": 1},
+    }
+    assert json.loads(encode_call("e", {}, 0)) == {"jsonrpc": "2.0", "method": "e", "params": {}, "id": 0}
+
+
+def test_an_answer_is_told_from_a_request():
+    envelope = parse(b'{"jsonrpc":"2.0","id":4,"result":null}', 64)
+    assert (envelope.method, envelope.id, bytes(envelope.result), envelope.error is ABSENT) == (
+        msgspec.UNSET,
+        4,
+        b"null",
+        True,
+    )
