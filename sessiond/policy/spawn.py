@@ -103,7 +103,7 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
     _check_agent(agent_id, facts)
     _check_sandbox(request, facts, agent_id)
     _check_model(request.model, facts.models)
-    thinking = _check_thinking(request.thinking)
+    thinking = check_thinking(request.thinking)
     if request.thread and not facts.threads:
         raise Unsupported(
             "thread=true needs an attached channel with threads, and none is attached to this session's channel",
@@ -186,7 +186,8 @@ def _check_model(model: str | None, models: tuple[str, ...]) -> None:
         )
 
 
-def _check_thinking(thinking: str | None) -> str | None:
+def check_thinking(thinking: str | None) -> str | None:
+    """The level in its one spelling; InvalidParams (`thinking_invalid`) where it is none."""
     if thinking is None:
         return None
     level = thinking.strip().lower()

@@ -101,6 +101,14 @@ class RunSupervisor:
         """How many runs are going on."""
         return sum(queue.current is not None for queue in self._queues.values())
 
+    def live_by_agent(self) -> dict[str, int]:
+        """How many runs each agent lives just now."""
+        counts: dict[str, int] = {}
+        for key, queue in self._queues.items():
+            if queue.current is not None:
+                counts[agent_of(key)] = counts.get(agent_of(key), 0) + 1
+        return counts
+
     def queued_runs(self) -> int:
         """How many wait for their turn."""
         return sum(len(queue.waiting) for queue in self._queues.values())

@@ -44,7 +44,7 @@ def find(
 
 
 def by_id(catalog: Catalog, text: str) -> Session | None:
-    """The session with this id, live or archived. Ids are compared as they are, then in lower case where they are UUIDs."""
+    """The session with this id, live or archived; a UUID in any case."""
     text = text.strip()
     found = catalog.by_id.get(text)
     if found is None and UUID.fullmatch(text.lower()):

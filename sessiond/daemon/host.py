@@ -1,0 +1,135 @@
+"""The supervisor's host: which runtime an agent has, where it works, what a run is told. Knows the configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from sessiond.config import AgentConfig, Config
+from sessiond.model.keys import agent_of, rest_of
+from sessiond.policy.spawn import is_sandboxed
+from sessiond.runs.attached import AttachedAgents
+from sessiond.runs.echo import EchoRuntime
+from sessiond.runs.exec import ExecRuntime
+from sessiond.runs.run import Run
+from sessiond.runs.runtime import RunSpec, Runtime
+from sessiond.runs.sandbox import Bubblewrap
+from sessiond.store.store import SessionStore
+
+
+class Credentials(Protocol):
+    """Tokens of runs: one each, in a file of its own, dead with the run."""
+
+    def issue(self, run: Run) -> Path: ...
+    def retire(self, run: Run) -> None: ...
+
+
+class DaemonHost:
+    """Source: cli.md, "Configuration"; runs.md, "Runtimes". `config()` is the configuration as it is now."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: SessionStore,
+        attached: AttachedAgents,
+        credentials: Credentials,
+        agent_socket: Path,
+    ) -> None:
+        self._config, self._store, self._attached = config, store, attached
+        self._credentials, self._agent_socket = credentials, agent_socket
+        self._bubblewrap = Bubblewrap((store.path, agent_socket.parent))
+        self._echo = EchoRuntime()
+        self._exec: dict[AgentConfig, ExecRuntime] = {}
+
+    def runtime(self, agent_id: str) -> Runtime | None:
+        agent = self._config().agent(agent_id)
+        # A connection that attached runs its agent, whatever the configuration would start; it asked to.
+        attached = self._attached.runtime(agent_id)
+        if attached is not None or agent is None or agent.runtime.type == "attached":
+            return attached
+        if agent.runtime.type == "exec":
+            return self._exec_runtime(agent)
+        return self._echo
+
+    def _exec_runtime(self, agent: AgentConfig) -> ExecRuntime:
+        key = agent
+        if key not in self._exec:
+            self._exec[key] = ExecRuntime(
+                agent.runtime,
+                environ=os.environ,
+                max_record_bytes=self._config().limits.max_record_bytes,
+                bubblewrap=self._bubblewrap,
+                sandbox_config=agent.sandbox,
+            )
+        return self._exec[key]
+
+    def workspace(self, agent_id: str) -> Path:
+        """Where the agent works, made when needed."""
+        agent = self._config().agent(agent_id)
+        folder = agent.workspace if agent is not None and agent.workspace is not None else None
+        if folder is None:
+            folder = self._store.path / "agents" / agent_id / "workspace"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def sandboxed(self, key: str) -> bool:
+        """Whether the runs of this session are in a sandbox."""
+        config = self._config()
+        agent = config.agent(agent_of(key))
+        if agent is None:
+            return False
+        return is_sandboxed(agent.sandbox.mode, is_main=rest_of(key) == config.session.main_key)
+
+    def spec(self, run: Run) -> RunSpec:
+        config, request, entry = self._config(), run.request, run.session.entry
+        agent_id = agent_of(run.key)
+        agent = config.agent(agent_id)
+        model = request.model or entry.model_override or (agent.model if agent is not None else None)
+        deadline = run.started_at + int(request.timeout_s * 1000) if run.started_at and request.timeout_s else None
+        return RunSpec(
+            run_id=run.run_id,
+            session_key=run.key,
+            session_id=run.session.session_id,
+            agent_id=agent_id,
+            message=request.text,
+            workspace=self.workspace(agent_id),
+            socket=self._agent_socket,
+            step=request.step,
+            context=request.context,
+            provenance=request.message.get("provenance"),
+            thinking=request.thinking or entry.thinking_level or config.agents.defaults.thinking,
+            model=model or config.agents.defaults.model,
+            attachments=request.attachments,
+            mount_path=request.mount_path,
+            deadline_ms=deadline,
+            token_file=self._credentials.issue(run),
+            native_session_id=entry.native_session_id,
+            turn=request.turn,
+            max_turns=request.max_turns,
+            sandboxed=bool(entry.sandboxed) or self.sandboxed(run.key),
+        )
+
+    def retire(self, run: Run) -> None:
+        self._credentials.retire(run)
+
+    def places(self) -> tuple[int, int]:
+        defaults = self._config().agents.defaults
+        return defaults.max_concurrent, defaults.subagents.max_concurrent
+
+    def queue_ttl_s(self) -> float:
+        return self._config().agents.defaults.queue_ttl_seconds
+
+    def price(self, run: Run) -> float | None:
+        """By models.pricing, where the runtime told tokens but no cost."""
+        usage = run.usage
+        if usage is None or usage.get("cost") is not None:
+            return None
+        price = self._config().models.pricing.get(run.session.entry.model or "")
+        if price is None:
+            return None
+        cached = usage.get("cacheRead", 0) * (price.cache_read if price.cache_read is not None else price.input)
+        stored = usage.get("cacheWrite", 0) * (price.cache_write if price.cache_write is not None else price.input)
+        total = usage.get("input", 0) * price.input + usage.get("output", 0) * price.output + cached + stored
+        return float(total) / 1_000_000

@@ -1,0 +1,65 @@
+"""`agent.wait`: how a run ended, or that it has not yet. Answers for runs of any time, also after a restart."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import trio
+
+from sessiond.errors import NotFound
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, clamp
+from sessiond.rpc.method import Method
+from sessiond.runs.run import View, view
+from sessiond.sessions.resolve import reaches
+
+MAX_TIMEOUT_MS = 24 * 3600 * 1000
+
+
+class AgentWaitParams(Params, frozen=True, kw_only=True):
+    run_id: str
+    timeout_ms: float | None = None
+
+
+class AgentWaitResult(Result, frozen=True, kw_only=True):
+    run_id: str
+    status: Literal["ok", "error", "timeout", "aborted", "running"]
+    reply: str | None = None
+    error: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    session_key: str
+
+
+async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
+    services = ctx.services
+    registry = services.supervisor.registry
+    session = registry.session_of(params.run_id)
+    if session is None or not reaches(services.store.catalog, services.sight(ctx.caller), session.key):
+        raise _missing(params.run_id)
+    run = registry.get(params.run_id)
+    if run is not None:
+        timeout_ms = clamp(params.timeout_ms, 30_000, MAX_TIMEOUT_MS, least=0)
+        with trio.move_on_after(timeout_ms / 1000), services.parked(ctx, params.run_id):
+            await run.done.wait()
+        found: View | None = view(run)
+    else:
+        found = await registry.find(params.run_id)
+    if found is None:
+        raise _missing(params.run_id)
+    return AgentWaitResult(
+        run_id=found.run_id,
+        status="running" if found.status == "queued" else found.status,
+        reply=services.masked_text(ctx.caller, found.reply),
+        error=found.error,
+        started_at=found.started_at,
+        ended_at=found.ended_at,
+        session_key=found.key,
+    )
+
+
+def _missing(run_id: str) -> NotFound:
+    return NotFound(f"no run {run_id[:120]!r}; a run's id is in the answer that accepted it", code="run_not_found")
+
+
+METHOD = Method("agent.wait", "read", AgentWaitParams, AgentWaitResult, handle, "Wait for the end of a run.")

@@ -1,0 +1,55 @@
+"""`agents_list`: the agents a caller may spawn or send to, its own first."""
+
+from __future__ import annotations
+
+from sessiond.methods.params import NoParams, Result
+from sessiond.methods.services import Context
+from sessiond.policy import spawn
+from sessiond.rpc.method import Method
+
+
+class AgentInfo(Result, frozen=True, kw_only=True):
+    id: str
+    name: str | None = None
+    configured: bool
+    runtime: str
+    sandboxed: bool
+    attached: int = 0
+    live_runs: int = 0
+
+
+class AgentsListResult(Result, frozen=True, kw_only=True):
+    requester: str
+    allow_any: bool
+    agents: list[AgentInfo]
+
+
+def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
+    services, config = ctx.services, ctx.services.config
+    requester = ctx.caller.agent_id or config.default_agent()
+    own = config.agent(requester)
+    allow = own.subagents.allow_agents if own is not None and own.subagents.allow_agents is not None else ()
+    configured = tuple(agent.id for agent in config.agents.list)
+    # The owner sees what there is; an agent what it may reach.
+    everyone = ctx.caller.session_key is None and ctx.caller.agent_id is None
+    ids = configured if everyone else spawn.allowed_agents(requester, tuple(allow), configured)
+    live = services.supervisor.live_by_agent()
+    attached = services.attached()
+    agents: list[AgentInfo] = []
+    for agent_id in sorted(set(ids), key=lambda name: (name != requester, name)):
+        agent = config.agent(agent_id)
+        agents.append(
+            AgentInfo(
+                id=agent_id,
+                name=agent.name if agent is not None else None,
+                configured=agent is not None,
+                runtime=agent.runtime.type if agent is not None else "attached",
+                sandboxed=agent is not None and agent.sandbox.mode != "off",
+                attached=attached.get(agent_id, 0),
+                live_runs=live.get(agent_id, 0),
+            )
+        )
+    return AgentsListResult(requester=requester, allow_any="*" in allow, agents=agents)
+
+
+METHOD = Method("agents_list", "list", NoParams, AgentsListResult, handle, "List agents, the caller's own first.")

@@ -1,0 +1,26 @@
+"""`chat.history`: as sessions_history, tool results included."""
+
+from __future__ import annotations
+
+from sessiond.methods import sessions_history
+from sessiond.methods.services import Context
+from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
+from sessiond.rpc.method import Method
+
+
+class ChatHistoryParams(SessionsHistoryParams, frozen=True):
+    include_tools: bool = True
+
+
+async def handle(ctx: Context, params: ChatHistoryParams) -> SessionsHistoryResult:
+    return await sessions_history.handle(ctx, params)
+
+
+METHOD = Method(
+    "chat.history",
+    "read",
+    ChatHistoryParams,
+    SessionsHistoryResult,
+    handle,
+    "The newest messages of a session with tool results.",
+)

@@ -1,0 +1,122 @@
+"""`chat.send` (`sessions.send`, `agent`): a message into a session, and a run of its agent. Accepted means on disk."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sessiond.errors import InvalidParams, NotFound
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.model.keys import agent_of
+from sessiond.model.message import user_message
+from sessiond.policy import send as send_policy
+from sessiond.policy.spawn import check_thinking
+from sessiond.rpc.method import Method
+from sessiond.runs.run import Request, payload_hash
+from sessiond.sessions import resolve
+from sessiond.sessions.patch import check_model
+from sessiond.store.catalog import Session
+
+
+class ChatSendParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    message: str
+    idempotency_key: str | None = None
+    timeout_seconds: float | None = None
+    thinking: str | None = None
+    model: str | None = None
+    attachments: list[dict[str, Any]] | None = None
+    deliver: bool | None = None
+
+
+class ChatSendResult(Result, frozen=True, kw_only=True):
+    run_id: str | None = None
+    status: Literal["accepted", "handled"]
+    cursor: str | None = None
+    command: str | None = None
+    reply: str | None = None
+
+
+async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
+    session = await _target(ctx, params)
+    return await send(ctx, session, params)
+
+
+async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSendResult:
+    """Accept the message for a session that was found."""
+    services = ctx.services
+    send_policy.require(services.config.session.send_policy, session.key, session.entry)
+    request = _request(ctx, params)
+    if request.idempotency_key is not None and request.payload is not None:
+        known = services.supervisor.known(session, request.idempotency_key, request.payload)
+        if known is not None:
+            return _accepted(ctx, session, known)
+    run = await services.supervisor.accept(session, request)
+    return _accepted(ctx, session, run.run_id)
+
+
+def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
+    facts = session.entry.file
+    cursor = ctx.services.store.cursor(session, facts.folded_to, session.entry.message_count)
+    return ChatSendResult(run_id=run_id, status="accepted", cursor=cursor)
+
+
+async def _target(ctx: Context, params: ChatSendParams) -> Session:
+    """The session; the owner's message makes it where its agent is configured. Source: shapes.md, "Who creates"."""
+    services = ctx.services
+    if ctx.caller.kind != "owner":
+        return services.find(ctx.caller, params.session_key, action="send")
+    key = resolve.key_of(ctx.caller, services.rules, params.session_key)
+    if key is None or key in services.store.catalog.by_key:
+        return services.find(ctx.caller, params.session_key, action="send")
+    agent_id = agent_of(key)
+    if services.config.agent(agent_id) is None:
+        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+    send_policy.require(services.config.session.send_policy, key)
+    _request(ctx, params)  # a bad message makes no session
+    session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
+    return session
+
+
+def _request(ctx: Context, params: ChatSendParams) -> Request:
+    services = ctx.services
+    if not params.message.strip():
+        raise InvalidParams("`$.message` is empty: say something.", field="$.message")
+    if "\0" in params.message:
+        raise InvalidParams("`$.message` has a NUL character; text has none.", field="$.message")
+    if params.timeout_seconds is not None and params.timeout_seconds < 0:
+        raise InvalidParams("`$.timeoutSeconds` is below 0; 0 is no limit.", field="$.timeoutSeconds")
+    if params.thinking is not None:
+        check_thinking(params.thinking)
+    model = check_model(services.config, params.model)["model"] if params.model is not None else None
+    payload = None
+    if params.idempotency_key is not None:
+        if not 1 <= len(params.idempotency_key) <= 256:
+            raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
+        counted = msgspec.to_builtins(params)
+        # How long a caller waits, and by which alias it named the session, make no other message.
+        for name in ("timeoutSeconds", "idempotencyKey", "sessionKey"):
+            del counted[name]
+        payload = payload_hash(counted)
+    return Request(
+        text=params.message,
+        message=user_message(params.message, services.clock.wall_ms()),
+        thinking=params.thinking,
+        model=model,
+        timeout_s=params.timeout_seconds or None,
+        idempotency_key=params.idempotency_key,
+        payload=payload,
+    )
+
+
+METHOD = Method(
+    "chat.send",
+    "send",
+    ChatSendParams,
+    ChatSendResult,
+    handle,
+    "Send a message to a session and run its agent; the answer comes from agent.wait or as events.",
+    aliases=("sessions.send", "agent"),
+)

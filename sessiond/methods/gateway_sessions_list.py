@@ -1,0 +1,38 @@
+"""`sessions.list`: the rows of sessions_list with a title and a glimpse of the last message. For people's clients.
+
+The guess rule gives this file's place to the tool `sessions_list`; hence the prefix.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.methods import sessions_list
+from sessiond.methods.services import Context
+from sessiond.methods.sessions_list import SessionsListParams, SessionsListResult
+from sessiond.rpc.method import Method
+from sessiond.sessions import preview
+
+
+async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
+    found = await sessions_list.handle(ctx, params)
+    if not ctx.caller.has("read"):
+        return found
+    store = ctx.services.store
+    rows = []
+    for row in found.sessions:
+        session = store.catalog.by_id[row.session_id]
+        glimpse = await preview.glimpse(store, session)
+        title, last = (ctx.services.masked_text(ctx.caller, text) for text in (glimpse.title, glimpse.last))
+        rows.append(msgspec.structs.replace(row, derived_title=title, last_message_preview=last))
+    return msgspec.structs.replace(found, sessions=rows)
+
+
+METHOD = Method(
+    "sessions.list",
+    "list",
+    SessionsListParams,
+    SessionsListResult,
+    handle,
+    "List sessions with a title and the last message's beginning.",
+)

@@ -1,0 +1,84 @@
+"""`initialize`: who the client is and, with a token, whom it may act for. A token only ever narrows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessiond.errors import InvalidParams, Unauthenticated
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+
+PROTOCOLS = (1,)
+
+
+class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: str = ""
+
+
+class InitializeParams(Params, frozen=True, kw_only=True):
+    protocol: int
+    client: ClientInfo
+    token: str | None = None
+
+
+class CallerInfo(Result, frozen=True, kw_only=True):
+    session_key: str | None = None
+    agent_id: str | None = None
+    sandboxed: bool
+    scopes: list[str]
+
+
+class InitializeResult(Result, frozen=True, kw_only=True):
+    protocol: int
+    server: ClientInfo
+    caller: CallerInfo
+    limits: dict[str, Any]
+
+
+def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
+    services, peer = ctx.services, ctx.peer
+    if params.protocol not in PROTOCOLS:
+        raise InvalidParams(
+            f"`$.protocol`: this daemon speaks {', '.join(map(str, PROTOCOLS))}, not {params.protocol}.",
+            field="$.protocol",
+            supported=list(PROTOCOLS),
+        )
+    if params.token is not None:
+        peer.caller = services.authenticate(params.token)
+    elif peer.caller.kind == "nobody":
+        raise Unauthenticated(
+            "This socket needs a token; `sessiond token mint` makes one."
+        )
+    caller, limits = peer.caller, services.config.limits
+    return InitializeResult(
+        protocol=params.protocol,
+        server=ClientInfo(name="sessiond", version=services.version),
+        caller=CallerInfo(
+            session_key=caller.session_key,
+            agent_id=caller.agent_id,
+            sandboxed=caller.sandboxed,
+            scopes=sorted(caller.scopes),
+        ),
+        limits={
+            "maxFrameBytes": limits.max_frame_bytes,
+            "maxRecordBytes": limits.max_record_bytes,
+            "maxNesting": limits.max_nesting,
+            "maxInFlight": limits.max_in_flight,
+            "maxQueuedEvents": limits.max_queued_events,
+        },
+    )
+
+
+METHOD = Method(
+    "initialize",
+    None,
+    InitializeParams,
+    InitializeResult,
+    handle,
+    "Say who the client is, and show a token.",
+    before_auth=True,
+)

@@ -1,0 +1,16 @@
+"""`ping`: whether the daemon answers. After authentication on agent.sock and TCP, like everything but `initialize`."""
+
+from __future__ import annotations
+
+from sessiond.methods.params import Empty, NoParams
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+
+_PONG = Empty()
+
+
+def handle(ctx: Context, params: NoParams) -> Empty:  # noqa: ARG001
+    return _PONG
+
+
+METHOD = Method("ping", None, NoParams, Empty, handle, "Answer at once with {}.")

@@ -1,0 +1,122 @@
+"""What the methods work with: the parts that `daemon/app.py` built, and who may see what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sessiond.clock import Clock, Ids
+from sessiond.config import Config
+from sessiond.events.bus import EventBus, Subscription
+from sessiond.events.feed import TranscriptFeed
+from sessiond.methods.wire import Encoder
+from sessiond.model.caller import Caller
+from sessiond.model.keys import KeyRules
+from sessiond.policy import visibility
+from sessiond.policy.redact import mask_message
+from sessiond.policy.secrets import compile_patterns, mask_secrets
+from sessiond.policy.visibility import Sight
+from sessiond.rpc.method import Context as RpcContext
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions import resolve
+from sessiond.sessions.lifecycle import Births
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+if TYPE_CHECKING:
+    from sessiond.rpc.peer import Peer
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """One of these a daemon. `config` is replaced when it is loaded again."""
+
+    store: SessionStore
+    bus: EventBus
+    feed: TranscriptFeed
+    supervisor: RunSupervisor
+    births: Births
+    config: Config
+    clock: Clock
+    ids: Ids
+    version: str
+    started_ms: int
+    # Makes a caller of a token; Unauthenticated where it is no good.
+    authenticate: Callable[[str], Caller]
+    # What daemon.status and agents_list say of parts that come and go.
+    attached: Callable[[], dict[str, int]] = dict
+    dead_letters: Callable[[], int] = int
+    discover: Callable[[], dict[str, Any]] = dict
+    last_save_ms: int | None = None
+    subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
+
+    encoder: Encoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoder = Encoder(self.store)
+
+    @property
+    def rules(self) -> KeyRules:
+        return self.store.rules
+
+    def sight(self, caller: Caller, action: visibility.Action = "read") -> Sight:
+        """What the caller may reach. Everything that names a session asks here."""
+        return visibility.sight(caller, visibility.rules_from(self.config), action)
+
+    def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
+        """The messages as this caller may read them, and whether anything was masked. Source: security.md."""
+        tools = self.config.tools.sessions
+        if caller.kind == "owner" or not tools.redact:
+            return messages, False
+        patterns = compile_patterns(tools.redact_patterns)
+        pairs = [mask_message(bytes(message), patterns) for message in messages]
+        return [msgspec.Raw(message) for message, _ in pairs], any(changed for _, changed in pairs)
+
+    def masked_text(self, caller: Caller, text: str | None) -> str | None:
+        """One text as this caller may read it."""
+        tools = self.config.tools.sessions
+        if text is None or caller.kind == "owner" or not tools.redact:
+            return text
+        return mask_secrets(text, compile_patterns(tools.redact_patterns))[0]
+
+    def workspace(self, agent_id: str) -> Path:
+        """Where an agent works; `<store>/agents/<id>/workspace` where the configuration names no folder."""
+        agent = self.config.agent(agent_id)
+        if agent is not None and agent.workspace is not None:
+            return agent.workspace
+        return self.store.path / "agents" / agent_id / "workspace"
+
+    @contextmanager
+    def parked(self, ctx: Context, run_id: str) -> Iterator[None]:
+        """While the run that asks waits for another, it leaves its place to others."""
+        own = self.supervisor.registry.get(ctx.caller.run_id) if ctx.caller.run_id is not None else None
+        if own is None or own.ended:
+            yield
+            return
+        self.supervisor.park(own, run_id)
+        try:
+            yield
+        finally:
+            self.supervisor.unpark(own, run_id)
+
+    def find(
+        self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "read"
+    ) -> Session:
+        """The session a caller means; NotFound where there is none for this caller."""
+        return resolve.find(self.store.catalog, self.sight(caller, action), caller, self.rules, text, field=field)
+
+
+Context = RpcContext[Services]
+
+
+def clamp(value: float | None, default: int, most: int, least: int = 1) -> int:
+    """A limit from the params: floored and clamped. Source: shapes.md, "Settled readings"."""
+    if value is None:
+        return default
+    # NaN cannot come from JSON; infinity is caught by the comparison.
+    return int(min(max(value, least), most))

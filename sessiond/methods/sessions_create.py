@@ -1,0 +1,80 @@
+"""`sessions.create`: a session for a key (or a new one), and its first message. An existing key is not an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessiond.errors import InvalidParams, NotFound
+from sessiond.methods import chat_send
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.model.keys import agent_of
+from sessiond.model.record import ENTRY
+from sessiond.rpc.method import Method
+from sessiond.sessions import resolve
+from sessiond.sessions.patch import check_label, check_model
+from sessiond.store.store import Custom
+
+
+class SessionsCreateParams(Params, frozen=True, kw_only=True):
+    key: str | None = None
+    agent_id: str | None = None
+    label: str | None = None
+    model: str | None = None
+    parent_session_key: str | None = None
+    message: str | None = None
+
+
+class SessionsCreateResult(Result, frozen=True, kw_only=True):
+    key: str
+    session_id: str
+    created: bool
+    run_id: str | None = None
+
+
+async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateResult:
+    services = ctx.services
+    key = _key(ctx, params)
+    agent_id = agent_of(key)
+    agent = services.config.agent(agent_id)
+    if agent is None:
+        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+    entry: dict[str, Any] = {}
+    if params.model is not None:
+        entry |= check_model(services.config, params.model)
+    if params.label is not None:
+        entry["label"] = check_label(services.store.catalog, key, params.label)
+    if params.parent_session_key is not None:
+        entry["spawnedBy"] = services.find(ctx.caller, params.parent_session_key, field="$.parentSessionKey").key
+    parts = [Custom(ENTRY, entry)] if entry else []
+    session, created = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts)
+    if not created and parts:
+        await services.store.append(session, parts)
+    run_id = None
+    if params.message is not None:
+        sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
+        run_id = sent.run_id
+    return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)
+
+
+def _key(ctx: Context, params: SessionsCreateParams) -> str:
+    services = ctx.services
+    if params.key is None:
+        agent_id = params.agent_id or ctx.caller.agent_id or services.config.default_agent()
+        return f"agent:{agent_id}:dashboard:{services.ids.uuid()}"
+    key = resolve.key_of(ctx.caller, services.rules, params.key, field="$.key")
+    if key is None:
+        found = resolve.by_id(services.store.catalog, params.key)
+        if found is None:
+            raise resolve.missing(params.key)
+        return found.key
+    if params.agent_id is not None and agent_of(key) != params.agent_id:
+        raise InvalidParams(
+            f"`$.agentId` is {params.agent_id!r}, but `$.key` belongs to agent {agent_of(key)!r}.", field="$.agentId"
+        )
+    return key
+
+
+METHOD = Method(
+    "sessions.create", "admin", SessionsCreateParams, SessionsCreateResult, handle, "Make a session, or find it."
+)

@@ -1,0 +1,72 @@
+"""`sessions_history`: the newest messages of a session, byte for byte, and the way to older ones."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, clamp
+from sessiond.rpc.method import Method
+from sessiond.sessions import history
+from sessiond.sessions.history import Position
+
+MAX_LIMIT = 1000
+DEFAULT_BYTES = 1 << 20
+MAX_BYTES = 16 << 20
+
+
+class SessionsHistoryParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    limit: float | None = None
+    include_tools: bool = False
+    cursor: str | None = None
+    max_bytes: float | None = None
+
+
+class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=False):
+    session_key: str
+    session_id: str
+    messages: list[msgspec.Raw]
+    positions: list[Position]
+    has_more: bool
+    next_cursor: str | msgspec.UnsetType
+    cursor: str
+    skipped: int
+    content_redacted: bool
+    bytes: int
+
+
+async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
+    services = ctx.services
+    session = services.find(ctx.caller, params.session_key)
+    page = await history.page(
+        services.store,
+        session,
+        limit=clamp(params.limit, 50, MAX_LIMIT),
+        include_tools=params.include_tools,
+        max_bytes=clamp(params.max_bytes, DEFAULT_BYTES, MAX_BYTES),
+        before=params.cursor,
+    )
+    messages, redacted = services.masked(ctx.caller, page.messages)
+    return SessionsHistoryResult(
+        session_key=session.key,
+        session_id=session.session_id,
+        messages=messages,
+        positions=page.positions,
+        has_more=page.has_more,
+        next_cursor=page.next_cursor if page.next_cursor is not None else msgspec.UNSET,
+        cursor=page.cursor,
+        skipped=page.skipped,
+        content_redacted=redacted,
+        bytes=page.bytes,
+    )
+
+
+METHOD = Method(
+    "sessions_history",
+    "read",
+    SessionsHistoryParams,
+    SessionsHistoryResult,
+    handle,
+    "The newest messages of a session, oldest first; tool results where asked for.",
+)

@@ -1,0 +1,41 @@
+"""`sessions.resolve`: the canonical key for a key, an alias, a session id or a label."""
+
+from __future__ import annotations
+
+from sessiond.errors import InvalidParams
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+from sessiond.sessions import resolve
+
+
+class SessionsResolveParams(Params, frozen=True, kw_only=True):
+    key: str | None = None
+    session_id: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+
+
+class SessionsResolveResult(Result, frozen=True, kw_only=True):
+    key: str
+    session_id: str
+
+
+def handle(ctx: Context, params: SessionsResolveParams) -> SessionsResolveResult:
+    services = ctx.services
+    given = [name for name in ("key", "session_id", "label") if getattr(params, name) is not None]
+    if len(given) != 1:
+        raise InvalidParams("Give exactly one of `$.key`, `$.sessionId` and `$.label`.", field="$.key")
+    if params.label is not None:
+        sight = services.sight(ctx.caller)
+        session = resolve.labelled(services.store.catalog, sight, params.label, agent_id=params.agent_id)
+    else:
+        text = params.key if params.key is not None else params.session_id
+        assert text is not None
+        session = services.find(ctx.caller, text, field="$.key" if params.key is not None else "$.sessionId")
+    return SessionsResolveResult(key=session.key, session_id=session.session_id)
+
+
+METHOD = Method(
+    "sessions.resolve", "list", SessionsResolveParams, SessionsResolveResult, handle, "Find a session's key and id."
+)

@@ -1,0 +1,24 @@
+"""`sessions.subscribe`: lifecycle events of every session the caller may see; with `read`, what is said too."""
+
+from __future__ import annotations
+
+from sessiond.methods.following import subscription
+from sessiond.methods.params import NoParams, Result
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+
+
+class SubscribedResult(Result, frozen=True, kw_only=True):
+    subscribed: bool
+
+
+def handle(ctx: Context, params: NoParams) -> SubscribedResult:  # noqa: ARG001
+    following = subscription(ctx)
+    following.messages = ctx.caller.has("read")
+    ctx.services.bus.follow(following, None)
+    return SubscribedResult(subscribed=True)
+
+
+METHOD = Method(
+    "sessions.subscribe", "list", NoParams, SubscribedResult, handle, "Follow every visible session.", streams=True
+)

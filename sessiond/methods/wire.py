@@ -1,0 +1,104 @@
+"""Events put on the wire: their names, their params, their frames. Knows events and rows; knows no subscription.
+
+An event is encoded once for all connections that get the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
+from sessiond.model.row import row_of
+from sessiond.store.store import SessionStore
+
+
+class _UsageOnly(msgspec.Struct, frozen=True, gc=False):
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+_decode_usage = msgspec.json.Decoder(_UsageOnly).decode
+
+
+class Wire(Protocol):
+    """What a frame depends on: the codec, and whose `main` is whose."""
+
+    @property
+    def codec(self) -> str: ...
+    @property
+    def agent_id(self) -> str | None: ...
+    def encode_notification(self, method: str, params: Any) -> bytes: ...
+
+
+class Encoder:
+    """The newest event's frames, by codec and by the agent whose rows show `main`."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._event: Event | None = None
+        self._frames: dict[tuple[str, str | None], bytes] = {}
+
+    def frame(self, event: Event, wire: Wire) -> bytes:
+        """The event as this connection gets it."""
+        if event is not self._event:
+            self._event = event
+            self._frames.clear()
+        agent = wire.agent_id if isinstance(event, ChangedEvent) else None
+        frame = self._frames.get((wire.codec, agent))
+        if frame is None:
+            frame = wire.encode_notification(*described(self._store, event, agent))
+            self._frames[wire.codec, agent] = frame
+        return frame
+
+
+def described(store: SessionStore, event: Event, agent: str | None) -> tuple[str, dict[str, Any]]:
+    """The notification's method and params. Source: protocol.md, "Events"."""
+    match event:
+        case MessageEvent():
+            return "session.message", message_params(event)
+        case ChangedEvent():
+            params: dict[str, Any] = {"sessionKey": event.key, "phase": event.phase}
+            if event.reason is not None:
+                params["reason"] = event.reason
+            if event.entry is not None:
+                params["row"] = _row(store, event, agent)
+            return "sessions.changed", params
+        case LiveEvent():
+            return event.method, {"sessionKey": event.key, **event.fields}
+        case ResyncEvent():
+            return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
+
+
+def message_params(event: MessageEvent) -> dict[str, Any]:
+    """The params of `session.message`, which SSE sends too."""
+    params: dict[str, Any] = {
+        "sessionKey": event.key,
+        "sessionId": event.session_id,
+        "messageId": event.message_id,
+        "seq": event.seq,
+        "cursor": event.cursor,
+        "message": msgspec.Raw(event.message),
+    }
+    if b'"usage"' in event.message:
+        usage = _decode_usage(event.message).usage
+        if bytes(usage):
+            params["usage"] = usage
+    return params
+
+
+def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> dict[str, Any]:
+    assert event.entry is not None
+    session = store.catalog.by_id.get(event.session_id)
+    row = row_of(
+        event.key,
+        event.entry,
+        path=str(store.path / session.path) if session is not None else "",
+        rules=store.rules,
+        caller_agent=agent,
+        # Which children there are depends on who looks; `sessions_list` says it.
+        children=[],
+        archived=session.archived if session is not None else True,
+    )
+    made: dict[str, Any] = msgspec.to_builtins(row)
+    return made

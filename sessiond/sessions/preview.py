@@ -1,0 +1,93 @@
+"""Glimpses of a session: a title from its first words, the beginning of its last message, its last few items.
+
+Reads only the first and the last block of a transcript. Source: reference behaviour 3.1; shapes.md, sessions.preview.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.clock import iso_ms
+from sessiond.model.entry import Entry
+from sessiond.model.message import text_of
+from sessiond.model.record import TOOL_ROLES, Record
+from sessiond.store import transcript
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+_TITLE_BYTES = 8192
+_TITLE_CHARS = 60
+_GLIMPSE_LINES = 20
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    title: str
+    last: str | None
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One line of a preview. Source: shapes.md."""
+
+    role: str
+    text: str
+
+
+async def glimpse(store: SessionStore, session: Session) -> Glimpse:
+    """The title of a session and its last message, one line each."""
+    facts = session.entry.file
+    first, last = await store.read(session, _read, facts.folded_to, store.record_limit)
+    return Glimpse(title=_title(session.entry, first), last=short(last, 120) if last else None)
+
+
+async def items(store: SessionStore, session: Session, *, limit: int, max_chars: int) -> list[Item]:
+    """The last `limit` messages that say something, oldest first, each cut to `max_chars`."""
+    end = session.entry.file.folded_to
+    found: list[Item] = await store.read(session, _last_items, end, store.record_limit, limit, max_chars)
+    return found
+
+
+def _read(fd: int, end: int, record_limit: int) -> tuple[str | None, str | None]:
+    first = None
+    for line in transcript.read_lines(fd, 0, record_limit, stop=min(end, _TITLE_BYTES), block=_TITLE_BYTES):
+        if line.record is not None and line.record.role == "user" and not _from_another_session(line.record):
+            first = text_of(line.record.message or b"{}")
+            break
+    newest = _last_items(fd, end, record_limit, 1, 400)
+    return first, newest[-1].text if newest else None
+
+
+def _last_items(fd: int, end: int, record_limit: int, limit: int, max_chars: int) -> list[Item]:
+    found: list[Item] = []
+    for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit)):
+        if len(found) == limit or seen >= limit * _GLIMPSE_LINES:
+            break
+        record = line.record
+        if record is None or record.message is None or record.role in TOOL_ROLES:
+            continue
+        text = text_of(record.message)
+        if text.strip():
+            found.append(Item(record.role or "other", short(text, max_chars)))
+    found.reverse()
+    return found
+
+
+def _from_another_session(record: Record) -> bool:
+    return record.message is not None and b'"inter_session"' in record.message
+
+
+def _title(entry: Entry, first: str | None) -> str:
+    for text in (entry.display_name, entry.subject, first):
+        if text and text.strip():
+            return short(text, _TITLE_CHARS)
+    day = f" ({iso_ms(entry.updated_at)[:10]})" if entry.updated_at else ""
+    return entry.session_id[:8] + day
+
+
+def short(text: str, most: int) -> str:
+    """The text on one line, at most `most` characters, cut at a word where one ends late enough."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    cut = text[: most - 1]
+    space = cut.rfind(" ")
+    return (cut[:space] if space > most * 0.6 else cut) + "…"
