@@ -91,12 +91,33 @@ install:
 uninstall:
     systemd/uninstall
 
-# dist/sessiond: one executable file that needs only Python
+# dist/sessiond: one executable file that needs only Python (3.11 to 3.14, on this kind of machine)
 [group('ship it')]
-single-file: _venv
-    @mkdir -p dist
-    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/pex" -q -r requirements-run.lock -P sessiond -m sessiond --venv --sh-boot -o dist/sessiond
-    @echo "wrote dist/sessiond ($(du -h dist/sessiond | cut -f1)), for $("{{ bin }}/python" -c 'import platform as p; print("Python", *p.python_version_tuple()[:2], "on", p.system(), p.machine())')"
+single-file OUT="dist/sessiond": _venv
+    #!{{ bin }}/python
+    import json, pathlib, subprocess, sys, tempfile
+    from packaging import markers, tags
+
+    out = pathlib.Path("{{ OUT }}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["{{ bin }}/pex", "-r", "requirements-run.lock", "-P", "sessiond", "-m", "sessiond", "-o", str(out)]
+        # --venv: unpacked once, then as quick as if it were installed. --sh-boot: no Python starts to find a Python.
+        command += ["--venv", "--sh-boot", "--no-build"]
+        machines = list(tags.platform_tags())
+        for minor in (11, 12, 13, 14):
+            python, full, abi = f"3.{minor}", f"3.{minor}.0", f"cp3{minor}"
+            known = [*tags.cpython_tags((3, minor), [abi], machines), *tags.compatible_tags((3, minor), abi, machines)]
+            environment = markers.default_environment() | {
+                "python_version": python, "python_full_version": full, "implementation_version": full,
+            }
+            target = pathlib.Path(scratch, f"{minor}.json")
+            target.write_text(json.dumps({"marker_environment": environment, "compatible_tags": list(map(str, known))}))
+            command += ["--complete-platform", str(target)]
+        built = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if built.returncode != 0:
+        sys.exit(built.stdout)
+    print(f"wrote {out}, {out.stat().st_size / 1e6:.0f} MB")
 
 # dist/*.whl and the source archive
 [group('ship it')]
@@ -107,7 +128,7 @@ wheel: _venv
 [group('ship it')]
 man: _venv
     @mkdir -p dist
-    "{{ bin }}/sessiond" completion man > dist/sessiond.1
+    @"{{ bin }}/python" -c 'from sessiond.cli.frame import man; print(man.page(), end="")' > dist/sessiond.1
     @echo "wrote dist/sessiond.1; read it with: man -l dist/sessiond.1"
 
 # the newest versions that pyproject.toml allows, with hashes and without any index's address

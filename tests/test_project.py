@@ -144,7 +144,7 @@ def test_just_alone_shows_a_menu_in_which_every_recipe_is_explained() -> None:
         pytest.skip("just is not installed beside this Python")
     done = subprocess.run([just], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    recipes = dict(re.findall(r"^ +([a-z-]+)(?: \*ARGS)? *(# .+)?$", done.stdout, re.MULTILINE))
+    recipes = dict(re.findall(r"^ +([a-z-]+)(?: \*?[A-Z]+(?:=\S+)?)? *(# .+)?$", done.stdout, re.MULTILINE))
     assert {"demo", "run", "test", "check", "bench", "install", "uninstall", "single-file", "man", "lock"} <= set(
         recipes
     )
