@@ -22,7 +22,7 @@ from sessiond.store.store import SessionStore
 class Credentials(Protocol):
     """Tokens of runs: one each, in a file of its own, dead with the run."""
 
-    def issue(self, run: Run) -> Path: ...
+    def issue(self, run: Run, *, sandboxed: bool) -> Path: ...
     def retire(self, run: Run) -> None: ...
 
 
@@ -88,6 +88,9 @@ class DaemonHost:
         agent = config.agent(agent_id)
         model = request.model or entry.model_override or (agent.model if agent is not None else None)
         deadline = run.started_at + int(request.timeout_s * 1000) if run.started_at and request.timeout_s else None
+        sandboxed = bool(entry.sandboxed) or self.sandboxed(run.key)
+        # The built-in echo is the daemon itself and needs no token.
+        token_file = None if self.runtime(agent_id) is self._echo else self._credentials.issue(run, sandboxed=sandboxed)
         return RunSpec(
             run_id=run.run_id,
             session_key=run.key,
@@ -104,11 +107,11 @@ class DaemonHost:
             attachments=request.attachments,
             mount_path=request.mount_path,
             deadline_ms=deadline,
-            token_file=self._credentials.issue(run),
+            token_file=token_file,
             native_session_id=entry.native_session_id,
             turn=request.turn,
             max_turns=request.max_turns,
-            sandboxed=bool(entry.sandboxed) or self.sandboxed(run.key),
+            sandboxed=sandboxed,
         )
 
     def retire(self, run: Run) -> None:

@@ -34,7 +34,7 @@ def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
     everyone = ctx.caller.session_key is None and ctx.caller.agent_id is None
     ids = configured if everyone else spawn.allowed_agents(requester, tuple(allow), configured)
     live = services.supervisor.live_by_agent()
-    attached = services.attached()
+    attached = services.attached.counts()
     agents: list[AgentInfo] = []
     for agent_id in sorted(set(ids), key=lambda name: (name != requester, name)):
         agent = config.agent(agent_id)

@@ -35,11 +35,11 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         sessions=len(services.store.catalog),
         live_runs=services.supervisor.live_runs(),
         queued_runs=services.supervisor.queued_runs(),
-        attached_agents=services.attached(),
+        attached_agents=services.attached.counts(),
         subscribers=len(services.bus),
         dead_letters=services.dead_letters(),
         corrupt_records=services.store.catalog.corrupt_records,
-        last_save_at=services.last_save_ms,
+        last_save_at=services.last_save(),
         watcher=services.feed.backend,
     )
 

@@ -59,6 +59,8 @@ def subscription(ctx: Context) -> Subscription:
 
 def _may_see(services: Services, peer: Peer, key: str) -> bool:
     caller = peer.caller
+    if services.tokens.is_dead(caller):
+        return False
     # A deleted session is not in the catalog any more, and its spawner not known: only wide sights learn of it.
     return reaches(services.store.catalog, services.sight(caller), key)
 

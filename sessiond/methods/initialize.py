@@ -48,11 +48,9 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
             supported=list(PROTOCOLS),
         )
     if params.token is not None:
-        peer.caller = services.authenticate(params.token)
+        services.welcome(peer, params.token)
     elif peer.caller.kind == "nobody":
-        raise Unauthenticated(
-            "This socket needs a token; `sessiond token mint` makes one."
-        )
+        raise Unauthenticated("This socket needs a token; `sessiond token mint` makes one.")
     caller, limits = peer.caller, services.config.limits
     return InitializeResult(
         protocol=params.protocol,

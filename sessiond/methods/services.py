@@ -22,9 +22,11 @@ from sessiond.policy.redact import mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.method import Context as RpcContext
+from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import resolve
 from sessiond.sessions.lifecycle import Births
+from sessiond.sessions.tokens import Tokens
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
@@ -46,19 +48,31 @@ class Services:
     ids: Ids
     version: str
     started_ms: int
-    # Makes a caller of a token; Unauthenticated where it is no good.
-    authenticate: Callable[[str], Caller]
-    # What daemon.status and agents_list say of parts that come and go.
-    attached: Callable[[], dict[str, int]] = dict
+    attached: AttachedAgents
+    tokens: Tokens
+    last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], dict[str, Any]] = dict
-    last_save_ms: int | None = None
+    # Connections that came with a token, to be ended when it dies.
+    guests: set[Peer] = field(default_factory=set)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
         self.encoder = Encoder(self.store)
+
+    def welcome(self, peer: Peer, token: str) -> None:
+        """The connection is its token's from now on, and ends with it. Unauthenticated where that is no good."""
+        peer.caller = self.tokens.caller(token)
+        if peer not in self.guests:
+            self.guests.add(peer)
+            peer.on_close(lambda: self.guests.discard(peer))
+
+    def end_streams(self, is_dead: Callable[[Caller], bool]) -> None:
+        """End the connections of tokens that have just died."""
+        for peer in [peer for peer in self.guests if is_dead(peer.caller)]:
+            peer.close()
 
     @property
     def rules(self) -> KeyRules:

@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 _SAME = tuple(
     field.name
     for field in msgspec.structs.fields(Row)
-    if field.name in {other.name for other in msgspec.structs.fields(Entry)} and field.name != "message_count"
+    if field.name in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count"}
 )
 
 

@@ -42,7 +42,7 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> Request | None:
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
     try:
-        return msgspec.convert({"message": {}, **fields}, Request)
+        return msgspec.convert({"message": {}, "text": "", **fields}, Request)
     except msgspec.ValidationError:
         return None
 

@@ -118,7 +118,7 @@ def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -
     """The record that makes a run durable. Without the message where that follows in the same write."""
     fields = msgspec.to_builtins(request)
     if not with_message:
-        del fields["message"]
+        del fields["message"], fields["text"]
     data: dict[str, Any] = {"runId": run_id, "status": "accepted", "at": at_ms}
     if request.idempotency_key is not None:
         data["idempotencyKey"] = request.idempotency_key

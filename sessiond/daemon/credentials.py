@@ -1,0 +1,56 @@
+"""The token of each run, in a 0600 file that is there while the run is. Knows tokens and one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sessiond.config import Config
+from sessiond.model.caller import SCOPES
+from sessiond.model.keys import is_subagent
+from sessiond.policy.spawn import child_scopes
+from sessiond.runs.run import Run
+from sessiond.sessions.tokens import Tokens
+
+
+class RunCredentials:
+    """`folder` lies beside agent.sock. Source: security.md, "Callers"; runs.md (the tokens of sub-agents)."""
+
+    def __init__(self, tokens: Tokens, folder: Path, config: Callable[[], Config]) -> None:
+        self._tokens, self._folder, self._config = tokens, folder, config
+        self._files: dict[str, Path] = {}
+
+    def clear(self) -> None:
+        """Remove what a killed daemon left: those runs are over."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._folder):
+                os.unlink(self._folder / name)
+
+    def issue(self, run: Run, *, sandboxed: bool) -> Path:
+        """The file with the run's token."""
+        text = self._tokens.mint_for_run(
+            run_id=run.run_id, session_key=run.key, scopes=self._scopes(run), sandboxed=sandboxed
+        )
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / f"{run.run_id}.token"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            os.fchmod(fd, 0o600)
+            file.write(text)
+        self._files[run.run_id] = path
+        return path
+
+    def retire(self, run: Run) -> None:
+        """The run is over."""
+        path = self._files.pop(run.run_id, None)
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            self._tokens.run_ended(run.run_id)
+
+    def _scopes(self, run: Run) -> frozenset[str]:
+        if is_subagent(run.key):
+            return child_scopes(self._config().tools.subagents.tools.allow)
+        return frozenset(scope for scope in SCOPES if scope != "admin")

@@ -1,0 +1,52 @@
+"""Saves the index now and then. Sleeps while nothing changes, and costs at most 2 % of the daemon's time.
+
+Source: store.md, "The index".
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from sessiond.clock import Clock
+from sessiond.errors import StorageError
+from sessiond.events.feed import TranscriptFeed
+from sessiond.store.store import SessionStore
+
+log = structlog.get_logger("sessiond.saver")
+
+# One in fifty: 2 % of the time.
+_SHARE = 50
+_LEAST_PAUSE_S = 1.0
+
+
+class IndexSaver:
+    """`run` belongs to the background nursery; `last_save_ms` is for daemon.status."""
+
+    def __init__(self, store: SessionStore, feed: TranscriptFeed, clock: Clock) -> None:
+        self._store, self._feed, self._clock = store, feed, clock
+        self.last_save_ms: int | None = None
+
+    async def run(self) -> None:
+        """Save what is dirty, then pause as long as the saving was dear; until cancelled."""
+        while True:
+            if not self._store.dirty():
+                await self._feed.changed.wait()
+            self._feed.changed = trio.Event()
+            # Many changes come together; a moment's wait saves once for all of them.
+            await trio.sleep(_LEAST_PAUSE_S)
+            cost_s = await self.save()
+            await trio.sleep(cost_s * _SHARE)
+
+    async def save(self) -> float:
+        """Save every dirty folder now; the seconds it took."""
+        began = self._clock.monotonic()
+        for folder in self._store.dirty():
+            try:
+                await self._store.save(folder)
+            except StorageError as error:
+                # The index is a projection: a start without it takes longer, and loses nothing.
+                log.warning("index not saved", agent=folder.agent_id, reason=error.message)
+                continue
+            self.last_save_ms = self._clock.wall_ms()
+        return self._clock.monotonic() - began
