@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sessiond.config import Config, parse
 from sessiond.errors import Forbidden
 from sessiond.model.caller import NOBODY, OWNER, Caller
 from sessiond.policy.visibility import (
@@ -19,6 +20,7 @@ from sessiond.policy.visibility import (
     in_tree,
     matches_any,
     may_see,
+    rules_from,
     sight,
     wildcard,
 )
@@ -286,3 +288,27 @@ def test_a_refused_mint_says_why() -> None:
             spawner_of=SPAWNERS.get,
         )
     assert caught.value.code == "token_wider"
+
+
+def test_the_rules_are_those_of_the_configuration() -> None:
+    assert rules_from(Config()) == VisibilityRules()
+    text = """
+        [session]
+        mainKey = "home"
+        [tools.sessions]
+        visibility = "agent"
+        sendVisibility = "self"
+        [tools.agentToAgent]
+        enabled = true
+        allow = ["ops-*"]
+        [agents.defaults.sandbox]
+        sessionToolsVisibility = "all"
+    """
+    assert rules_from(parse(text)) == VisibilityRules(
+        visibility="agent",
+        send_visibility="self",
+        agent_to_agent=True,
+        allow=("ops-*",),
+        session_tools_visibility="all",
+        main_key="home",
+    )
