@@ -1,0 +1,51 @@
+"""The command line: one module a command, loaded when it is asked for. Knows the daemon through its client only."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main(words: list[str] | None = None) -> NoReturn:
+    """Run the command line `words` (the process's own) and exit with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a locale that cannot say it
+    sys.exit(run(sys.argv[1:] if words is None else words))
+
+
+def run(words: list[str]) -> int:
+    """The exit status of a command line."""
+    from sessiond.cli.frame import failures
+    from sessiond.client.errors import ClientError
+
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+        return status
+    except failures.CommandFailed as failure:
+        return failures.report(failure)
+    except ClientError as error:
+        return failures.report(failures.describe(error))
+    except KeyboardInterrupt:
+        return failures.INTERRUPTED
+    except BrokenPipeError:
+        # `sessiond list | head`: whoever read has enough. What is still buffered must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failures.FAILED
+
+
+def _run(words: list[str]) -> int:
+    from sessiond.cli.frame import quick, registry
+
+    if "_SESSIOND_COMPLETE" not in os.environ:
+        found = quick.parse(words, registry.find)
+        if found is not None:
+            command, args = found
+            return (command.run and command.run(args)) or 0
+    from sessiond.cli.frame import tree
+
+    return tree.run(words)

@@ -1,0 +1,92 @@
+"""`sessiond agents`: which agents there are, who is attached, what runs; and which programs could become agents."""
+
+from __future__ import annotations
+
+import os
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command
+from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.table import Column, render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+# The programs that a preset fits, by the name of their executable. Source: runs.md, "Runtimes".
+PRESETS = ("claude", "codex", "gemini", "opencode", "pi")
+
+
+def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
+    columns = (
+        Column("AGENT", lambda agent: agent["id"], keep=9, style="bold"),
+        Column("NAME", lambda agent: agent.get("name"), least=8, keep=2),
+        Column("RUNTIME", lambda agent: agent["runtime"], keep=5),
+        Column("SANDBOX", lambda agent: "yes" if agent["sandboxed"] else "no", keep=3),
+        Column("ATTACHED", _attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
+        Column("RUNNING", lambda agent: agent.get("liveRuns") or None, right=True, keep=4, style="blue"),
+    )
+    return render(columns, agents, on)
+
+
+def run(args: Args) -> None:
+    found = ask(args, "agents_list")
+    if args.json:
+        as_json(found)
+        return
+    lines(show(found["agents"], screen()))
+    if any(_attached(agent) == "no" for agent in found["agents"]):
+        note("an attached agent is a program that connects; until it does, messages to it wait")
+
+
+def _attached(agent: dict[str, Any]) -> str:
+    """How many programs run an attached agent; nothing to say of the other kinds."""
+    if agent["runtime"] != "attached":
+        return ""
+    return str(agent.get("attached") or "no")
+
+
+def find_programs(path: str) -> list[dict[str, str]]:
+    """The programs of `PRESETS` in the folders of `path` ($PATH), with the configuration that makes each an agent."""
+    found = []
+    for preset in PRESETS:
+        for folder in path.split(os.pathsep):
+            program = os.path.join(folder, preset)
+            if folder and os.access(program, os.X_OK) and not os.path.isdir(program):
+                table = f'[[agents.list]]\nid = "{preset}"\nruntime = {{ type = "exec", preset = "{preset}" }}\n'
+                found.append({"preset": preset, "program": program, "config": table})
+                break
+    return found
+
+
+def detect(args: Args) -> None:
+    found = find_programs(os.environ.get("PATH", ""))
+    if args.json:
+        as_json({"found": found, "known": list(PRESETS)})
+        return
+    if not found:
+        note(f"none of these programs is installed: {', '.join(PRESETS)}")
+        return
+    lines(f"# {program['program']}\n{program['config']}" for program in found)
+    note("put these lines into the configuration, then: systemctl --user reload sessiond (or send SIGHUP)")
+
+
+COMMAND = Command(
+    "agents",
+    "Show the agents, who is attached and what runs.",
+    run=run,
+    options=CLIENT_OPTIONS,
+    examples=("sessiond agents", "sessiond agents detect >> ~/.config/sessiond/config.toml"),
+    subcommands=(
+        Command(
+            "detect",
+            "Look for agent programs on this machine and print their configuration.",
+            run=detect,
+            options=(JSON,),
+            examples=("sessiond agents detect",),
+        ),
+    ),
+)

@@ -1,0 +1,50 @@
+"""`sessiond create`: a session before its first message."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.output import as_json, lines
+
+
+def run(args: Args) -> None:
+    made = ask(
+        args,
+        "sessions.create",
+        given(
+            {
+                "key": args.key,
+                "agentId": args.agent,
+                "label": args.label,
+                "model": args.model,
+                "parentSessionKey": args.parent,
+                "message": args.message,
+            }
+        ),
+    )
+    if args.json:
+        as_json(made)
+        return
+    lines([made["key"]])
+    if not made["created"]:
+        note("it was there already")
+    if made.get("runId"):
+        note(f"run {made['runId']}; follow it: sessiond history {made['key']} -f")
+
+
+COMMAND = Command(
+    "create",
+    "Make a session and print its key; one that is there already is no error.",
+    run=run,
+    arguments=(Argument("key", "Its key (default: a new one).", required=False),),
+    options=(
+        Option("--agent", "Its agent (default: the default agent).", metavar="AGENT", complete="agent"),
+        Option("--label", "A name for it.", metavar="NAME"),
+        Option("--model", "Its model.", metavar="MODEL"),
+        Option("--parent", "The session it belongs to.", metavar="KEY", complete="key"),
+        Option("--message", "A first message for its agent.", metavar="TEXT"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond create agent:main:research --label research", 'sessiond create --message "hello"'),
+)

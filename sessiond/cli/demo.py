@@ -1,0 +1,173 @@
+"""`sessiond demo`: a daemon on a throw-away store, two agents, a message, a spawn with a file; shown live.
+
+Everything it shows is done by this program's own commands on a real daemon; the agents are scripts of a few lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from sessiond import cli
+from sessiond.cli.demo_daemon import DemoDaemon, prepare
+from sessiond.cli.frame.command import JSON, Args, Command, Option
+from sessiond.cli.frame.failures import CommandFailed
+from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.output import as_json
+from sessiond.cli.terminal.screen import Screen, clip, screen
+from sessiond.cli.terminal.times import now_ms
+from sessiond.cli.watch import line
+from sessiond.client.blocking import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sessiond.client.wire import Event
+
+SETTLE_S = 10.0
+MAX_LINE = 160
+
+
+class Watcher:
+    """Prints what happens while it happens, and lets the story wait for a certain event."""
+
+    def __init__(self, client: Client, on: Screen) -> None:
+        self._client = client
+        self._on = on
+        self._seen: list[Event] = []
+        self._news = threading.Condition()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def wait_for(self, is_it: Callable[[Event], bool]) -> bool:
+        """Whether such an event came, already or within `SETTLE_S`."""
+        with self._news:
+            return self._news.wait_for(lambda: any(map(is_it, self._seen)), SETTLE_S)
+
+    def _watch(self) -> None:
+        for event in self._client.subscribe():
+            shown = line(event, now_ms(), Screen(self._on.width and self._on.width - 2, colour=self._on.colour))
+            with self._news:
+                if shown is not None:
+                    sys.stdout.write(f"{self._on.paint('│', 'dim')} {shown}\n")
+                    sys.stdout.flush()
+                self._seen.append(event)
+                self._news.notify_all()
+
+
+def run(args: Args) -> int:
+    os.environ.pop("SESSIOND_TOKEN_FILE", None)  # the demo's daemon is the demo's own
+    folder = Path(tempfile.mkdtemp(prefix="sessiond-demo-"))
+    try:
+        with DemoDaemon(prepare(folder)) as daemon:
+            if args.json:
+                as_json(_facts(daemon))
+            else:
+                _tell(daemon, screen())
+    finally:
+        if not args.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not args.json:
+        _farewell(folder, daemon, kept=args.keep)
+    return 0
+
+
+def _tell(daemon: DemoDaemon, on: Screen) -> None:
+    heading = _Heading(on)
+    socket = ["--socket", str(daemon.socket)]
+    heading(f"A daemon of its own runs (pid {daemon.pid}). Store: {daemon.store}")
+    with Client(str(daemon.socket), name="sessiond-demo") as client:
+        _command(["agents", *socket], on)
+        heading("Everything that happens is shown as it happens, after a │, as by: sessiond watch")
+        watcher = Watcher(client, on)
+
+        heading("A message to the agent `main`, and its reply:")
+        _command(["send", *socket, "main", "hello, is anybody there?"], on)
+        watcher.wait_for(lambda event: event.name == "sessions.changed" and event.get("phase") == "end")
+
+        heading("The session in the list, and the lines on disk:")
+        _command(["list", *socket], on)
+        _show_file(client, on)
+
+        heading("A task for a sub-agent of the agent `reader`, with a file:")
+        _command(
+            ["spawn", *socket, "--agent", "reader", "--attach", str(daemon.attachment), "--wait", "how long is it?"], on
+        )
+        watcher.wait_for(_is_announcement)
+        watcher.wait_for(lambda event: _is_announcement(event) or event.name == "session.message")
+
+        heading("The main session was told of the result, as data with a source:")
+        _command(["history", *socket, "main"], on)
+
+
+def _is_announcement(event: Event) -> bool:
+    if event.name != "session.message":
+        return False
+    provenance = event["message"].get("provenance") or {}
+    return bool(provenance.get("sourceTool") == "subagent_announce")
+
+
+class _Heading:
+    def __init__(self, on: Screen) -> None:
+        self._on = on
+        self._number = 0
+
+    def __call__(self, text: str) -> None:
+        self._number += 1
+        sys.stdout.write(f"\n{self._on.paint(f'{self._number}. {text}', 'bold')}\n")
+        sys.stdout.flush()
+
+
+def _command(words: list[str], on: Screen) -> None:
+    """One of our own commands, shown as one would type it, then run."""
+    at = words.index("--socket")
+    typed = [f'"{word}"' if " " in word else word for word in [*words[:at], *words[at + 2 :]]]
+    sys.stdout.write(on.paint(f"$ sessiond {' '.join(typed)}", "cyan") + "\n")
+    sys.stdout.flush()
+    status = cli.run(words)
+    if status:
+        raise CommandFailed(f"the demo stopped: that command ended with exit code {status}")
+
+
+def _show_file(client: Client, on: Screen) -> None:
+    path = client.call("sessions_list", limit=1)["sessions"][0]["transcriptPath"]
+    sys.stdout.write(on.paint(f"$ cat {path}", "cyan") + "\n")
+    with open(path, encoding="utf-8") as file:
+        for text in file:
+            sys.stdout.write(clip(one_line(text), on.width or MAX_LINE) + "\n")
+    sys.stdout.flush()
+
+
+def _facts(daemon: DemoDaemon) -> dict[str, object]:
+    """The demo for programs: what was sent, answered and written, and where."""
+    with Client(str(daemon.socket), name="sessiond-demo") as client:
+        sent = client.call("chat.send", sessionKey="main", message="hello, is anybody there?")
+        reply = client.wait(sent["runId"])
+        sessions = client.call("sessions_list")["sessions"]
+        return {"store": str(daemon.store), "socket": str(daemon.socket), "reply": reply, "sessions": sessions}
+
+
+def _farewell(folder: Path, daemon: DemoDaemon, *, kept: bool) -> None:
+    if kept:
+        sys.stdout.write(
+            f"\nThe daemon is stopped. All of it is in {folder}: store/, agents/, config.toml, daemon.log.\n"
+            f"Run it again: sessiond serve --store {daemon.store} --config {daemon.config}\n"
+        )
+    else:
+        sys.stdout.write(
+            f"\nThe daemon is stopped and {folder} is removed; keep it another time with: sessiond demo --keep\n"
+            'For real: sessiond serve   and in another terminal: sessiond send main "hello"\n'
+        )
+
+
+COMMAND = Command(
+    "demo",
+    "Show what this is: a throw-away daemon, two agents, a message, a spawn with a file.",
+    run=run,
+    options=(Option("--keep", "Leave the store and the log where they are.", kind="flag"), JSON),
+    examples=("sessiond demo", "sessiond demo --keep"),
+)

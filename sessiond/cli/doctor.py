@@ -1,0 +1,110 @@
+"""`sessiond doctor`: what is wrong with the daemon, the store and their surroundings, and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
+from sessiond.cli.frame.daemon import connect
+from sessiond.cli.frame.failures import FAILED, NOT_RUNNING, START_IT, CommandFailed
+from sessiond.cli.frame.linger import advice
+from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.client import locate
+from sessiond.client.errors import ConnectionLost, DaemonNotRunning, RpcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
+
+    Finding = dict[str, Any]
+
+MARKS = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "error": ("error", "red")}
+
+
+def show(findings: list[Finding], on: Screen) -> list[str]:
+    """A line a finding, and what to do about it under it."""
+    shown = []
+    for finding in findings:
+        word, style = MARKS[finding["level"]]
+        thing = f"{finding['thing']}: " if finding.get("thing") else ""
+        shown.append(f"{on.paint(f'{word:7}', style)}  {escape(thing + str(finding['what']))}")
+        if finding.get("hint"):
+            shown.append(f"         {on.paint('→ ' + escape(str(finding['hint'])), 'dim')}")
+    return shown
+
+
+def run(args: Args) -> int | None:
+    findings = _offline(args) if args.offline else _online(args)
+    linger = advice()
+    if linger:
+        findings.append(_finding("warn", "systemd", *linger.split("; ", 1)))
+    if args.json:
+        as_json({"findings": findings})
+    else:
+        lines(show(findings, screen()))
+    return FAILED if any(finding["level"] == "error" for finding in findings) else None
+
+
+def _online(args: Args) -> list[Finding]:
+    with connect(args) as client:
+        try:
+            return _from_status(client) + _from_daemon(client, args.fix)
+        except (DaemonNotRunning, ConnectionLost) as error:
+            raise CommandFailed(
+                f"{error}: {START_IT}",
+                hint="to look into the store without it: sessiond doctor --offline",
+                status=NOT_RUNNING,
+            ) from None
+
+
+def _from_status(client: Client) -> list[Finding]:
+    status = client.call("daemon.status")
+    about = f"{status['version']} is running (pid {status['pid']}) on {status['store']}, {status['sessions']} sessions"
+    found = [_finding("ok", "sessiond", about)]
+    if status["deadLetters"]:
+        what = f"{status['deadLetters']} could not be delivered and were given up"
+        found.append(_finding("warn", "deliveries", what, "they are in the store's outbox folder"))
+    return found
+
+
+def _from_daemon(client: Client, fix: bool) -> list[Finding]:
+    """What the daemon itself finds: `daemon.doctor`, which reads the whole store and may take a while."""
+    try:
+        found: list[Finding] = client.call("daemon.doctor", {"fix": True} if fix else {})["findings"]
+        return found
+    except RpcError as error:
+        if error.slug != "method_not_found":
+            raise
+        return [_finding("warn", "sessiond", "this daemon cannot look into its store", "sessiond doctor --offline")]
+
+
+def _offline(args: Args) -> list[Finding]:
+    """What stands in the files, read without a daemon. Repairs need the daemon's lock, which `report` takes."""
+    from sessiond.store import doctor
+
+    store = Path(locate.store_folder())
+    report = doctor.report(store, fix=True) if args.fix else doctor.report(store)
+    found: list[Finding] = report["findings"]
+    return found
+
+
+def _finding(level: str, thing: str, what: str, hint: str | None = None) -> Finding:
+    return {"level": level, "thing": thing, "what": what, **({"hint": hint} if hint else {})}
+
+
+COMMAND = Command(
+    "doctor",
+    "Look for what is wrong: bad records, undelivered messages, links, a store that does not fit.",
+    run=run,
+    description="Changes nothing without --fix, and makes a backup before it does. Exit 1 where an error was found.",
+    options=(
+        Option("--fix", "Repair what can be repaired, after a backup.", kind="flag"),
+        Option("--offline", "Read the store's files; no daemon is needed.", kind="flag"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond doctor", "sessiond doctor --offline --json"),
+)

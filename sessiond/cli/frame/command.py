@@ -1,0 +1,146 @@
+"""What a command takes, as plain data: read by the quick parser, by click (help, mistakes, completion) and by the man
+page. Importing it must stay nearly free, so there is no click, no typing and no dataclass here.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Run = Callable[[SimpleNamespace], int | None]
+
+Args = SimpleNamespace
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class Option:
+    """`flags` is `"--limit"` or `"--follow -f"`; the value is read as `args.limit`, `args.follow`.
+
+    `kind` is flag, text, int, number (a float of at least 0) or duration (seconds, from `90`, `15m`, `90d`).
+    `complete` names what the shell offers: `key`, `agent` or `file`.
+    """
+
+    def __init__(
+        self,
+        flags: str,
+        help: str,  # click's word for it
+        *,
+        kind: str = "text",
+        metavar: str | None = None,
+        many: bool = False,
+        choices: Sequence[str] = (),
+        complete: str | None = None,
+    ) -> None:
+        self.flags = flags.split()
+        self.name = self.flags[0].lstrip("-").replace("-", "_")
+        self.help = help
+        self.kind = kind
+        self.metavar = metavar
+        self.many = many
+        self.choices = tuple(choices)
+        self.complete = complete
+
+    def empty(self) -> object:
+        """The value where the option is not given."""
+        if self.kind == "flag":
+            return False
+        return () if self.many else None
+
+    def read(self, text: str) -> object:
+        """The value of `text`; ValueError says what is wrong with it."""
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+        return CONVERT[self.kind](text)
+
+
+class Argument:
+    """A positional argument. `many` takes all that are left, and only the last one may; `shown` is its usage."""
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        *,
+        required: bool = True,
+        many: bool = False,
+        choices: Sequence[str] = (),
+        complete: str | None = None,
+        shown: str | None = None,
+    ) -> None:
+        plain = name.upper() + ("..." if many else "")
+        self.shown = shown or (plain if required else f"[{plain}]")
+        self.name = name
+        self.help = help
+        self.required = required
+        self.many = many
+        self.choices = tuple(choices)
+        self.complete = complete
+
+
+class Command:
+    """One verb. `run(args)` returns the exit status (None is 0). `examples` are whole command lines.
+
+    A command with `subcommands` (name -> Command) runs itself where no subcommand is given, if it has a `run`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        *,
+        run: Run | None = None,
+        arguments: Sequence[Argument] = (),
+        options: Sequence[Option] = (),
+        examples: Sequence[str] = (),
+        description: str = "",
+        subcommands: Sequence[Command] = (),
+    ) -> None:
+        self.name = name
+        self.summary = summary
+        self.run = run
+        self.arguments = tuple(arguments)
+        self.options = tuple(options)
+        self.examples = tuple(examples)
+        self.description = description
+        self.subcommands = {command.name: command for command in subcommands}
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def _duration(text: str) -> float:
+    unit = UNITS_S.get(text[-1:])
+    try:
+        return _number(text) if unit is None else _number(text[:-1]) * unit
+    except ValueError:
+        raise ValueError(f"{text!r} is not a duration: write 90 (seconds), 30s, 15m, 12h, 90d or 2w") from None
+
+
+CONVERT: dict[str, Callable[[str], object]] = {
+    "text": str,
+    "int": _whole,
+    "number": _number,
+    "duration": _duration,
+}
+
+JSON = Option("--json", "Print JSON instead of text.", kind="flag")
+SOCKET = Option("--socket", "The daemon's socket (default: $SESSIOND_SOCKET, else where it listens).", metavar="PATH")
+CLIENT_OPTIONS = (JSON, SOCKET)

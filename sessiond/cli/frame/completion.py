@@ -1,0 +1,23 @@
+"""What the shell offers for a key or an agent: asked of the daemon, silently nothing where there is none."""
+
+from __future__ import annotations
+
+from sessiond.client.blocking import Client
+from sessiond.client.errors import ClientError
+
+# Somebody holds the TAB key: late is as bad as nothing.
+TIMEOUT_S = 0.5
+
+
+def offers(source: str | None) -> list[str]:
+    """The words for `source`: `key` or `agent`."""
+    try:
+        with Client(name="sessiond-completion") as client:
+            if source == "key":
+                rows = client.call("sessions_list", limit=200, timeout_s=TIMEOUT_S)["sessions"]
+                return [row["key"] for row in rows]
+            if source == "agent":
+                return [agent["id"] for agent in client.call("agents_list", timeout_s=TIMEOUT_S)["agents"]]
+    except (ClientError, OSError):
+        pass
+    return []

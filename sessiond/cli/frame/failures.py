@@ -1,0 +1,92 @@
+"""How a command ends badly: the exit code of every error, and what is said on stderr. Source: cli.md, "Exit codes"."""
+
+from __future__ import annotations
+
+import sys
+
+from sessiond.cli.terminal.escape import escape
+from sessiond.client.errors import (
+    BadEnvironment,
+    CallTimeout,
+    ClientError,
+    ConnectionLost,
+    DaemonNotRunning,
+    NotPermitted,
+    RpcError,
+)
+
+FAILED = 1
+USAGE = 2
+NOT_RUNNING = 3
+NOT_FOUND = 4
+TIMED_OUT = 5
+STORE_IN_USE = 69
+PERMISSION = 77
+BAD_CONFIG = 78
+INTERRUPTED = 130  # as the shell has it: 128 + SIGINT
+
+START_IT = 'start it with "sessiond serve" or "systemctl --user start sessiond"'
+
+_BY_SLUG = {
+    "not_found": NOT_FOUND,
+    "forbidden": NOT_FOUND,
+    "unauthenticated": PERMISSION,
+    "invalid_params": USAGE,
+    "method_not_found": USAGE,
+}
+_HINTS = {
+    "not_found": 'the sessions that are there: "sessiond list"',
+    "unauthenticated": "the token comes from the file that SESSIOND_TOKEN_FILE names; without it you are the owner",
+    "stopping": "the daemon is going down; try again when it is back",
+    "storage": "nothing was written; make room on the disk of the store and try again",
+}
+
+
+class CommandFailed(Exception):
+    """A command that cannot go on: the sentence for stderr, what to do next, and the exit code."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.status = status
+
+
+def describe(error: ClientError) -> CommandFailed:
+    """What a client's error means to the person at the command line."""
+    match error:
+        case RpcError():
+            return CommandFailed(error.message, hint=_HINTS.get(error.slug), status=_BY_SLUG.get(error.slug, FAILED))
+        case DaemonNotRunning():
+            return CommandFailed(f"{error}: {START_IT}", status=NOT_RUNNING)
+        case ConnectionLost():
+            return CommandFailed(
+                f"{error} before it answered; what was asked may have been done",
+                hint='see how it is with "sessiond status"',
+                status=NOT_RUNNING,
+            )
+        case CallTimeout():
+            return CommandFailed(str(error), hint='see how it is with "sessiond status"', status=TIMED_OUT)
+        case NotPermitted():
+            return CommandFailed(str(error), status=PERMISSION)
+        case BadEnvironment():
+            return CommandFailed(str(error), status=BAD_CONFIG)
+    return CommandFailed(str(error))
+
+
+def report(failure: CommandFailed) -> int:
+    """Say it on stderr; the exit code."""
+    say(failure.message)
+    if failure.hint:
+        note(failure.hint)
+    return failure.status
+
+
+def say(message: str) -> None:
+    """One finding on stderr."""
+    sys.stderr.write(f"sessiond: {escape(message, lines=True)}\n")
+
+
+def note(message: str) -> None:
+    """What goes beside the output, on stderr, so that stdout stays what was asked for."""
+    sys.stderr.write(f"  {escape(message, lines=True)}\n")

@@ -1,0 +1,51 @@
+"""Which commands there are, in the order of the help, and where each lives. Loads one when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sessiond.cli.frame.command import Command
+
+# `import` is a word of Python's and `list` one of its builtins: only the first cannot name a module.
+COMMANDS = {
+    name: f"sessiond.cli.{module or name}"
+    for name, module in {
+        "serve": "",
+        "demo": "",
+        "status": "",
+        "list": "",
+        "history": "",
+        "send": "",
+        "watch": "",
+        "search": "",
+        "spawn": "",
+        "agents": "",
+        "create": "",
+        "patch": "",
+        "reset": "",
+        "delete": "",
+        "abort": "",
+        "steer": "",
+        "kill": "",
+        "call": "",
+        "token": "",
+        "mcp": "",
+        "config": "",
+        "doctor": "",
+        "prune": "",
+        "import": "import_store",
+        "sockname": "",
+        "completion": "",
+    }.items()
+}
+
+
+def find(name: str) -> Command | None:
+    """The command called `name`, None where there is none."""
+    module = COMMANDS.get(name)
+    if module is None:
+        return None
+    command: Command = import_module(module).COMMAND
+    return command

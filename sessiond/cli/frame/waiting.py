@@ -1,0 +1,63 @@
+"""Waiting for a run as `send` and `spawn` do, and what its end means for the exit status."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from sessiond.cli.frame.failures import FAILED, TIMED_OUT, CommandFailed
+from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.output import as_json
+from sessiond.cli.terminal.times import duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
+
+# On a terminal the clock of the progress line goes on; elsewhere the daemon is asked as seldom as it allows.
+TERMINAL_SLICE_S = 1.0
+QUIET_SLICE_S = 30.0
+
+
+def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dict[str, Any]:
+    """`agent.wait` until the run ended or `timeout_s` passed, with a line of progress where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        return client.wait(run_id, timeout_s, QUIET_SLICE_S)
+    began = time.monotonic()
+    try:
+        while True:
+            spent = time.monotonic() - began
+            left = TERMINAL_SLICE_S if timeout_s is None else min(TERMINAL_SLICE_S, timeout_s - spent)
+            answer = client.wait(run_id, max(left, 0))
+            spent = time.monotonic() - began
+            if answer["status"] != "running" or (timeout_s is not None and spent >= timeout_s):
+                return answer
+            sys.stderr.write(f"\r\x1b[K{what} … {duration(spent * 1000)}")
+            sys.stderr.flush()
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:
+    """Print how a run ended: its reply on stdout, or the reason on stderr. `where` is the session it was in."""
+    if json:
+        as_json(answer)
+    status = answer["status"]
+    if status == "ok":
+        if not json and answer.get("reply"):
+            sys.stdout.write(escape(answer["reply"], lines=True) + "\n")
+        return 0
+    if status in ("running", "queued", "accepted"):
+        run_id = answer.get("runId", "")
+        raise CommandFailed(
+            f"no reply from {where} yet; the run {run_id} goes on",
+            hint=f'look later: sessiond history {where}, or: sessiond call agent.wait \'{{"runId":"{run_id}"}}\'',
+            status=TIMED_OUT,
+        )
+    reasons = {"timeout": "the run met its time limit", "aborted": "the run was aborted"}
+    reason = answer.get("error") or reasons.get(status, status)
+    hint = f"what was said: sessiond history {where}"
+    raise CommandFailed(f"{where}: {reason}", hint=hint, status=FAILED)

@@ -1,0 +1,107 @@
+"""`sessiond history`: what was said in a session, and with -f what is being said."""
+
+from __future__ import annotations
+
+import sys
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph
+from sessiond.cli.terminal.output import as_json, json_line, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.times import now_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
+
+
+def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
+    """The messages of a page, oldest first."""
+    shown = []
+    for message, place in zip(page["messages"], page["positions"], strict=True):
+        moment = place.get("timestamp") if isinstance(place.get("timestamp"), int) else moment_of(message)
+        shown += paragraph(message, moment, present_ms, on)
+    return shown
+
+
+def run(args: Args) -> int | None:
+    with connect(args) as client:
+        page = client.call(
+            "sessions_history",
+            given(
+                {
+                    "sessionKey": args.key,
+                    "limit": args.limit,
+                    "includeTools": args.tools or None,
+                    "cursor": args.before,
+                }
+            ),
+            timeout_s=CALL_TIMEOUT_S,
+        )
+        if args.follow:
+            _follow(client, page, args)
+            return None
+    if args.json:
+        as_json(page)
+        return None
+    lines(show(page, now_ms(), screen()))
+    _notes(page, args.key)
+    return None
+
+
+def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
+    """Print the page, then every new message as it comes; with --json all of them as events, one a line."""
+    on = screen()
+    if args.json:
+        for message, place in zip(page["messages"], page["positions"], strict=True):
+            where = {"sessionKey": page["sessionKey"], "sessionId": page["sessionId"], "messageId": place["id"]}
+            seen = {"seq": place["seq"], "cursor": place["cursor"], "message": message}
+            json_line({"event": "session.message", **where, **seen})
+    else:
+        lines(show(page, now_ms(), on))
+    sys.stdout.flush()
+    for event in client.subscribe(page["sessionKey"], page["cursor"]):
+        if args.json:
+            json_line({"event": event.name, **event.params})
+        elif event.name == "session.message":
+            message = event["message"]
+            if args.tools or message.get("role") not in TOOL_ROLES:
+                lines(paragraph(message, moment_of(message), now_ms(), on))
+        elif event.name == "session.resync" and event.get("reason") != "lagged":
+            note(f"the transcript was {event.get('reason')}; from its start:")
+        sys.stdout.flush()
+
+
+def _notes(page: dict[str, Any], key: str) -> None:
+    if not page["messages"]:
+        note("no messages")
+    if page.get("hasMore") and page.get("nextCursor"):
+        note(f"older ones: sessiond history {key} --before {page['nextCursor']}")
+    if page.get("skipped"):
+        note(f"{page['skipped']} bad lines were skipped; see: sessiond doctor")
+    if page.get("contentRedacted"):
+        note("secrets are masked for this caller")
+
+
+COMMAND = Command(
+    "history",
+    "Show the messages of a session, oldest first.",
+    run=run,
+    arguments=(Argument("key", "A session key, `main`, or a session id.", complete="key"),),
+    options=(
+        Option("--limit -n", "The last N messages (50; at most 1000).", kind="int", metavar="N"),
+        Option("--tools", "Tool results, too.", kind="flag"),
+        Option("--before", "Only older ones than this cursor of an earlier page.", metavar="CURSOR"),
+        Option("--follow -f", "Go on with what is said from now on; survives restarts of the daemon.", kind="flag"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=(
+        "sessiond history main",
+        "sessiond history main -n 5 --tools -f",
+        "sessiond history main --json | jq -r '.messages[].content'",
+    ),
+)

@@ -1,0 +1,107 @@
+"""`sessiond list`: the sessions, newest first."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
+from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.table import Column, render
+from sessiond.cli.terminal.times import ago, now_ms, quantity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STATUS_STYLES = {
+    "running": "blue",
+    "queued": "yellow",
+    "ok": "green",
+    "error": "red",
+    "timeout": "red",
+    "aborted": "red",
+}
+
+
+def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
+    """The rows as a table; the messages that came with a row stand under it."""
+    columns = (
+        Column("KEY", lambda row: row["key"], least=16, keep=9, style="bold"),
+        Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
+        Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
+        Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),
+        Column("TOKENS", lambda row: quantity(row.get("totalTokens")), right=True, keep=3),
+        Column("COST", lambda row: _cost(row.get("estimatedCostUsd")), right=True, keep=2),
+        Column("MODEL", lambda row: row.get("model"), least=8, keep=1),
+        Column("NAME", lambda row: row.get("label") or row.get("displayName"), least=10, keep=5),
+    )
+    table = render(columns, rows, on)
+    if not any(row.get("messages") for row in rows):
+        return table
+    from sessiond.cli.terminal.message import moment_of, paragraph
+
+    shown = table[:1]
+    for row, line in zip(rows, table[1:], strict=True):
+        shown.append(line)
+        for message in row.get("messages") or ():
+            shown += ["  " + text for text in paragraph(message, moment_of(message), present_ms, on)]
+    return shown
+
+
+def run(args: Args) -> None:
+    params = {
+        "kinds": list(args.kind) or None,
+        "activeMinutes": args.active,
+        "messageLimit": args.messages,
+        "limit": args.limit,
+        "search": args.search,
+        "includeArchived": args.archived or None,
+    }
+    found = ask(args, "sessions_list", given(params))
+    if args.json:
+        as_json(found)
+        return
+    lines(show(found["sessions"], now_ms(), screen()))
+    if not found["sessions"]:
+        narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search"))
+        note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
+    if found.get("hasMore"):
+        note("there are more: --limit 200, or --search")
+    if found.get("visibility") not in (None, "all"):
+        note(f"only what this caller may see is shown (visibility: {found['visibility']})")
+
+
+def _status(row: dict[str, Any]) -> str:
+    queued = row.get("queuedRuns") or 0
+    return f"{row.get('status') or ''}{f' +{queued}' if queued else ''}".strip()
+
+
+def _cost(dollars: float | None) -> str:
+    return "" if dollars is None else f"${dollars:.2f}"
+
+
+COMMAND = Command(
+    "list",
+    "Show the sessions, newest first.",
+    run=run,
+    options=(
+        Option(
+            "--kind",
+            "Only this kind; may be repeated.",
+            many=True,
+            choices=("main", "group", "cron", "hook", "node", "other"),
+        ),
+        Option("--active", "Only those with a message in the last MINUTES.", kind="int", metavar="MINUTES"),
+        Option("--messages", "The last N messages of each (at most 20).", kind="int", metavar="N"),
+        Option("--limit -n", "At most N sessions (50; at most 200).", kind="int", metavar="N"),
+        Option("--search", "Only those whose key, label or name has TEXT.", metavar="TEXT"),
+        Option("--archived", "Those put away by a reset or a delete, too.", kind="flag"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=(
+        "sessiond list",
+        "sessiond list --kind main --active 60 --messages 1",
+        "sessiond list --json | jq '.sessions[].key'",
+    ),
+)

@@ -1,0 +1,39 @@
+"""`sessiond mcp`: the sessions as an MCP server on standard input and output. Only finds and starts it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from sessiond.cli.frame.command import SOCKET, Args, Command, Option
+from sessiond.cli.frame.failures import FAILED, CommandFailed
+
+# By its name: the command line and the MCP server are siblings that do not import each other.
+SERVER = "sessiond.mcp.server"
+
+
+def run(args: Args) -> int:
+    try:
+        server = import_module(SERVER)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "mcp":
+            raise
+        raise CommandFailed(
+            "the MCP SDK is not installed", hint='install it with: pip install "sessiond[mcp]"', status=FAILED
+        ) from None
+    status: int = server.run(args.socket, args.session)
+    return status
+
+
+COMMAND = Command(
+    "mcp",
+    "Be an MCP server on standard input and output, for agents that speak MCP.",
+    run=run,
+    description="What it may see follows from the token in SESSIOND_TOKEN_FILE (inside a run), else from --session, "
+    "else from a session of its own that is named after the client.",
+    options=(
+        Option("--session", "The session it speaks for.", metavar="KEY", complete="key"),
+        Option("--json", "No change: MCP is JSON already.", kind="flag"),
+        SOCKET,
+    ),
+    examples=("sessiond mcp", "claude mcp add sessiond -- sessiond mcp"),
+)

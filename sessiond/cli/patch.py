@@ -1,0 +1,56 @@
+"""`sessiond patch`: the settings of a session."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.failures import USAGE, CommandFailed
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import screen
+from sessiond.cli.terminal.table import pairs
+
+# The option that sets a field, and the field's name on the wire.
+FIELDS = {
+    "label": "label",
+    "display_name": "displayName",
+    "thinking": "thinkingLevel",
+    "verbose": "verboseLevel",
+    "model": "model",
+    "send_policy": "sendPolicy",
+    "context_tokens": "contextTokens",
+}
+CLEARABLE = (*(name.replace("_", "-") for name in FIELDS), "delivery-context")
+
+
+def run(args: Args) -> None:
+    changes = given({field: getattr(args, name) for name, field in FIELDS.items()})
+    for name in args.clear:
+        changes[FIELDS.get(name.replace("-", "_"), "deliveryContext")] = None
+    if not changes:
+        raise CommandFailed("there is nothing to change", hint="see: sessiond patch --help", status=USAGE)
+    patched = ask(args, "sessions.patch", {"key": args.key, **changes})
+    if args.json:
+        as_json(patched)
+        return
+    row = patched["row"]
+    lines(pairs({"session": patched["key"], **{field: row.get(field, "(cleared)") for field in changes}}, screen()))
+
+
+COMMAND = Command(
+    "patch",
+    "Change the settings of a session.",
+    run=run,
+    arguments=(Argument("key", "The session.", complete="key"),),
+    options=(
+        Option("--label", "Its name, by which `send --label` finds it.", metavar="NAME"),
+        Option("--display-name", "What lists show.", metavar="NAME"),
+        Option("--thinking", "off, minimal, low, medium, high, adaptive or xhigh.", metavar="LEVEL"),
+        Option("--verbose", "The verbose level.", metavar="LEVEL"),
+        Option("--model", "Its model.", metavar="MODEL"),
+        Option("--send-policy", "Whether messages may be sent to it.", choices=("allow", "deny")),
+        Option("--context-tokens", "The size of its context.", kind="int", metavar="N"),
+        Option("--clear", "Back to the default; may be repeated.", many=True, choices=CLEARABLE),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond patch main --label home --thinking high", "sessiond patch main --clear model"),
+)

@@ -1,0 +1,40 @@
+"""`sessiond prune`: what the archive no longer needs; nothing goes without --yes."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
+from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.failures import USAGE, CommandFailed, note
+from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.output import as_json, lines
+
+
+def run(args: Args) -> None:
+    if args.older_than is None:
+        raise CommandFailed("say how old is old enough", hint="as in: sessiond prune --older-than 90d", status=USAGE)
+    params = {"olderThanMs": int(args.older_than * 1000), "confirm": args.yes}
+    done = ask(args, "sessions.prune", params, bounded=False)
+    if args.json:
+        as_json(done)
+        return
+    lines(one_line(item if isinstance(item, str) else str(item.get("path", item))) for item in done["removed"])
+    count = len(done["removed"])
+    if not count:
+        note("nothing is that old")
+    elif args.yes:
+        note(f"removed {count}")
+    else:
+        note(f"these {count} would go; remove them with --yes")
+
+
+COMMAND = Command(
+    "prune",
+    "Show which archived transcripts are older than an age, and remove them with --yes.",
+    run=run,
+    options=(
+        Option("--older-than", "The age, as 90d or 12w.", kind="duration", metavar="AGE"),
+        Option("--yes", "Remove them, for good.", kind="flag"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond prune --older-than 90d", "sessiond prune --older-than 90d --yes"),
+)

@@ -1,0 +1,77 @@
+"""`sessiond search`: where something was said."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.table import Column, render
+from sessiond.cli.terminal.times import clock, now_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen) -> list[str]:
+    """One line a match, what was looked for in bold."""
+    table = render(
+        (
+            Column("TIME", lambda match: _when(match.get("timestamp"), present_ms), keep=2, style="dim"),
+            Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3),
+            Column("ROLE", lambda match: match.get("role"), keep=1),
+            Column("TEXT", lambda match: match.get("snippet"), least=20, keep=4),
+        ),
+        matches,
+        on,
+    )
+    return [*table[:1], *(_marked(line, one_line(words), on) for line in table[1:])]
+
+
+def run(args: Args) -> int | None:
+    words = " ".join(args.text)
+    params = {"query": words, "limit": args.limit, "sessionKey": args.session, "role": args.role, "since": args.since}
+    found = ask(args, "sessions_search", given({**params, "since": _since(args.since)}), bounded=False)
+    if args.json:
+        as_json(found)
+        return None
+    lines(show(found["matches"], words, now_ms(), screen()))
+    if not found["matches"]:
+        note("nothing found")
+    if found.get("hasMore"):
+        note("there are more: --limit")
+    return None
+
+
+def _since(age_s: float | None) -> int | None:
+    return None if age_s is None else now_ms() - int(age_s * 1000)
+
+
+def _when(timestamp: Any, present_ms: int) -> str:
+    return clock(timestamp, present_ms) if isinstance(timestamp, int) else str(timestamp or "")
+
+
+def _marked(line: str, words: str, on: Screen) -> str:
+    at = line.lower().rfind(words.lower()) if on.colour and words else -1
+    if at < 0 or len(line.lower()) != len(line):  # letters whose lower case is longer would shift the mark
+        return line
+    return line[:at] + on.paint(line[at : at + len(words)], "bold") + line[at + len(words) :]
+
+
+COMMAND = Command(
+    "search",
+    "Find where something was said, newest first.",
+    run=run,
+    arguments=(Argument("text", "What to look for.", many=True),),
+    options=(
+        Option("--session", "Only in this session.", metavar="KEY", complete="key"),
+        Option("--role", "Only said by: user, assistant, toolResult.", metavar="ROLE"),
+        Option("--since", "Only what is younger than this, as 12h or 30d.", kind="duration", metavar="AGE"),
+        Option("--limit -n", "At most N matches.", kind="int", metavar="N"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond search timeout", "sessiond search --since 7d --role user 'release notes'"),
+)

@@ -1,0 +1,125 @@
+"""`sessiond send`: a message to a session, and its reply."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.failures import USAGE, CommandFailed, note
+from sessiond.cli.frame.input import text_or_stdin
+from sessiond.cli.frame.waiting import finish, wait
+from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.output import as_json, lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
+
+
+def run(args: Args) -> int | None:
+    key, text = address(args)
+    with connect(args) as client:
+        if key is None:
+            found = client.call(
+                "sessions.resolve", given({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
+            )
+            key = found["key"]
+        accepted = _send(client, key, text, args)
+        if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
+            _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
+            return None
+        if args.no_wait or accepted.get("reason") == "ancestor_busy":
+            _print(accepted, accepted["runId"], args)
+            if accepted.get("reason"):
+                note(f"not waiting: {key} waits for this very run")
+            return None
+        answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}")
+    return finish({"sessionKey": key, **answer}, json=args.json, where=key)
+
+
+def address(args: Args) -> tuple[str | None, str]:
+    """The key (None: look for the label) and the text, from the words of the command line.
+
+    With --agent the key is one of that agent's sessions, its main one where there is only the text.
+    """
+    words = list(args.words)
+    key: str | None = None
+    if args.label is None and (args.agent is None or len(words) > 1):
+        key = words.pop(0) if words else None
+    if not words or (key is None and args.label is None and args.agent is None):
+        raise CommandFailed(
+            "there is nothing to send",
+            hint='write: sessiond send KEY TEXT (or --label NAME TEXT; "-" reads standard input)',
+            status=USAGE,
+        )
+    if args.label is None and args.agent is not None:
+        key = _of_agent(args.agent, key or "main")
+    return key, text_or_stdin(words)
+
+
+def _of_agent(agent_id: str, key: str) -> str:
+    if not key.startswith("agent:"):
+        return f"agent:{agent_id}:{key}"
+    if key.split(":")[1] != agent_id:
+        raise CommandFailed(f"{key} is no session of agent {agent_id}: leave --agent out", status=USAGE)
+    return key
+
+
+def _send(client: Client, key: str, text: str, args: Args) -> dict[str, Any]:
+    """The accepted run. The owner speaks for a person; a caller with a session speaks as that session."""
+    if client.caller.get("sessionKey"):
+        params: dict[str, Any] = {"sessionKey": key, "message": text, "timeoutSeconds": 0}
+        method = "sessions_send"
+    else:
+        params = {"sessionKey": key, "message": text, "thinking": args.thinking, "model": args.model}
+        method = "chat.send"
+    accepted: dict[str, Any] = client.call(
+        method, given({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
+    )
+    return accepted
+
+
+def _print(accepted: dict[str, Any], text: str, args: Args) -> None:
+    if args.json:
+        as_json(accepted)
+    else:
+        lines([text])
+
+
+COMMAND = Command(
+    "send",
+    "Send a message to a session, wait for the reply and print it.",
+    run=run,
+    description="The wait survives a restart of the daemon; --timeout ends the wait, never the run.",
+    arguments=(
+        Argument(
+            "words",
+            "KEY, then the text; with --label the text alone. `-` reads standard input.",
+            required=False,
+            many=True,
+            complete="key",
+            shown="KEY TEXT...",
+        ),
+    ),
+    options=(
+        Option(
+            "--timeout",
+            "Wait at most this long for the reply (exit 5; the run goes on).",
+            kind="duration",
+            metavar="SECONDS",
+        ),
+        Option("--no-wait", "Print the run's id and do not wait.", kind="flag"),
+        Option("--label", "The session with this label.", metavar="NAME"),
+        Option("--agent", "A session of this agent (its main one, without KEY).", metavar="AGENT", complete="agent"),
+        Option("--model", "The model for this run.", metavar="MODEL"),
+        Option("--thinking", "The thinking level for this run.", metavar="LEVEL"),
+        Option("--idempotency-key", "Sent twice with the same key, a message runs once.", metavar="WORD"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=(
+        'sessiond send main "what is new?"',
+        "git diff | sessiond send agent:reviewer:main -",
+        'sessiond send --label research --timeout 60 "and now?"',
+    ),
+)

@@ -1,0 +1,104 @@
+"""`sessiond spawn`: a task for a sub-agent, with files."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.failures import FAILED, CommandFailed, note
+from sessiond.cli.frame.input import text_or_stdin
+from sessiond.cli.frame.waiting import finish, wait
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.table import Column, pairs, render
+from sessiond.cli.terminal.times import size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def show(accepted: dict[str, Any], on: Screen) -> list[str]:
+    """The receipt: the child, its run, and its files as a table."""
+    receipt = accepted.get("attachments")
+    facts = pairs(
+        {
+            "session": accepted["childSessionKey"],
+            "run": accepted["runId"],
+            "files": receipt and f"{receipt['count']} ({size(receipt['totalBytes'])}) in {receipt['relDir']}",
+        },
+        on,
+    )
+    columns = (
+        Column("FILE", lambda file: file["name"], least=12, keep=3),
+        Column("SIZE", lambda file: size(file["bytes"]), right=True, keep=2),
+        Column("SHA-256", lambda file: file["sha256"], least=12, keep=1),
+    )
+    return [*facts, *render(columns, receipt["files"] if receipt else [], on)]
+
+
+def attachment(path: str) -> dict[str, str]:
+    """A file as `sessions_spawn` takes it: its name without folders, its bytes as base64."""
+    from base64 import b64encode
+
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise CommandFailed(f"cannot read {path}: {error.strerror}", status=FAILED) from None
+    return {"name": os.path.basename(path), "content": b64encode(content).decode(), "encoding": "base64"}
+
+
+def run(args: Args) -> int | None:
+    params = {
+        "task": text_or_stdin(args.task),
+        "agentId": args.agent,
+        "attachments": [attachment(path) for path in args.attach] or None,
+        "model": args.model,
+        "thinking": args.thinking,
+        "runTimeoutSeconds": args.timeout,
+        "label": args.label,
+        "sandbox": args.sandbox,
+        "cleanup": args.cleanup,
+    }
+    with connect(args) as client:
+        accepted = client.call("sessions_spawn", given(params), timeout_s=CALL_TIMEOUT_S)
+        child = accepted["childSessionKey"]
+        if not args.wait:
+            if args.json:
+                as_json(accepted)
+                return None
+            lines(show(accepted, screen()))
+            note(f"follow it: sessiond history {child} -f")
+            return None
+        if not args.json:  # the reply alone is what stdout is for
+            sys.stderr.writelines(line + "\n" for line in show(accepted, screen(sys.stderr)))
+        answer = wait(client, accepted["runId"], None, f"waiting for {child}")
+    return finish({**accepted, **answer}, json=args.json, where=child)
+
+
+COMMAND = Command(
+    "spawn",
+    "Give a task to a sub-agent in a session of its own, with files.",
+    run=run,
+    description="Its announcement goes to the main session of the default agent, or to the session that asks.",
+    arguments=(Argument("task", "What to do. `-` is standard input.", many=True),),
+    options=(
+        Option("--attach", "A file for the sub-agent; may be repeated.", many=True, metavar="FILE", complete="file"),
+        Option("--agent", "Which agent (default: the requester's own).", metavar="AGENT", complete="agent"),
+        Option("--model", "Which model.", metavar="MODEL"),
+        Option("--thinking", "off, minimal, low, medium, high, adaptive or xhigh.", metavar="LEVEL"),
+        Option("--timeout", "End the run after this long.", kind="duration", metavar="SECONDS"),
+        Option("--label", "A name for the session.", metavar="NAME"),
+        Option("--sandbox", "`require` refuses where there is no sandbox.", choices=("inherit", "require")),
+        Option("--cleanup", "Put the session away after its announcement, or keep it.", choices=("keep", "delete")),
+        Option("--wait", "Wait for the end and print the reply.", kind="flag"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=(
+        'sessiond spawn --attach report.pdf --wait "summarise the report"',
+        'sessiond spawn --agent reviewer --sandbox require --timeout 10m "check the patch"',
+    ),
+)

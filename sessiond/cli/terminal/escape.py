@@ -1,0 +1,39 @@
+"""Text of strangers made safe to show: nothing in a transcript, a label or an error can drive the terminal."""
+
+from __future__ import annotations
+
+# Joiners hold emoji and several scripts together, and move nothing.
+_HARMLESS_FORMATS = "\u200c\u200d"
+
+
+def escape(text: str, *, lines: bool = False) -> str:
+    """`text` with control, format and bidi characters and lone surrogates as `\\x1b`, `\\u202e`; `lines` keeps
+    newlines, and a tab is four blanks. Any other kind of blank becomes a space."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _shown(char, lines) for char in text)
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, every run of white space a single space."""
+    return escape(" ".join(text.split()))
+
+
+def _shown(char: str, lines: bool) -> str:
+    if char == "\n" and lines:
+        return char
+    if char == "\t":
+        return "    "
+    if char.isspace() and char > "\x85" and char not in "\u2028\u2029":
+        return " "
+    if char in _HARMLESS_FORMATS:
+        return char
+    from unicodedata import category  # loads a library; most text never gets here
+
+    # Unassigned may be next year's emoji, and private use a font's icons: neither moves the cursor.
+    if category(char) in ("Cn", "Co"):
+        return char
+    point = ord(char)
+    if point < 0x100:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"

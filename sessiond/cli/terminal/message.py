@@ -1,0 +1,83 @@
+"""A transcript message as lines for a person: text as it is, tool calls and results in short. Source: store.md."""
+
+from __future__ import annotations
+
+import json
+
+from sessiond.cli.terminal.escape import escape, one_line
+from sessiond.cli.terminal.screen import Screen, clip, pad
+from sessiond.cli.terminal.times import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow"}
+ROLE_WIDTH = 9
+TOOL_ROLES = ("toolResult", "tool", "bashExecution")
+# Of a tool's arguments or its result this much is shown; --json has all of it.
+MAX_TOOL_CHARS = 200
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """All that a person reads of a message, one part a line; not escaped."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return "" if content is None else json.dumps(content, ensure_ascii=False)
+    return "\n".join(part for part in map(_block, content) if part)
+
+
+def short(message: dict[str, Any]) -> str:
+    """A message on one line, safe to show."""
+    text = text_of(message)
+    if message.get("role") in TOOL_ROLES:
+        name = message.get("toolName") or message.get("role")
+        text = f"{name}{' failed' if message.get('isError') else ''}: {text[:MAX_TOOL_CHARS]}"
+    return one_line(text)
+
+
+def paragraph(message: dict[str, Any], moment_ms: int | None, present_ms: int, screen: Screen) -> list[str]:
+    """A message as `time role text`, further lines of the text under the first."""
+    role = str(message.get("role", "?"))
+    when = clock(moment_ms, present_ms)
+    who = pad(clip(one_line(role), ROLE_WIDTH), ROLE_WIDTH)
+    lead = f"{screen.paint(when, 'dim')} {screen.paint(who, _style(role))} "
+    indent = " " * (len(when) + ROLE_WIDTH + 2)
+    if role in TOOL_ROLES:
+        return [lead + _clipped(short(message), screen, len(indent))]
+    first, *rest = escape(text_of(message), lines=True).split("\n")
+    return [lead + first, *(indent + line if line else "" for line in rest)]
+
+
+def moment_of(message: dict[str, Any]) -> int | None:
+    """When the message was written, in milliseconds since 1970, if it says so."""
+    moment = message.get("timestamp")
+    return moment if isinstance(moment, int) and not isinstance(moment, bool) else None
+
+
+def _style(role: str) -> str:
+    return ROLE_STYLES.get(role, "magenta")
+
+
+def _clipped(text: str, screen: Screen, indent: int) -> str:
+    return text if screen.width is None else clip(text, max(screen.width - indent, 20))
+
+
+def _block(block: Any) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "thinking"}:
+            return ""
+        case {"type": "toolCall", "name": str(name)}:
+            arguments = json.dumps(block.get("arguments"), ensure_ascii=False)
+            return f"→ {name} {arguments[:MAX_TOOL_CHARS]}{'…' if len(arguments) > MAX_TOOL_CHARS else ''}"
+        case {"type": "image"}:
+            return f"[image {block.get('mimeType', '')}]"
+        case {"type": str(kind)}:
+            return f"[{kind}]"
+        case str():
+            return block
+    return ""

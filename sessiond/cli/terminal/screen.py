@@ -1,0 +1,84 @@
+"""What a stream can show: how wide it is and whether it takes colour. Pads, clips and paints. Knows no tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_SGR = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+DEFAULT_WIDTH = 80
+
+
+class Screen:
+    """`width` is in columns, None where lines may be as long as they are (a pipe, a file)."""
+
+    def __init__(self, width: int | None, *, colour: bool = False) -> None:
+        self.width = width
+        self.colour = colour
+
+    def paint(self, text: str, style: str | None) -> str:
+        """`text` in a colour or weight of `_SGR`, where the stream takes it."""
+        return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if self.colour and style and text else text
+
+
+def screen(stream: TextIO | None = None) -> Screen:
+    """What `stream` (stdout) is. $COLUMNS is believed; colour is for terminals only and never with NO_COLOR."""
+    stream = stream or sys.stdout
+    # Not shutil.get_terminal_size(): importing shutil takes as long as all of this package.
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else None
+    if not stream.isatty():
+        return Screen(width)
+    if width is None:
+        try:
+            width = os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+        except OSError:
+            width = DEFAULT_WIDTH
+    return Screen(width, colour=not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+
+
+def columns_of(text: str) -> int:
+    """How many columns `text` takes: wide characters two, combining and joining ones none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    return sum(
+        0 if category(char) in ("Mn", "Me", "Cf") else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def clip(text: str, width: int) -> str:
+    """`text` in at most `width` columns, with an ellipsis where something was cut."""
+    if columns_of(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    if text.isascii():
+        return text[: width - 1] + "…"
+    kept, used = "", 0
+    for char in text:
+        used += columns_of(char)
+        if used > width - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """`text` filled with blanks to `width` columns; `right` puts them before it."""
+    blanks = " " * (width - columns_of(text))
+    return blanks + text if right else text + blanks

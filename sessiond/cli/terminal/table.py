@@ -1,0 +1,99 @@
+"""Rows as a table that fits its screen: wide columns give way first, then the least important ones go."""
+
+from __future__ import annotations
+
+from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.screen import Screen, clip, columns_of, pad
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+GAP = "  "
+
+
+class Column:
+    """`cell(row)` is the text of a row; `style` a colour, or a function from the text to one.
+
+    `least` is how narrow the column may get before it goes altogether, None: it is never clipped. Columns go in the
+    order of `keep`, the lowest first. A column that is empty in every row is not shown.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        cell: Callable[[Any], str | int | None],
+        *,
+        right: bool = False,
+        least: int | None = None,
+        keep: int = 0,
+        style: str | Callable[[str], str | None] | None = None,
+    ) -> None:
+        self.title = title
+        self.cell = cell
+        self.right = right
+        self.least = least
+        self.keep = keep
+        self.style = style
+
+
+def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> list[str]:
+    """The lines of the table, its titles first; none for no rows."""
+    texts = {column: [_text(column.cell(row)) for row in rows] for column in columns}
+    shown = [column for column in columns if any(texts[column])]
+    widths = {column: max(columns_of(text) for text in [column.title, *texts[column]]) for column in shown}
+    if screen.width is not None:
+        _fit(shown, widths, screen.width)
+    if not rows or not shown:
+        return []
+    lines = [_line([(column, column.title, "dim") for column in shown], widths, screen)]
+    for index in range(len(rows)):
+        cells = [(column, texts[column][index], _style(column, texts[column][index])) for column in shown]
+        lines.append(_line(cells, widths, screen))
+    return lines
+
+
+def pairs(facts: Mapping[str, str | int | None], screen: Screen) -> list[str]:
+    """Names and values, one a line, the values under each other; what is None is left out."""
+    given = {name: _text(value) for name, value in facts.items() if value is not None}
+    width = max(map(columns_of, given), default=0)
+    return [f"{screen.paint(pad(name, width), 'dim')}  {value}" for name, value in given.items()]
+
+
+def _fit(shown: list[Column], widths: dict[Column, int], limit: int) -> None:
+    """Narrow the widest columns that may be narrowed, then drop columns, until a line fits `limit`."""
+    while True:
+        over = sum(widths[column] for column in shown) + len(GAP) * (len(shown) - 1) - limit
+        if over <= 0:
+            return
+        elastic = [column for column in shown if column.least is not None and widths[column] > column.least]
+        if elastic:
+            widest = max(elastic, key=lambda column: widths[column])
+            others = [widths[column] for column in elastic if column is not widest]
+            # Down to the next widest at a step, so that two long columns share the loss.
+            floor = max(widest.least or 0, min(max(others, default=0), widths[widest] - 1))
+            widths[widest] = max(widths[widest] - over, floor)
+        elif len(shown) > 1:
+            shown.remove(min(shown, key=lambda column: column.keep))
+        else:
+            widths[shown[0]] = max(limit, 1)
+            return
+
+
+def _line(cells: list[tuple[Column, str, str | None]], widths: dict[Column, int], screen: Screen) -> str:
+    parts = []
+    for column, text, style in cells:
+        fitted = clip(text, widths[column])
+        is_last = column is cells[-1][0] and not column.right
+        padded = fitted if is_last else pad(fitted, widths[column], right=column.right)
+        parts.append(screen.paint(padded, style))
+    return GAP.join(parts).rstrip()
+
+
+def _text(value: str | int | None) -> str:
+    return "" if value is None else one_line(str(value))
+
+
+def _style(column: Column, text: str) -> str | None:
+    return column.style(text) if callable(column.style) else column.style

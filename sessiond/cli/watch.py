@@ -1,0 +1,98 @@
+"""`sessiond watch`: everything that happens, one line each, as it happens."""
+
+from __future__ import annotations
+
+import sys
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import connect
+from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, moment_of, short
+from sessiond.cli.terminal.output import json_line
+from sessiond.cli.terminal.screen import Screen, clip, columns_of, pad, screen
+from sessiond.cli.terminal.times import clock, duration, now_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sessiond.client.wire import Event
+
+KEY_WIDTH = 24
+_PHASES = {
+    "start": ("run", "started", "blue"),
+    "end": ("run", "ended", "green"),
+    "error": ("run", "failed", "red"),
+    "create": ("session", "created", "magenta"),
+    "patch": ("session", "changed", "magenta"),
+    "reset": ("session", "reset", "magenta"),
+    "delete": ("session", "deleted", "magenta"),
+    "archive": ("session", "archived", "magenta"),
+}
+
+
+def line(event: Event, present_ms: int, on: Screen) -> str | None:
+    """The event as `time session who what`, None for what only programs want (deltas, bookkeeping)."""
+    key = one_line(str(event.get("sessionKey", "")))
+    moment = present_ms
+    match event.name:
+        case "session.message":
+            message = event["message"]
+            who, text = one_line(str(message.get("role", "?"))), short(message)
+            style = ROLE_STYLES.get(who, "magenta")
+            moment = moment_of(message) or present_ms
+        case "session.tool" if event.get("phase") in ("start", "end"):
+            who, style = "tool", "yellow"
+            text = one_line(f"{event.get('name', '?')} {event['phase']}")
+        case "sessions.changed" if event.get("phase") in _PHASES:
+            who, what, style = _PHASES[event["phase"]]
+            text = f"{what}{_outcome(event)}"
+        case "session.resync":
+            who, text, style = "resync", one_line(f"read again ({event.get('reason')})"), "dim"
+        case _:
+            return None
+    when = clock(moment, present_ms)
+    head = f"{when} {pad(clip(key, KEY_WIDTH), KEY_WIDTH)} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "
+    if on.width is not None:
+        text = clip(text, max(on.width - columns_of(head), 10))
+    who_at = len(head) - ROLE_WIDTH - 1 if head.isascii() else head.rindex(clip(who, ROLE_WIDTH))
+    return on.paint(head[: len(when)], "dim") + head[len(when) : who_at] + on.paint(head[who_at:], style) + text
+
+
+def _outcome(event: Event) -> str:
+    """What a row says about the run that ended: its status unless ok, and how long it took."""
+    row = event.get("row") or {}
+    parts = []
+    if event["phase"] in ("end", "error"):
+        parts = [str(row["status"])] if row.get("status") not in (None, "ok", "running", "queued") else []
+        if isinstance(row.get("runtimeMs"), int):
+            parts.append(duration(row["runtimeMs"]))
+    if event.get("reason"):
+        parts.append(str(event["reason"]))
+    return one_line(f" ({', '.join(parts)})") if parts else ""
+
+
+def run(args: Args) -> None:
+    on = screen()
+    with connect(args) as client:
+        for event in client.subscribe(args.key, args.after):
+            if args.json:
+                json_line({"event": event.name, **event.params})
+                continue
+            shown = line(event, now_ms(), on)
+            if shown is not None:
+                sys.stdout.write(shown + "\n")
+                sys.stdout.flush()
+
+
+COMMAND = Command(
+    "watch",
+    "Follow everything that happens, in one session or in all of them.",
+    run=run,
+    description="Goes on by itself when the daemon restarts, and then shows what was missed first. "
+    "With --json every event is one line, deltas of running replies included.",
+    arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
+    options=(
+        Option("--after", "Begin after this cursor of the session, not now.", metavar="CURSOR"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond watch", "sessiond watch main", "sessiond watch --json | jq -c .event"),
+)
