@@ -76,6 +76,11 @@ bench *ARGS: _venv
 test-agents *ARGS: _venv
     "{{ bin }}/python" -m pytest -m agents {{ ARGS }}
 
+# the tests that build the single file and install under a systemd of their own
+[group('work on it')]
+test-packaging *ARGS: _venv
+    "{{ bin }}/python" -m pytest -m packaging {{ ARGS }}
+
 # what the build server runs: a fresh environment and everything
 [group('work on it')]
 ci:

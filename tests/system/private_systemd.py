@@ -147,11 +147,11 @@ class PrivateSystemd:
                     _remove_cgroup(folder)
             _remove_cgroup(self._cgroup)
 
-    def run(self, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        """The command, run by the user inside; at most 30 s. Never fails by itself: look at `returncode`."""
+    def run(self, *command: str, timeout: float = 30, **extra: str) -> subprocess.CompletedProcess[str]:
+        """The command, run by the user inside. Never fails by itself: look at `returncode`. `extra` is environment."""
         inside = ["nsenter", f"--target={self._inner}", "--mount", "--pid", "--", *self._as_user(extra)]
         return subprocess.run(
-            [*inside, *command], capture_output=True, text=True, check=False, timeout=30, stdin=subprocess.DEVNULL
+            [*inside, *command], capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL
         )
 
     def popen(self, *command: str) -> subprocess.Popen[str]:

@@ -1,0 +1,120 @@
+"""What users get: the single file, run from an empty home, and `just install`, under a systemd of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system import private_systemd
+from tests.system.private_systemd import HOME, PrivateSystemd
+
+ROOT = Path(__file__).parent.parent.parent
+JUST = Path(sys.executable).with_name("just")
+
+pytestmark = [pytest.mark.packaging, pytest.mark.skipif(not JUST.exists(), reason="just is not beside this Python")]
+
+
+@pytest.fixture(scope="module")
+def single_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist") / "sessiond"
+    env = os.environ | {"SESSIOND_VENV": sys.prefix}
+    command = [JUST, "--no-deps", "single-file", str(out)]
+    built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return out
+
+
+def _empty_home(home: Path) -> dict[str, str]:
+    home.mkdir()
+    return {"HOME": str(home), "PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path, tmp_path: Path) -> None:
+    env = _empty_home(tmp_path / "home")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([single_file, *words], env=env, capture_output=True, text=True, check=False)
+
+    assert run("status").returncode == 3
+    with subprocess.Popen([single_file, "serve"], env=env, stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            deadline = time.monotonic() + 20
+            while run("status").returncode != 0:
+                assert daemon.poll() is None, daemon.stderr.read() if daemon.stderr else ""
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            sent = run("send", "main", "hello", "--json")
+            assert (sent.returncode, json.loads(sent.stdout)["status"]) == (0, "ok"), sent.stderr
+            assert [row["key"] for row in json.loads(run("list", "--json").stdout)["sessions"]] == ["main"]
+            assert run("mcp", "--help").returncode == 0
+        finally:
+            daemon.terminate()
+    assert daemon.returncode == 0
+    assert (tmp_path / "home/.local/state/sessiond/store.json").exists()
+
+
+def test_after_its_first_run_the_single_file_starts_within_twice_the_time_of_the_package(
+    single_file: Path, tmp_path: Path
+) -> None:
+    env = _empty_home(tmp_path / "home")
+    installed = Path(sys.executable).with_name("sessiond")
+    if not installed.exists():
+        pytest.skip("the package is not installed beside this Python")
+
+    def seconds(program: Path) -> float:
+        began = time.perf_counter()
+        subprocess.run([program, "sockname"], env=env, capture_output=True, check=True)
+        return time.perf_counter() - began
+
+    for program in (single_file, installed):
+        seconds(program)
+    # In turn, so that a busy moment of the machine falls on both.
+    pairs = [(seconds(single_file), seconds(installed)) for _ in range(15)]
+    file_s, package_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"single file {file_s * 1000:.0f} ms, package {package_s * 1000:.0f} ms: {file_s / package_s:.2f}")
+    assert file_s <= 2 * package_s
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[PrivateSystemd]:
+    reason = private_systemd.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with PrivateSystemd([ROOT, Path(sys.prefix), Path(sys.base_prefix)], tmp_path / "log") as found:
+        yield found
+
+
+def test_install_puts_all_in_place_and_uninstall_leaves_only_what_is_the_users(systemd: PrivateSystemd) -> None:
+    index = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_PROXY")}
+    script = str(ROOT / "systemd/install")
+    base = str(Path(sys.base_prefix) / "bin/python3")
+    for _ in range(2):  # the second is an upgrade
+        done = systemd.run(script, timeout=300, SESSIOND_PYTHON=base, **index)
+        assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert [" ".join(line) for line in said if line[0] in ("program", "systemd")] == [
+        "program ~/.local/bin/sessiond -> ~/.local/share/sessiond/venv",
+        "systemd enabled and started; see: systemctl --user status sessiond",
+    ]
+    program = str(HOME / ".local/bin/sessiond")
+    sent = systemd.run(program, "send", "main", "hello", "--json")
+    assert (sent.returncode, json.loads(sent.stdout)["status"]) == (0, "ok"), sent.stderr
+    assert systemd.run("man", "--where", "sessiond").returncode in (0, 127)
+    enabled = [systemd.show(unit, "UnitFileState", "ActiveState") for unit in ("sessiond.service", "sessiond.socket")]
+    assert enabled == [{"UnitFileState": "enabled", "ActiveState": "active"}] * 2
+
+    done = systemd.run(str(ROOT / "systemd/uninstall"))
+    assert done.returncode == 0, done.stderr
+    left = systemd.run("find", str(HOME), "-type", "f", "-o", "-type", "l").stdout.splitlines()
+    store = str(HOME / ".local/state/sessiond")
+    assert [path for path in left if not path.startswith((store, str(HOME / ".cache")))] == []
+    assert any(path.endswith(".jsonl") for path in left)
+    assert systemd.run("systemctl", "--user", "is-active", "sessiond.socket").stdout.strip() == "inactive"
