@@ -81,7 +81,7 @@ async def built(
         feed = TranscriptFeed(store, bus)
         attached = AttachedAgents()
         tokens = Tokens(store, clock, lambda run_id: run_id in supervisor.registry.live)
-        credentials = RunCredentials(tokens, sockets / "runs", lambda: services.config)
+        credentials = RunCredentials(tokens, sockets / "runs", lambda key: services.run_scopes(key))  # noqa: PLW0108
         credentials.clear()
         host = DaemonHost(lambda: services.config, store, attached, credentials, sockets / "agent.sock")
         supervisor = RunSupervisor(store, bus, host, clock, ids)

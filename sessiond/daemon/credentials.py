@@ -7,10 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sessiond.config import Config
-from sessiond.model.caller import SCOPES
-from sessiond.model.keys import is_subagent
-from sessiond.policy.spawn import child_scopes
 from sessiond.runs.run import Run
 from sessiond.sessions.tokens import Tokens
 
@@ -18,8 +14,8 @@ from sessiond.sessions.tokens import Tokens
 class RunCredentials:
     """`folder` lies beside agent.sock. Source: security.md, "Callers"; runs.md (the tokens of sub-agents)."""
 
-    def __init__(self, tokens: Tokens, folder: Path, config: Callable[[], Config]) -> None:
-        self._tokens, self._folder, self._config = tokens, folder, config
+    def __init__(self, tokens: Tokens, folder: Path, scopes: Callable[[str], frozenset[str]]) -> None:
+        self._tokens, self._folder, self._scopes = tokens, folder, scopes
         self._files: dict[str, Path] = {}
 
     def clear(self) -> None:
@@ -31,7 +27,7 @@ class RunCredentials:
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
         """The file with the run's token."""
         text = self._tokens.mint_for_run(
-            run_id=run.run_id, session_key=run.key, scopes=self._scopes(run), sandboxed=sandboxed
+            run_id=run.run_id, session_key=run.key, scopes=self._scopes(run.key), sandboxed=sandboxed
         )
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / f"{run.run_id}.token"
@@ -49,8 +45,3 @@ class RunCredentials:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
             self._tokens.run_ended(run.run_id)
-
-    def _scopes(self, run: Run) -> frozenset[str]:
-        if is_subagent(run.key):
-            return child_scopes(self._config().tools.subagents.tools.allow)
-        return frozenset(scope for scope in SCOPES if scope != "admin")

@@ -48,7 +48,7 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     """Accept the message for a session that was found."""
     services = ctx.services
     send_policy.require(services.config.session.send_policy, session.key, session.entry)
-    request = _request(ctx, params)
+    request = request_of(ctx, params)
     if request.idempotency_key is not None and request.payload is not None:
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
@@ -75,12 +75,13 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     if services.config.agent(agent_id) is None:
         raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
     send_policy.require(services.config.session.send_policy, key)
-    _request(ctx, params)  # a bad message makes no session
+    request_of(ctx, params)  # a bad message makes no session
     session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
     return session
 
 
-def _request(ctx: Context, params: ChatSendParams) -> Request:
+def request_of(ctx: Context, params: ChatSendParams) -> Request:
+    """The params as a request to the supervisor. InvalidParams where they are none."""
     services = ctx.services
     if not params.message.strip():
         raise InvalidParams("`$.message` is empty: say something.", field="$.message")

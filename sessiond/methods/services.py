@@ -15,14 +15,15 @@ from sessiond.config import Config
 from sessiond.events.bus import EventBus, Subscription
 from sessiond.events.feed import TranscriptFeed
 from sessiond.methods.wire import Encoder
-from sessiond.model.caller import Caller
-from sessiond.model.keys import KeyRules
+from sessiond.model.caller import SCOPES, Caller
+from sessiond.model.keys import KeyRules, is_subagent
 from sessiond.policy import visibility
 from sessiond.policy.redact import mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets
+from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.method import Context as RpcContext
-from sessiond.runs.attached import AttachedAgents
+from sessiond.runs.attached import AttachedAgents, Connection
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import resolve
 from sessiond.sessions.lifecycle import Births
@@ -55,12 +56,19 @@ class Services:
     discover: Callable[[], dict[str, Any]] = dict
     # Connections that came with a token, to be ended when it dies.
     guests: set[Peer] = field(default_factory=set)
+    connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
         self.encoder = Encoder(self.store)
+
+    def run_scopes(self, key: str) -> frozenset[str]:
+        """What a run in this session may do: a sub-agent only what the configuration opens, others all but `admin`."""
+        if is_subagent(key):
+            return child_scopes(self.config.tools.subagents.tools.allow)
+        return frozenset(scope for scope in SCOPES if scope != "admin")
 
     def welcome(self, peer: Peer, token: str) -> None:
         """The connection is its token's from now on, and ends with it. Unauthenticated where that is no good."""

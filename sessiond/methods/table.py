@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from sessiond.methods import (
     agent_wait,
+    agents_attach,
     agents_list,
+    chat_abort,
     chat_history,
     chat_inject,
     chat_send,
@@ -13,14 +15,20 @@ from sessiond.methods import (
     initialize,
     ping,
     rpc_discover,
+    run_event,
     sessions_create,
     sessions_history,
+    sessions_kill,
     sessions_list,
     sessions_messages_subscribe,
     sessions_messages_unsubscribe,
     sessions_resolve,
+    sessions_steer,
     sessions_subscribe,
     sessions_unsubscribe,
+    tokens_list,
+    tokens_mint,
+    tokens_revoke,
 )
 from sessiond.rpc.method import Method
 
@@ -45,5 +53,13 @@ METHODS: tuple[Method, ...] = tuple(
         sessions_unsubscribe,
         sessions_messages_subscribe,
         sessions_messages_unsubscribe,
+        agents_attach,
+        run_event,
+        chat_abort,
+        sessions_kill,
+        sessions_steer,
+        tokens_mint,
+        tokens_revoke,
+        tokens_list,
     )
 )

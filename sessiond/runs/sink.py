@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sessiond.errors import InvalidParams
 from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
 from sessiond.model.record import ENTRY
@@ -68,3 +69,29 @@ def redacted(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.
 def _role(message: dict[str, Any] | msgspec.Raw) -> object:
     fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
     return fields.get("role") if isinstance(fields, dict) else None
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    role: str
+    content: msgspec.Raw
+
+
+_decode_shape = msgspec.json.Decoder(_Shape).decode
+
+
+def checked_message(raw: msgspec.Raw, field: str) -> msgspec.Raw:
+    """A message object that came from outside, on one line and fit to be stored. InvalidParams names what is wrong."""
+    try:
+        shape = _decode_shape(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidParams(
+            f"`{field}` is not a message: an object with a `role` and `content`.", field=field
+        ) from None
+    if not shape.role:
+        raise InvalidParams(f"`{field}.role` is empty.", field=f"{field}.role")
+    if bytes(shape.content)[:1] not in (b'"', b"["):
+        raise InvalidParams(f"`{field}.content` is neither text nor a list of blocks.", field=f"{field}.content")
+    # One line a record: white space between tokens may hold newlines, and those end a line.
+    compact = msgspec.Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in bytes(raw) else raw
+    changed = redacted(compact)
+    return changed if isinstance(changed, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(changed))

@@ -101,6 +101,11 @@ class RunSupervisor:
         """How many runs are going on."""
         return sum(queue.current is not None for queue in self._queues.values())
 
+    def current(self, key: str) -> Run | None:
+        """The run that is going on in a session."""
+        queue = self._queues.get(key)
+        return queue.current if queue is not None else None
+
     def live_by_agent(self) -> dict[str, int]:
         """How many runs each agent lives just now."""
         counts: dict[str, int] = {}

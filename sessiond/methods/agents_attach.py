@@ -1,0 +1,103 @@
+"""`agents.attach`: this connection runs that agent from now on, until it ends. Source: runs.md, "Runtimes"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from sessiond.errors import Forbidden, InvalidParams
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, Services
+from sessiond.model.caller import Caller
+from sessiond.model.keys import AGENT_ID
+from sessiond.rpc.asking import RemoteError
+from sessiond.rpc.method import Method
+from sessiond.rpc.peer import Peer
+from sessiond.rpc.sending import PeerGone
+from sessiond.runs.attached import ConnectionLost, Refused
+from sessiond.runs.runtime import RunSpec
+
+
+class AgentsAttachParams(Params, frozen=True, kw_only=True):
+    agent_id: str
+    capabilities: list[Literal["steer"]] = []
+
+
+class AgentsAttachResult(Result, frozen=True, kw_only=True):
+    agent_id: str
+    attached: bool
+
+
+class PeerConnection:
+    """A peer as `runs/attached.py` sees it. A call with `_meta: {runId}` of a run that it lives is that run's."""
+
+    def __init__(self, peer: Peer, services: Services) -> None:
+        self.peer = peer
+        self.capabilities: frozenset[str] = frozenset()
+        self.agents: set[str] = set()
+        self._services = services
+        self._callers: dict[str, Caller] = {}
+        peer.meta_caller = self._caller_for
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        try:
+            return await self.peer.request(method, params)
+        except PeerGone:
+            raise ConnectionLost from None
+        except RemoteError as error:
+            raise Refused(str(error)) from None
+
+    def meet(self, run_id: str, spec: RunSpec) -> None:
+        self._callers[run_id] = Caller(
+            kind="token",
+            scopes=self._services.run_scopes(spec.session_key),
+            session_key=spec.session_key,
+            agent_id=spec.agent_id,
+            run_id=run_id,
+            sandboxed=spec.sandboxed,
+        )
+
+    def part(self, run_id: str) -> None:
+        self._callers.pop(run_id, None)
+
+    def _caller_for(self, meta: Mapping[str, Any]) -> Caller:
+        run_id = meta.get("runId")
+        if run_id is None:
+            return self.peer.caller
+        caller = self._callers.get(run_id) if isinstance(run_id, str) else None
+        if caller is None:
+            raise Forbidden("`$._meta.runId` is no run that this connection lives just now.")
+        return caller
+
+
+def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
+    services, agent_id = ctx.services, params.agent_id
+    if not AGENT_ID.fullmatch(agent_id):
+        raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
+    if not ctx.caller.has("admin") and ctx.caller.agent_id != agent_id:
+        raise Forbidden(f"attaching for agent {agent_id} needs the scope `admin`, or a token for that agent")
+    connection = services.connections.get(ctx.peer)
+    if connection is None:
+        connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)
+        ctx.peer.on_close(lambda: _left(services, ctx.peer))
+    assert isinstance(connection, PeerConnection)
+    connection.capabilities = frozenset(params.capabilities)
+    services.attached.attach(agent_id, connection)
+    return AgentsAttachResult(agent_id=agent_id, attached=True)
+
+
+def _left(services: Services, peer: Peer) -> None:
+    connection = services.connections.pop(peer, None)
+    if connection is not None:
+        services.attached.detach(connection)
+
+
+METHOD = Method(
+    "agents.attach",
+    None,
+    AgentsAttachParams,
+    AgentsAttachResult,
+    handle,
+    "Run an agent on this connection: its runs come as `run.start` requests.",
+    streams=True,
+)

@@ -1,0 +1,55 @@
+"""`run.event`: what an attached agent says while it lives a run. A notification, answered where an answer is wanted."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sessiond.errors import InvalidParams, NotFound
+from sessiond.methods.params import Empty
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+from sessiond.runs.sink import checked_message
+
+
+class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Source: shapes.md. `tool` events carry whatever else the agent wants to show, so unknown fields are kept."""
+
+    run_id: str
+    type: Literal["delta", "tool", "message"]
+    text: str | None = None
+    message: msgspec.Raw = msgspec.Raw()
+    phase: Literal["start", "update", "end"] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    args: Any = None
+    result: Any = None
+    is_error: bool | None = None
+
+
+async def handle(ctx: Context, params: RunEventParams) -> Empty:
+    services = ctx.services
+    connection = services.connections.get(ctx.peer)
+    sink = services.attached.sink(params.run_id, connection) if connection is not None else None
+    if sink is None:
+        raise NotFound(f"this connection lives no run {params.run_id[:120]!r} just now", code="run_not_found")
+    match params.type:
+        case "delta":
+            if params.text is None:
+                raise InvalidParams("`$.text`: it is missing.", field="$.text")
+            sink.delta(params.text)
+        case "message":
+            await sink.message(checked_message(params.message, "$.message"))
+        case "tool":
+            if params.phase is None or params.tool_call_id is None or params.name is None:
+                raise InvalidParams("a tool event has `$.phase`, `$.toolCallId` and `$.name`", field="$.phase")
+            more = {"args": params.args, "result": params.result, "isError": params.is_error}
+            shown = {name: value for name, value in more.items() if value is not None}
+            sink.tool(params.phase, params.tool_call_id, params.name, **shown)
+    return Empty()
+
+
+METHOD = Method(
+    "run.event", None, RunEventParams, Empty, handle, "Tell of a run that this connection lives.", streams=True
+)

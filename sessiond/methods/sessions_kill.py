@@ -1,0 +1,49 @@
+"""`sessions.kill`: abort the runs of a session and of everything it spawned, at any depth."""
+
+from __future__ import annotations
+
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, Services
+from sessiond.rpc.method import Method
+from sessiond.store.catalog import Session
+
+
+class SessionsKillParams(Params, frozen=True, kw_only=True):
+    key: str
+
+
+class SessionsKillResult(Result, frozen=True, kw_only=True):
+    killed: bool
+    run_ids: list[str]
+
+
+async def handle(ctx: Context, params: SessionsKillParams) -> SessionsKillResult:
+    session = ctx.services.find(ctx.caller, params.key, field="$.key", action="send")
+    run_ids = await kill(ctx.services, session)
+    return SessionsKillResult(killed=bool(run_ids), run_ids=run_ids)
+
+
+async def kill(services: Services, root: Session) -> list[str]:
+    """Abort every run of the tree, parents first so that none of them spawns meanwhile."""
+    catalog = services.store.catalog
+    run_ids: list[str] = []
+    seen: set[str] = set()
+    level = [root.key]
+    while level:
+        seen.update(level)
+        for key in level:
+            session = catalog.by_key.get(key)
+            if session is not None:
+                run_ids += await services.supervisor.stop(session)
+        level = [child for key in level for child in catalog.children(key) if child not in seen]
+    return run_ids
+
+
+METHOD = Method(
+    "sessions.kill",
+    "admin",
+    SessionsKillParams,
+    SessionsKillResult,
+    handle,
+    "Abort the runs of a session and of all its descendants.",
+)

@@ -1,0 +1,56 @@
+"""`tokens.mint`: a token that acts for a session or an agent, with some scopes, for some time."""
+
+from __future__ import annotations
+
+from sessiond.errors import InvalidParams
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.policy import visibility
+from sessiond.rpc.method import Method
+from sessiond.sessions import resolve
+
+
+class TokensMintParams(Params, frozen=True, kw_only=True):
+    scopes: list[str]
+    session_key: str | None = None
+    agent_id: str | None = None
+    sandboxed: bool = False
+    ttl_seconds: float = 3600
+
+
+class TokensMintResult(Result, frozen=True, kw_only=True):
+    token: str
+    id: str
+    expires_at: int
+
+
+async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
+    services = ctx.services
+    key = None
+    if params.session_key is not None:
+        # A token may be minted before its session's first message: the key has to be well formed, not there.
+        key = resolve.key_of(ctx.caller, services.rules, params.session_key)
+        if key is None:
+            key = services.find(ctx.caller, params.session_key).key
+    if not params.scopes:
+        raise InvalidParams("`$.scopes` is empty; a token without scopes may do nothing.", field="$.scopes")
+    catalog = services.store.catalog
+    visibility.check_mint(
+        ctx.caller,
+        session_key=key,
+        agent_id=params.agent_id,
+        sandboxed=params.sandboxed,
+        rules=visibility.rules_from(services.config),
+        spawner_of=lambda target: resolve.spawner_of(catalog, target),
+    )
+    text, claims = await services.tokens.mint(
+        scopes=frozenset(params.scopes),
+        session_key=key,
+        agent_id=params.agent_id,
+        sandboxed=params.sandboxed,
+        ttl_seconds=params.ttl_seconds,
+    )
+    return TokensMintResult(token=text, id=claims.id, expires_at=claims.expires_at_ms)
+
+
+METHOD = Method("tokens.mint", "admin", TokensMintParams, TokensMintResult, handle, "Make a token.")
