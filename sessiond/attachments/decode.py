@@ -1,0 +1,188 @@
+"""Attachments as they come in, checked whole and then decoded. Knows no files; nothing here waits or writes.
+
+The order of the refusals is that of shapes.md, "Order of refusals": names, duplicates, base64, count, sizes, total,
+disabled. No content is decoded before every length is known and allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NoReturn, Protocol
+
+import msgspec
+
+from sessiond.attachments.names import check_name, check_twins
+from sessiond.config import AttachmentsConfig
+from sessiond.errors import Forbidden, InvalidParams, LimitExceeded
+
+Encoding = Literal["utf8", "base64"]
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+# RFC 4648 section 3.5: with one byte in the last group four bits are left over, with two bytes two; they must be zero.
+_LAST_OF_ONE_BYTE = frozenset(_ALPHABET[::16])
+_LAST_OF_TWO_BYTES = frozenset(_ALPHABET[::4])
+_MAX_MIME_TYPE = 255
+_CONFIG = "tools.sessions_spawn.attachments"
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One attachment on the wire. `encoding` is `utf8` when left out. Source: runs.md, "Attachments"."""
+
+    name: str
+    content: str
+    encoding: Encoding | None = None
+    mime_type: str | None = None
+
+
+class Item(Protocol):
+    """What is needed of an attachment: `Attachment`, or the like with bytes as they are (then without encoding)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def content(self) -> str | bytes: ...
+    @property
+    def encoding(self) -> Encoding | None: ...
+    @property
+    def mime_type(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFile:
+    """A name that is allowed and the bytes to go under it."""
+
+    name: str
+    data: bytes
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Attachments that passed every check. No files: there is nothing to write."""
+
+    files: tuple[PreparedFile, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(len(file.data) for file in self.files)
+
+
+def prepare(items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
+    """Check every rule and decode. No items at all pass even where attachments are disabled.
+
+    InvalidParams, LimitExceeded or Forbidden with one of the `attachments_*` codes of runs.md; `data.field` says
+    where (`$.attachments[0].name`), `data.limit` and `data.value` which limit.
+    """
+    if not items:
+        return Prepared()
+    for index, item in enumerate(items):
+        check_name(item.name, f"{_at(index)}.name")
+        _check_mime_type(item.mime_type, f"{_at(index)}.mimeType")
+    check_twins([item.name for item in items])
+    sizes = list(_sizes(items))
+    _check_limits(sizes, config)
+    if not config.enabled:
+        raise Forbidden(
+            f"Attachments are disabled here; set {_CONFIG}.enabled to allow them.", code="attachments_disabled"
+        )
+    return Prepared(tuple(PreparedFile(item.name, _decode(item), item.mime_type) for item in items))
+
+
+def decoded_size(content: str, field: str) -> int:
+    """How many bytes strict base64 stands for, without decoding it.
+
+    Standard alphabet, right padding, zero trailing bits, no white space; nothing at all is no bytes. InvalidParams
+    with code `attachments_invalid_base64`.
+    """
+    if not content.isascii():
+        _refuse_base64(field, "it holds a character outside the standard alphabet")
+    text = content.encode()
+    if not text:
+        return 0
+    digits = text[:-2] + text[-2:].rstrip(b"=")
+    padding = len(text) - len(digits)
+    if digits.translate(None, _ALPHABET):
+        _refuse_base64(field, "it holds a character outside the standard alphabet")
+    if len(text) % 4:
+        _refuse_base64(field, "its length is no multiple of four: padding is missing")
+    if padding:
+        zero_ended = _LAST_OF_ONE_BYTE if padding == 2 else _LAST_OF_TWO_BYTES
+        if digits[-1] not in zero_ended:
+            _refuse_base64(field, "the bits after its last byte are not zero")
+    return len(text) // 4 * 3 - padding
+
+
+def _sizes(items: Sequence[Item]) -> Iterator[int]:
+    for index, item in enumerate(items):
+        field = f"{_at(index)}.content"
+        if isinstance(item.content, bytes):
+            yield len(item.content)
+        elif item.encoding == "base64":
+            yield decoded_size(item.content, field)
+        else:
+            try:
+                yield len(item.content.encode())
+            except UnicodeEncodeError:
+                raise InvalidParams(
+                    f"`{field}`: the text holds a lone surrogate, which UTF-8 cannot say; send base64.",
+                    code="attachments_invalid_content",
+                    field=field,
+                ) from None
+
+
+def _check_limits(sizes: list[int], config: AttachmentsConfig) -> None:
+    if len(sizes) > config.max_files:
+        _refuse_limit("$.attachments", "file_count", "maxFiles", value=config.max_files, actual=len(sizes))
+    for index, size in enumerate(sizes):
+        if size > config.max_file_bytes:
+            field = f"{_at(index)}.content"
+            _refuse_limit(field, "file_bytes", "maxFileBytes", value=config.max_file_bytes, actual=size)
+    if (total := sum(sizes)) > config.max_total_bytes:
+        _refuse_limit("$.attachments", "total_bytes", "maxTotalBytes", value=config.max_total_bytes, actual=total)
+
+
+def _check_mime_type(mime_type: str | None, field: str) -> None:
+    """It is written down and handed on, never acted upon; only what would break a line or a header is refused."""
+    if mime_type is None:
+        return
+    if not (mime_type.isascii() and mime_type.isprintable() and 1 <= len(mime_type) <= _MAX_MIME_TYPE):
+        raise InvalidParams(
+            f"`{field}`: a MIME type is 1 to {_MAX_MIME_TYPE} printable ASCII characters.",
+            code="attachments_invalid_mime_type",
+            field=field,
+        )
+
+
+def _decode(item: Item) -> bytes:
+    if isinstance(item.content, bytes):
+        return item.content
+    if item.encoding == "base64":
+        # Five times the speed of binascii: 0.06 ms for 100 KiB. It leaves the trailing bits to decoded_size().
+        return msgspec.convert(item.content, bytes)
+    return item.content.encode()
+
+
+def _at(index: int) -> str:
+    return f"$.attachments[{index}]"
+
+
+def _refuse_base64(field: str, reason: str) -> NoReturn:
+    raise InvalidParams(
+        f"`{field}`: this is no strict base64: {reason}.",
+        code="attachments_invalid_base64",
+        field=field,
+        reason=reason,
+    )
+
+
+def _refuse_limit(field: str, code: str, key: str, *, value: int, actual: int) -> NoReturn:
+    what = "files" if code == "file_count" else "bytes"
+    raise LimitExceeded(
+        f"`{field}`: {actual} {what} are too many; {_CONFIG}.{key} is {value}.",
+        code=f"attachments_{code}_exceeded",
+        field=field,
+        limit=f"{_CONFIG}.{key}",
+        value=value,
+        actual=actual,
+    )

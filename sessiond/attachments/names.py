@@ -1,0 +1,107 @@
+"""What an attachment may be called, and where it may be mounted. Knows strings only. Source: runs.md, "Attachments"."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from sessiond.errors import InvalidParams
+
+MANIFEST = "manifest.json"
+MAX_NAME_BYTES = 255
+# PATH_MAX without the NUL.
+_MAX_MOUNT_PATH_BYTES = 4095
+
+# Cc control, Cf format (all bidi controls among them), Cs lone surrogates, Zl and Zp line and paragraph separators:
+# what cannot be seen, what turns the reading order, and what breaks a line of a listing or a prompt.
+_REFUSED = {
+    "Cc": "a control character",
+    "Cf": "a format or bidi character",
+    "Cs": "a lone surrogate",
+    "Zl": "a line separator",
+    "Zp": "a paragraph separator",
+}
+_MOUNT_PATH = re.compile(r"/[A-Za-z0-9._/-]*")
+
+
+def check_name(name: str, field: str) -> str:
+    """`name`, if a file may be called so. `field` is where it stands, like `$.attachments[0].name`.
+
+    InvalidParams with code `attachments_invalid_name`, `data.field` and `data.reason`. Names of devices on other
+    systems (`CON`, `nul.txt`) are ordinary names here.
+    """
+    reason = _reason(name)
+    if reason is not None:
+        raise InvalidParams(
+            f"`{field}`: an attachment cannot have this name: {reason}. Rename it and send again.",
+            code="attachments_invalid_name",
+            field=field,
+            reason=reason,
+        )
+    return name
+
+
+def twin_key(name: str) -> str:
+    """What two names share that one folder may not hold on some file system: NFC and case folded."""
+    # Twice: folding can take a name out of NFC ("ǰ" becomes two characters).
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def check_twins(names: list[str]) -> None:
+    """Refuse two names that are one after NFC and casefold: InvalidParams, code `attachments_duplicate_name`."""
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        first = seen.setdefault(twin_key(name), index)
+        if first != index:
+            field = f"$.attachments[{index}].name"
+            raise InvalidParams(
+                f"`{field}`: attachment {first} has the same name, or one that differs in case only.",
+                code="attachments_duplicate_name",
+                field=field,
+                first=f"$.attachments[{first}].name",
+            )
+
+
+def check_mount_path(path: str, field: str = "$.attachAs.mountPath") -> str:
+    """`path` without doubled slashes and `.` parts, if attachments may be mounted there: absolute, not the root itself.
+
+    InvalidParams with code `attachments_invalid_mount_path`.
+    """
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    reason = None
+    if _MOUNT_PATH.fullmatch(path) is None:
+        reason = "it must be absolute and may hold A-Z, a-z, 0-9, `.`, `_`, `/` and `-` only"
+    elif ".." in parts:
+        reason = "it must not hold `..`"
+    elif not parts:
+        reason = "it must not be the root"
+    elif len(path) > _MAX_MOUNT_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in parts):
+        reason = "it is too long"
+    if reason is not None:
+        raise InvalidParams(
+            f"`{field}`: attachments cannot be mounted there: {reason}.",
+            code="attachments_invalid_mount_path",
+            field=field,
+            reason=reason,
+        )
+    return "/" + "/".join(parts)
+
+
+def _reason(name: str) -> str | None:
+    if not name:
+        return "it is empty"
+    for character in name:
+        if refused := _REFUSED.get(unicodedata.category(character)):
+            return f"it holds {refused}, U+{ord(character):04X}"
+        if character in "/\\":
+            return "it holds a slash or backslash"
+    if (size := len(name.encode())) > MAX_NAME_BYTES:
+        return f"it has {size} bytes of UTF-8, more than {MAX_NAME_BYTES}"
+    if not unicodedata.is_normalized("NFC", name):
+        return "it is not in Unicode's normal form NFC"
+    # `.` and `..` among them.
+    if any(end == "." or end.isspace() for end in (name[0], name[-1])):
+        return "it starts or ends with a dot or a space"
+    if twin_key(name) == MANIFEST:
+        return f"{MANIFEST} is written by the daemon"
+    return None

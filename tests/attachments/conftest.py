@@ -1,0 +1,44 @@
+"""A workspace to be hostile in, as root and as an ordinary user where the tests run as root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+AS_ROOT = os.geteuid() == 0
+ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+@pytest.fixture(params=["root", "ordinary user"] if AS_ROOT else ["ordinary user"])
+def workspace(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty folder of the user who runs the test. Not tmp_path: root's lies in a folder closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="attachments-"))
+    if AS_ROOT and request.param != "root":
+        os.chown(folder, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        (folder / "workspace").mkdir()
+        yield folder / "workspace"
+    finally:
+        if AS_ROOT:
+            os.seteuid(0)
+        for path, _, _ in os.walk(folder):
+            os.chmod(path, 0o700)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def outside(workspace: Path) -> Path:
+    """A folder beside the workspace that nothing may touch."""
+    folder = workspace.parent / "outside"
+    folder.mkdir(mode=0o755)
+    (folder / "precious").write_text("precious")
+    (folder / "sub").mkdir(mode=0o755)
+    (folder / "sub" / "precious").write_text("precious")
+    return folder

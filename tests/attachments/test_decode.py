@@ -1,0 +1,277 @@
+"""Every check before a byte is written: codes, places, limits on both sides, strict base64, and the order."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sessiond.attachments.decode import Attachment, Encoding, Prepared, PreparedFile, decoded_size, prepare
+from sessiond.config import AttachmentsConfig
+from sessiond.errors import Forbidden, InvalidParams, LimitExceeded, SessiondError
+
+DEFAULTS = AttachmentsConfig()
+CONTENT = "$.attachments[0].content"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """As it comes out of CBOR, when nobody made text of it."""
+
+    name: str
+    content: str | bytes
+    encoding: Encoding | None = None
+    mime_type: str | None = None
+
+
+def text(name: str = "a", content: str = "x", **more: Any) -> Attachment:
+    return Attachment(name=name, content=content, **more)
+
+
+def b64(content: str, name: str = "a") -> Attachment:
+    return Attachment(name=name, content=content, encoding="base64")
+
+
+def refusal(items: list[Attachment], config: AttachmentsConfig = DEFAULTS) -> tuple[type, str | None, dict[str, Any]]:
+    with pytest.raises(SessiondError) as caught:
+        prepare(items, config)
+    return type(caught.value), caught.value.code, caught.value.data
+
+
+def test_what_passes_comes_out_decoded_in_its_order() -> None:
+    items: list[Attachment | Binary] = [
+        text("a.txt", "héllo", mime_type="text/plain; charset=utf-8"),
+        text("b", "", encoding="utf8"),
+        b64("AAECAw==", "c"),
+        b64("", "d"),
+        Binary("e", b"\xff\x00"),
+        Binary("f", b"QQ==", "base64"),
+    ]
+    assert prepare(items, DEFAULTS) == Prepared(
+        (
+            PreparedFile("a.txt", "héllo".encode(), "text/plain; charset=utf-8"),
+            PreparedFile("b", b""),
+            PreparedFile("c", b"\0\x01\x02\x03"),
+            PreparedFile("d", b""),
+            PreparedFile("e", b"\xff\x00"),
+            PreparedFile("f", b"QQ=="),
+        )
+    )
+
+
+def test_no_attachments_pass_even_where_they_are_disabled() -> None:
+    assert prepare([], AttachmentsConfig(enabled=False)) == Prepared()
+
+
+def test_the_wire_form_refuses_what_it_does_not_know() -> None:
+    convert = msgspec.json.Decoder(list[Attachment]).decode
+    assert convert('[{"name":"a","content":"x","encoding":"base64","mimeType":"t/p"}]') == [
+        Attachment(name="a", content="x", encoding="base64", mime_type="t/p")
+    ]
+    for wrong in ('{"name":"a"}', '{"name":"a","content":1}', '{"name":"a","content":"","encoding":"hex"}',
+                  '{"name":"a","content":"","path":"/"}', '{"name":1,"content":""}'):  # fmt: skip
+        with pytest.raises(msgspec.ValidationError):
+            convert(f"[{wrong}]")
+
+
+def test_disabled_is_forbidden() -> None:
+    assert refusal([text()], AttachmentsConfig(enabled=False)) == (Forbidden, "attachments_disabled", {})
+
+
+@pytest.mark.parametrize("max_files", [0, 1, 50])
+def test_the_count_is_limited_on_both_sides(max_files: int) -> None:
+    config = AttachmentsConfig(max_files=max_files)
+    items = [text(f"f{i}") for i in range(max_files + 1)]
+    assert len(prepare(items[:-1], config).files) == max_files
+    assert refusal(items, config) == (
+        LimitExceeded,
+        "attachments_file_count_exceeded",
+        {
+            "field": "$.attachments",
+            "limit": "tools.sessions_spawn.attachments.maxFiles",
+            "value": max_files,
+            "actual": max_files + 1,
+        },
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1_048_576])
+@pytest.mark.parametrize("form", ["utf8", "base64", "bytes"])
+def test_the_size_of_a_file_is_limited_on_both_sides(size: int, form: str) -> None:
+    def item(data: bytes) -> Binary:
+        match form:
+            case "utf8":
+                return Binary("a", data.decode())
+            case "base64":
+                return Binary("a", base64.b64encode(data).decode(), "base64")
+            case _:
+                return Binary("a", data)
+
+    config = AttachmentsConfig(max_file_bytes=size)
+    assert prepare([item(b"x" * size)], config).total_bytes == size
+    with pytest.raises(LimitExceeded) as caught:
+        prepare([item(b"x" * (size + 1))], config)
+    assert (caught.value.code, caught.value.data) == (
+        "attachments_file_bytes_exceeded",
+        {
+            "field": CONTENT,
+            "limit": "tools.sessions_spawn.attachments.maxFileBytes",
+            "value": size,
+            "actual": size + 1,
+        },
+    )
+
+
+def test_a_size_counts_bytes_and_not_characters() -> None:
+    config = AttachmentsConfig(max_file_bytes=3)
+    assert prepare([text(content="é1")], config).total_bytes == 3
+    assert refusal([text(content="éé")], config)[1] == "attachments_file_bytes_exceeded"
+
+
+def test_the_total_is_limited_on_both_sides() -> None:
+    config = AttachmentsConfig(max_total_bytes=10)
+    assert prepare([text("a", "x" * 5), b64("AAAAAAA=", "b")], config).total_bytes == 10
+    assert refusal([text("a", "x" * 5), b64("AAAAAAAA", "b")], config) == (
+        LimitExceeded,
+        "attachments_total_bytes_exceeded",
+        {
+            "field": "$.attachments",
+            "limit": "tools.sessions_spawn.attachments.maxTotalBytes",
+            "value": 10,
+            "actual": 11,
+        },
+    )
+
+
+def test_the_default_limits_are_the_documented_ones() -> None:
+    five = [b64("A" * 1_398_100 + "AA==", f"f{i}") for i in range(5)]
+    assert prepare(five, DEFAULTS).total_bytes == 5_242_880
+    assert refusal([*five, text("one")])[1] == "attachments_total_bytes_exceeded"
+
+
+REFUSED_BASE64 = {
+    "A": "its length is no multiple of four: padding is missing",
+    "AA": "its length is no multiple of four: padding is missing",
+    "AAA": "its length is no multiple of four: padding is missing",
+    "AAAAA": "its length is no multiple of four: padding is missing",
+    "AA=": "its length is no multiple of four: padding is missing",
+    "=": "its length is no multiple of four: padding is missing",
+    "==": "its length is no multiple of four: padding is missing",
+    "AAAA==": "its length is no multiple of four: padding is missing",
+    "AB==": "the bits after its last byte are not zero",
+    "AAAAAP==": "the bits after its last byte are not zero",
+    "AAB=": "the bits after its last byte are not zero",
+    "AAD=": "the bits after its last byte are not zero",
+    "====": "it holds a character outside the standard alphabet",
+    "A===": "it holds a character outside the standard alphabet",
+    "=AAA": "it holds a character outside the standard alphabet",
+    "AA=A": "it holds a character outside the standard alphabet",
+    "AA==AAAA": "it holds a character outside the standard alphabet",
+    "AAA=AAAA": "it holds a character outside the standard alphabet",
+    "AAAA\n": "it holds a character outside the standard alphabet",
+    "AAA\n": "it holds a character outside the standard alphabet",
+    " AAA": "it holds a character outside the standard alphabet",
+    "AA A": "it holds a character outside the standard alphabet",
+    "AA\t=": "it holds a character outside the standard alphabet",
+    "-_-_": "it holds a character outside the standard alphabet",
+    "AAA-": "it holds a character outside the standard alphabet",
+    "AAA\0": "it holds a character outside the standard alphabet",
+    "AAAé": "it holds a character outside the standard alphabet",
+    "AAA\uff21": "it holds a character outside the standard alphabet",
+    "\ud800AAA": "it holds a character outside the standard alphabet",
+    "data:;base64,AAAA": "it holds a character outside the standard alphabet",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED_BASE64)
+def test_what_is_no_strict_base64_is_refused_with_the_reason(content: str) -> None:
+    assert refusal([b64(content)]) == (
+        InvalidParams,
+        "attachments_invalid_base64",
+        {"field": CONTENT, "reason": REFUSED_BASE64[content]},
+    )
+
+
+@given(st.binary(max_size=400))
+def test_base64_comes_back_as_the_bytes_it_was(data: bytes) -> None:
+    content = base64.b64encode(data).decode()
+    assert decoded_size(content, CONTENT) == len(data)
+    assert prepare([b64(content)], DEFAULTS).files[0].data == data
+
+
+@given(st.text(st.sampled_from("AZaz09+/=-_ \n\u0660Qw"), max_size=12))
+@example("AA==")
+@example("AAE=")
+def test_only_the_one_encoding_of_some_bytes_is_accepted(content: str) -> None:
+    try:
+        size = decoded_size(content, CONTENT)
+    except InvalidParams:
+        with pytest.raises((binascii.Error, ValueError, AssertionError)):
+            assert base64.b64encode(binascii.a2b_base64(content, strict_mode=True)).decode() == content
+    else:
+        data = prepare([b64(content)], DEFAULTS).files[0].data
+        assert (len(data), base64.b64encode(data).decode()) == (size, content)
+
+
+def test_a_length_is_refused_before_anything_is_decoded() -> None:
+    large = "A" * 4_194_304
+    items = [b64(large, f"f{i}") for i in range(20)]  # 60 MiB when decoded
+    tracemalloc.start()
+    try:
+        assert refusal(items)[1] == "attachments_file_bytes_exceeded"
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_text_with_a_lone_surrogate_is_refused() -> None:
+    assert refusal([text(content="a\ud800")]) == (InvalidParams, "attachments_invalid_content", {"field": CONTENT})
+
+
+@pytest.mark.parametrize("mime_type", ["text/plain", "x", "x" * 255, "text/plain; charset=utf-8"])
+def test_a_printable_mime_type_is_kept(mime_type: str) -> None:
+    assert prepare([text(mime_type=mime_type)], DEFAULTS).files[0].mime_type == mime_type
+
+
+@pytest.mark.parametrize("mime_type", ["", "x" * 256, "text/plain\r\nX: y", "tëxt/plain", "\0", "\ud800"])
+def test_any_other_mime_type_is_refused(mime_type: str) -> None:
+    assert refusal([text(mime_type=mime_type)]) == (
+        InvalidParams,
+        "attachments_invalid_mime_type",
+        {"field": "$.attachments[0].mimeType"},
+    )
+
+
+def test_the_field_counts_from_zero() -> None:
+    assert refusal([text("a"), text("b"), text("c/")])[2]["field"] == "$.attachments[2].name"
+    assert refusal([text("a"), b64("!", "b")])[2]["field"] == "$.attachments[1].content"
+
+
+def test_refusals_come_in_the_documented_order() -> None:
+    """Each step drops the first thing that is wrong; the next refusal is the next of shapes.md's list."""
+    config = AttachmentsConfig(enabled=False, max_files=2, max_file_bytes=3, max_total_bytes=5)
+    steps = [
+        [text("/"), text("b"), text("B"), b64("!", "d"), text("e", "xxxx")],
+        [text("b"), text("B"), b64("!", "d"), text("e", "xxxx")],
+        [text("b"), b64("!", "d"), text("e", "xxxx")],
+        [text("b"), b64("AAAA", "d"), text("e", "xxxx")],
+        [b64("AAAA", "d"), text("e", "xxxx")],
+        [b64("AAAA", "d"), text("e", "xxx")],
+        [text("e", "xxx")],
+    ]
+    assert [refusal(items, config)[1] for items in steps] == [
+        "attachments_invalid_name",
+        "attachments_duplicate_name",
+        "attachments_invalid_base64",
+        "attachments_file_count_exceeded",
+        "attachments_file_bytes_exceeded",
+        "attachments_total_bytes_exceeded",
+        "attachments_disabled",
+    ]
