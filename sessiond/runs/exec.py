@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +30,7 @@ from sessiond.runs.output import (
     TranscriptLines,
 )
 from sessiond.runs.presets import PRESETS
+from sessiond.runs.presets.preset import resumed
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
 from sessiond.runs.tally import Tally
 
@@ -69,8 +71,23 @@ class ExecRuntime:
         self._pipe_grace_s = pipe_grace_s
 
     async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:
-        """One turn as one process; what it says goes to `sink` as it comes."""
-        output, tally = self._output(), Tally()
+        """One turn as one process; what it says goes to `sink` as it comes.
+
+        A program that has lost the conversation it was to go on with is started once more, without it.
+        """
+        if spec.sandboxed and not self._keeps_home(spec):
+            spec = msgspec.structs.replace(spec, native_session_id=None)
+        tally = Tally()
+        outcome = await self._attempt(spec, sink, tally)
+        lost = self._preset is not None and resumed(spec) and self._preset.gone.search(outcome.error or "")
+        if not lost or tally.messages:
+            return outcome
+        outcome = await self._attempt(msgspec.structs.replace(spec, native_session_id=None), sink, Tally())
+        note = "the agent did not know its earlier conversation any more and began a new one"
+        return msgspec.structs.replace(outcome, notes=(note, *outcome.notes))
+
+    async def _attempt(self, spec: RunSpec, sink: RunSink, tally: Tally) -> Outcome:
+        output = self._output(spec)
 
         async def read(data: bytes) -> None:
             await _apply(output.feed(data), sink, tally)
@@ -90,9 +107,14 @@ class ExecRuntime:
         tally.end()
         return _outcome(ended, output, tally)
 
-    def _output(self) -> Output:
+    def _keeps_home(self, spec: RunSpec) -> bool:
+        """Whether a sandboxed program finds what it wrote to its home last time: only if that is in the workspace."""
+        home = _fill(self._runtime.env.get("HOME", str(sandbox.HOME)), spec)
+        return Path(home).is_relative_to(spec.workspace)
+
+    def _output(self, spec: RunSpec) -> Output:
         if self._preset is not None:
-            return LinesOutput(self._preset.parser(), self._max_record_bytes)
+            return LinesOutput(self._preset.parser(spec), self._max_record_bytes)
         if self._runtime.output == "jsonl":
             return LinesOutput(TranscriptLines(), self._max_record_bytes)
         return TextOutput(self._max_record_bytes)
@@ -103,10 +125,7 @@ class ExecRuntime:
         env = _environment(self._environ, own, spec)
         stdin = _json_input(spec) if self._runtime.input == "json" else _text_input(spec)
         if self._preset is not None:
-            # Without its home from last time the program does not know the conversation that it is to go on with.
-            resumable = not spec.sandboxed or sandbox.keeps_home(spec, env)
-            argv = self._preset.command(spec, argv, resume=spec.native_session_id if resumable else None)
-            env = {**self._preset.env, **env}
+            argv = self._preset.command(spec, argv)
         fds: tuple[int, ...] = ()
         if spec.sandboxed:
             missing = await self._bubblewrap.unavailable()

@@ -19,6 +19,7 @@ from sessiond.runs.runtime import ToolPhase
 ENVELOPE_BYTES = 1024
 # Enough of a line that is no JSON to see what it was.
 _SAMPLE_BYTES = 200
+_SPARE_DEPTH = 100
 _PHASES = ("start", "update", "end")
 # What has a place of its own, and the parameters of RunSink.tool, which what follows must not be taken for.
 _TOOL_KEYS = frozenset(("type", "phase", "toolCallId", "name", "tool_call_id", "self"))
@@ -187,11 +188,21 @@ class LinesOutput:
 
 
 def decode_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in `line`, None where there is none."""
+    """The JSON object in `line`, None where there is none, or one so deep that it could not be written again.
+
+    A message is written some levels below the one at which it came, and read back deeper still: what can only just be
+    decoded here could not be encoded there. So a line of many brackets is decoded from below a hundred more.
+    """
+    depth = _SPARE_DEPTH if line.count(b"[") + line.count(b"{") > _SPARE_DEPTH else 0
     try:
-        item = msgspec.json.decode(line)
+        item = msgspec.json.decode(b"[" * depth + line + b"]" * depth)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    for _ in range(depth):
+        if len(item) != 1:
+            # The line closed a bracket that was not its own.
+            return None
+        item = item[0]
     return item if isinstance(item, dict) else None
 
 

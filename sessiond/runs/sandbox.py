@@ -258,8 +258,3 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The daemon's environment with the folders of the sandbox in it."""
     kept = {name: value for name, value in environ.items() if not name.startswith("XDG_")}
     return {**kept, "HOME": str(HOME), "TMPDIR": "/tmp", "SHELL": "/bin/sh"}  # noqa: S108
-
-
-def keeps_home(spec: RunSpec, env: Mapping[str, str]) -> bool:
-    """Whether what the program writes to its home is there in the next run: only below the workspace."""
-    return Path(env.get("HOME", "/")).is_relative_to(spec.workspace)

@@ -61,13 +61,17 @@ class Tally:
 
 
 def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, Any]:
-    """The sum of two usages of pi's shape. Members that are no numbers are left out."""
-    total = dict(sum_ or {})
-    for key, value in usage.items():
-        if isinstance(value, dict):
-            inner = total.get(key)
-            total[key] = add_usage(inner if isinstance(inner, dict) else None, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            before = total.get(key, 0)
-            total[key] = (before if isinstance(before, int | float) else 0) + value
+    """The sum of two usages of pi's shape. Members that are no sensible numbers are left out."""
+    total = _added(sum_ or {}, usage)
+    if isinstance(usage.get("cost"), dict):
+        total["cost"] = _added(total.get("cost", {}), usage["cost"])
+    return total
+
+
+def _added(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    total = dict(left)
+    for key, value in right.items():
+        # Beyond 2**53 it is no count, and the sum could not be written as JSON.
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53:
+            total[key] = total.get(key, 0) + value
     return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -11,29 +11,37 @@ from sessiond.runs.output import LineParser
 from sessiond.runs.runtime import RunSpec
 
 # It comes from the program's output and goes into its argv: nothing that an option could be mistaken for.
-_NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """One agent program. All of them read the message on stdin.
 
-    `arguments(spec, resume, extra)` is what follows the program's name; `resume` is the program's own session id, where
-    there is a conversation to go on with, `extra` what the user adds. `env` is set where the user's `env` does not.
+    `arguments(spec, resume, extra)` is what follows the program's name: `resume` is the program's own session id where
+    there is a conversation to go on with, `extra` what the user adds. `gone` matches the error of a program that does
+    not know that conversation any more.
     """
 
     name: str
     program: str
     arguments: Callable[[RunSpec, str | None, Sequence[str]], list[str]]
-    parser: Callable[[], LineParser]
-    env: Mapping[str, str] = {}
+    parser: Callable[[RunSpec], LineParser]
+    gone: re.Pattern[str]
 
-    def command(self, spec: RunSpec, configured: Sequence[str], resume: str | None) -> list[str]:
-        """The whole command line. The first word of a configured `command` stands for the program (its full path),
-        the others are added to the preset's own arguments."""
+    def command(self, spec: RunSpec, configured: Sequence[str]) -> list[str]:
+        """The whole command line.
+
+        The first word of a configured `command` stands for the program (its full path); the others are added to the
+        preset's own arguments.
+        """
         program, *extra = configured or (self.program,)
-        if resume is not None and not native_id(resume):
-            resume = None
-        return [program, *self.arguments(spec, resume, extra)]
+        return [program, *self.arguments(spec, resumed(spec), extra)]
+
+
+def resumed(spec: RunSpec) -> str | None:
+    """The program's own session id that the turn goes on with. What follows it after a space is the parser's."""
+    known = (spec.native_session_id or "").partition(" ")[0]
+    return known if native_id(known) else None
 
 
 def native_id(value: object) -> bool:
