@@ -102,7 +102,6 @@ async def built(
             started_ms=clock.wall_ms(),
             last_save=lambda: saver.last_save_ms,
         )
-        tokens.on_dead = services.end_streams
         dispatcher = Dispatcher(METHODS, services, limits=limits_of(config), on_fault=_log_fault, now_ms=clock.wall_ms)
         services.discover = lambda: openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)
         async with open_watcher(config.store.watcher) as watcher, trio.open_nursery() as background:

@@ -20,7 +20,7 @@ class PeerSink:
     """A connection as the sink of its subscription."""
 
     def __init__(self, peer: Peer, services: Services) -> None:
-        self._peer, self._encoder = peer, services.encoder
+        self._peer, self._services = peer, services
 
     @property
     def codec(self) -> str:
@@ -30,6 +30,10 @@ class PeerSink:
     def agent_id(self) -> str | None:
         return self._peer.caller.agent_id
 
+    @property
+    def masks(self) -> bool:
+        return self._services.masks(self._peer.caller)
+
     def encode_notification(self, method: str, params: Any) -> bytes:
         return self._peer.encode_notification(method, params)
 
@@ -37,7 +41,7 @@ class PeerSink:
         return self._peer.queued_bytes < _READY_BYTES
 
     def write(self, event: Event) -> None:
-        self._peer.send_nowait(self._encoder.frame(event, self))
+        self._peer.send_nowait(self._services.encoder.frame(event, self))
 
     async def room(self) -> None:
         await self._peer.drained(_READY_BYTES)

@@ -48,7 +48,7 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
             supported=list(PROTOCOLS),
         )
     if params.token is not None:
-        services.welcome(peer, params.token)
+        peer.caller = services.tokens.caller(params.token)
     elif peer.caller.kind == "nobody":
         raise Unauthenticated("This socket needs a token; `sessiond token mint` makes one.")
     caller, limits = peer.caller, services.config.limits

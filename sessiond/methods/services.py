@@ -18,7 +18,7 @@ from sessiond.methods.wire import Encoder
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import KeyRules, is_subagent
 from sessiond.policy import visibility
-from sessiond.policy.redact import mask_message
+from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
@@ -54,15 +54,13 @@ class Services:
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], dict[str, Any]] = dict
-    # Connections that came with a token, to be ended when it dies.
-    guests: set[Peer] = field(default_factory=set)
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
-        self.encoder = Encoder(self.store)
+        self.encoder = Encoder(self.store, self.patterns)
 
     def run_scopes(self, key: str) -> frozenset[str]:
         """What a run in this session may do: a sub-agent only what the configuration opens, others all but `admin`."""
@@ -70,17 +68,9 @@ class Services:
             return child_scopes(self.config.tools.subagents.tools.allow)
         return frozenset(scope for scope in SCOPES if scope != "admin")
 
-    def welcome(self, peer: Peer, token: str) -> None:
-        """The connection is its token's from now on, and ends with it. Unauthenticated where that is no good."""
-        peer.caller = self.tokens.caller(token)
-        if peer not in self.guests:
-            self.guests.add(peer)
-            peer.on_close(lambda: self.guests.discard(peer))
-
-    def end_streams(self, is_dead: Callable[[Caller], bool]) -> None:
-        """End the connections of tokens that have just died."""
-        for peer in [peer for peer in self.guests if is_dead(peer.caller)]:
-            peer.close()
+    def patterns(self) -> Patterns:
+        """The owner's own patterns of secrets."""
+        return compile_patterns(self.config.tools.sessions.redact_patterns)
 
     @property
     def rules(self) -> KeyRules:
@@ -90,21 +80,23 @@ class Services:
         """What the caller may reach. Everything that names a session asks here."""
         return visibility.sight(caller, visibility.rules_from(self.config), action)
 
+    def masks(self, caller: Caller) -> bool:
+        """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
+        return caller.kind != "owner" and self.config.tools.sessions.redact
+
     def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
         """The messages as this caller may read them, and whether anything was masked. Source: security.md."""
-        tools = self.config.tools.sessions
-        if caller.kind == "owner" or not tools.redact:
+        if not self.masks(caller):
             return messages, False
-        patterns = compile_patterns(tools.redact_patterns)
+        patterns = self.patterns()
         pairs = [mask_message(bytes(message), patterns) for message in messages]
         return [msgspec.Raw(message) for message, _ in pairs], any(changed for _, changed in pairs)
 
     def masked_text(self, caller: Caller, text: str | None) -> str | None:
         """One text as this caller may read it."""
-        tools = self.config.tools.sessions
-        if text is None or caller.kind == "owner" or not tools.redact:
+        if text is None or not self.masks(caller):
             return text
-        return mask_secrets(text, compile_patterns(tools.redact_patterns))[0]
+        return mask_secrets(text, self.patterns())[0]
 
     def workspace(self, agent_id: str) -> Path:
         """Where an agent works; `<store>/agents/<id>/workspace` where the configuration names no folder."""

@@ -5,12 +5,14 @@ An event is encoded once for all connections that get the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.row import row_of
+from sessiond.policy.redact import Patterns, mask_message
 from sessiond.store.store import SessionStore
 
 
@@ -28,16 +30,18 @@ class Wire(Protocol):
     def codec(self) -> str: ...
     @property
     def agent_id(self) -> str | None: ...
+    @property
+    def masks(self) -> bool: ...
     def encode_notification(self, method: str, params: Any) -> bytes: ...
 
 
 class Encoder:
     """The newest event's frames, by codec and by the agent whose rows show `main`."""
 
-    def __init__(self, store: SessionStore) -> None:
-        self._store = store
+    def __init__(self, store: SessionStore, patterns: Callable[[], Patterns]) -> None:
+        self._store, self._patterns = store, patterns
         self._event: Event | None = None
-        self._frames: dict[tuple[str, str | None], bytes] = {}
+        self._frames: dict[tuple[str, str | None, bool], bytes] = {}
 
     def frame(self, event: Event, wire: Wire) -> bytes:
         """The event as this connection gets it."""
@@ -45,18 +49,22 @@ class Encoder:
             self._event = event
             self._frames.clear()
         agent = wire.agent_id if isinstance(event, ChangedEvent) else None
-        frame = self._frames.get((wire.codec, agent))
+        which = (wire.codec, agent, wire.masks)
+        frame = self._frames.get(which)
         if frame is None:
-            frame = wire.encode_notification(*described(self._store, event, agent))
-            self._frames[wire.codec, agent] = frame
+            masks = self._patterns() if wire.masks else None
+            frame = wire.encode_notification(*described(self._store, event, agent, masks))
+            self._frames[which] = frame
         return frame
 
 
-def described(store: SessionStore, event: Event, agent: str | None) -> tuple[str, dict[str, Any]]:
-    """The notification's method and params. Source: protocol.md, "Events"."""
+def described(
+    store: SessionStore, event: Event, agent: str | None, masks: Patterns | None
+) -> tuple[str, dict[str, Any]]:
+    """The notification's method and params, secrets masked with `masks`. Source: protocol.md, "Events"."""
     match event:
         case MessageEvent():
-            return "session.message", message_params(event)
+            return "session.message", message_params(event, masks)
         case ChangedEvent():
             params: dict[str, Any] = {"sessionKey": event.key, "phase": event.phase}
             if event.reason is not None:
@@ -65,26 +73,34 @@ def described(store: SessionStore, event: Event, agent: str | None) -> tuple[str
                 params["row"] = _row(store, event, agent)
             return "sessions.changed", params
         case LiveEvent():
-            return event.method, {"sessionKey": event.key, **event.fields}
+            fields = event.fields if masks is None else _masked(event.fields, masks)
+            return event.method, {"sessionKey": event.key, **fields}
         case ResyncEvent():
             return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
 
 
-def message_params(event: MessageEvent) -> dict[str, Any]:
+def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any]:
     """The params of `session.message`, which SSE sends too."""
+    message = event.message if masks is None else mask_message(event.message, masks)[0]
     params: dict[str, Any] = {
         "sessionKey": event.key,
         "sessionId": event.session_id,
         "messageId": event.message_id,
         "seq": event.seq,
         "cursor": event.cursor,
-        "message": msgspec.Raw(event.message),
+        "message": msgspec.Raw(message),
     }
     if b'"usage"' in event.message:
         usage = _decode_usage(event.message).usage
         if bytes(usage):
             params["usage"] = usage
     return params
+
+
+def _masked(fields: dict[str, Any], masks: Patterns) -> dict[str, Any]:
+    raw, changed = mask_message(msgspec.json.encode(fields), masks)
+    masked: dict[str, Any] = msgspec.json.decode(raw) if changed else fields
+    return masked
 
 
 def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from sessiond.runs.runtime import Outcome, RunSpec, Runtime
 from sessiond.runs.sink import TranscriptSink
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
+from sessiond.tasks import lasting_nursery
 
 log = structlog.get_logger("sessiond.runs")
 
@@ -82,20 +83,17 @@ class RunSupervisor:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; runs still going then are ended as interrupted, queued ones wait for the next start."""
-        async with trio.open_nursery() as keeper:
-            keeper.cancel_scope.shield = True
-            async with trio.open_nursery() as nursery:
-                nursery.cancel_scope.shield = True
-                self._nursery = nursery
-                task_status.started()
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    self._stopping = True
-                    for run in list(self.registry.live.values()):
-                        if run.scope is not None:
-                            run.stop_as = run.stop_as or INTERRUPTED
-                            run.scope.cancel()
+        async with lasting_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._stopping = True
+                for run in list(self.registry.live.values()):
+                    if run.scope is not None:
+                        run.stop_as = run.stop_as or INTERRUPTED
+                        run.scope.cancel()
 
     def live_runs(self) -> int:
         """How many runs are going on."""

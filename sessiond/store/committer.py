@@ -1,13 +1,15 @@
 """Group commit: many appends, few fdatasyncs.
 
 Appends to one transcript are written in the order they were asked for. What waits while a sync is under way goes to the
-next one together. Knows files and bytes; knows nothing of what the lines say.
+next one together. Knows files and bytes; knows nothing of what the lines say, except that each names the one before it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -17,27 +19,51 @@ from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Session
 
 RunSync = Callable[..., Awaitable[Any]]
+# Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
+Compose = Callable[[str | None], list[bytes]]
 # Journalling file systems merge the syncs of several files that run at once; more than this gains nothing.
 LANES = 4
 
 
 class _Waiting:
-    __slots__ = ("data", "done", "error", "offset")
+    """One append: what to write, and then where it stands or why it does not."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    __slots__ = ("compose", "done", "error", "last_id", "lines", "offset", "size")
+
+    def __init__(self, compose: Compose, last_id: str) -> None:
+        self.compose = compose
+        self.last_id = last_id
         self.done = trio.Event()
+        self.lines: list[bytes] = []
         self.offset = 0
+        self.size = 0
         self.error: OSError | None = None
 
+    def places(self) -> list[tuple[int, int]]:
+        made: list[tuple[int, int]] = []
+        offset = self.offset
+        for line in self.lines:
+            made.append((offset, offset + len(line)))
+            offset += len(line)
+        return made
 
-_Batch = list[tuple[Session, list[_Waiting]]]
+
+class _Job:
+    """The appends to one transcript that share a sync, behind the record `parent`."""
+
+    __slots__ = ("parent", "session", "waiters")
+
+    def __init__(self, session: Session, waiters: list[_Waiting]) -> None:
+        self.session = session
+        self.waiters = waiters
+        self.parent = session.last_id
 
 
 class Committer:
     """`append` returns when the bytes are on disk. `run` does the work and belongs to the background nursery.
 
-    `on_committed(session)` is called on the loop after every commit, before the callers go on.
+    `on_committed(session)` is called on the loop after every commit, before the callers go on. `syncs` counts the
+    commits: with fdatasync it is how many of them there were.
     """
 
     def __init__(self, *, sync: bool, run_sync: RunSync, on_committed: Callable[[Session], None]) -> None:
@@ -47,27 +73,41 @@ class Committer:
         self._pending: dict[Session, list[_Waiting]] = {}
         self._busy: set[Session] = set()
         self._work = trio.Event()
+        self._freed = trio.Event()
         self._free_lanes = LANES
         self._closed = False
         self.syncs = 0
 
-    async def append(self, session: Session, data: bytes) -> int:
-        """The offset where `data` (whole lines) now stands. StorageError where it could not be written and synced.
+    async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
+        """Where each of the composed lines now begins and ends. `last_id` is the id of the last one.
 
-        Once asked for, an append is not undone by cancelling the wait for it.
+        StorageError where they could not be written and synced: then none of them is a record. Once asked for, an
+        append is not undone by cancelling the wait for it.
         """
         if self._closed:
             raise Stopping(
                 "sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000
             )
-        waiting = _Waiting(data)
+        waiting = _Waiting(compose, last_id)
         self._pending.setdefault(session, []).append(waiting)
         session.in_flight += 1
         self._work.set()
         await waiting.done.wait()
         if waiting.error is not None:
             raise storage_error(waiting.error, session.key)
-        return waiting.offset
+        return waiting.places()
+
+    @asynccontextmanager
+    async def hold(self, session: Session) -> AsyncIterator[None]:
+        """Keep the session's transcript to oneself: appends asked for meanwhile are written afterwards."""
+        while session in self._busy:
+            await self._freed.wait()
+        self._busy.add(session)
+        try:
+            yield
+        finally:
+            self._release([session])
+            self._work.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit until cancelled. What was asked for before the cancellation is still written."""
@@ -89,60 +129,94 @@ class Committer:
             return
         used = min(self._free_lanes, len(ready))
         for lane in range(used):
-            batch = [(session, self._pending.pop(session)) for session in ready[lane::used]]
-            self._busy.update(session for session, _ in batch)
+            jobs = [_Job(session, self._pending.pop(session)) for session in ready[lane::used]]
+            self._busy.update(job.session for job in jobs)
             self._free_lanes -= 1
-            lanes.start_soon(self._lane, lanes, batch)
+            lanes.start_soon(self._lane, lanes, jobs)
 
-    async def _lane(self, lanes: trio.Nursery, batch: _Batch) -> None:
+    async def _lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
         try:
-            await self._run_sync(_commit, batch, self._sync)
+            await self._run_sync(_commit, jobs, self._sync)
+        except BaseException:
+            # No thread to be had, or a mistake in here. Nobody may take that for an acknowledgement.
+            for job in jobs:
+                _fail(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
+            raise
         finally:
             self._free_lanes += 1
-            for session, waiters in batch:
-                self.syncs += 1
-                self._busy.discard(session)
-                session.in_flight -= len(waiters)
-                self._on_committed(session)
-                for waiting in waiters:
-                    waiting.done.set()
+            self._release([job.session for job in jobs])
+            for job in jobs:
+                self._finish(job)
             self._start_lanes(lanes)
 
+    def _finish(self, job: _Job) -> None:
+        session = job.session
+        self.syncs += 1
+        session.in_flight -= len(job.waiters)
+        for waiting in job.waiters:
+            if waiting.error is None:
+                session.written_id, session.written_end = waiting.last_id, waiting.offset + waiting.size
+        self._on_committed(session)
+        for waiting in job.waiters:
+            waiting.done.set()
 
-def _commit(batch: _Batch, sync: bool) -> None:
-    for session, waiters in batch:
+    def _release(self, sessions: list[Session]) -> None:
+        self._busy.difference_update(sessions)
+        self._freed.set()
+        self._freed = trio.Event()
+
+
+def _commit(jobs: list[_Job], sync: bool) -> None:
+    for job in jobs:
         try:
-            _commit_one(session, waiters, sync)
+            _commit_one(job, sync)
         except OSError as error:
-            for waiting in waiters:
-                waiting.error = waiting.error or error
+            _fail(job.waiters, error)
 
 
-def _commit_one(session: Session, waiters: list[_Waiting], sync: bool) -> None:
+def _fail(waiters: list[_Waiting], error: OSError) -> None:
+    for waiting in waiters:
+        waiting.error = waiting.error or error
+
+
+def _commit_one(job: _Job, sync: bool) -> None:
+    session, waiters = job.session, job.waiters
     fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
     try:
         try:
-            _write(fd, waiters)
+            _write(fd, waiters, job.parent)
         except OSError:
             if len(waiters) == 1:
                 raise
             # One of them may be too large for the room that is left; the others need not suffer for it.
-            for waiting in waiters:
-                try:
-                    _write(fd, [waiting])
-                except OSError as error:
-                    waiting.error = error
+            _write_apart(fd, waiters, job.parent)
         if sync:
             _sync(fd, waiters)
     finally:
         os.close(fd)
 
 
-def _write(fd: int, waiters: list[_Waiting]) -> None:
-    offset = transcript.append(fd, b"".join(waiting.data for waiting in waiters))
+def _write(fd: int, waiters: list[_Waiting], parent: str | None) -> None:
+    data: list[bytes] = []
+    for waiting in waiters:
+        waiting.lines = waiting.compose(parent)
+        waiting.size = sum(map(len, waiting.lines))
+        data += waiting.lines
+        parent = waiting.last_id
+    offset = transcript.append(fd, b"".join(data))
     for waiting in waiters:
         waiting.offset = offset
-        offset += len(waiting.data)
+        offset += waiting.size
+
+
+def _write_apart(fd: int, waiters: list[_Waiting], parent: str | None) -> None:
+    for waiting in waiters:
+        try:
+            _write(fd, [waiting], parent)
+        except OSError as error:
+            waiting.error = error
+        else:
+            parent = waiting.last_id
 
 
 def _sync(fd: int, waiters: list[_Waiting]) -> None:
@@ -152,9 +226,9 @@ def _sync(fd: int, waiters: list[_Waiting]) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
+        _fail(written, error)
         for waiting in written:
-            waiting.error = error
-            transcript.blank_out(fd, waiting.offset, len(waiting.data))
+            transcript.blank_out(fd, waiting.offset, waiting.size)
         raise
 
 
@@ -162,7 +236,8 @@ def storage_error(error: OSError, key: str) -> StorageError:
     """What a caller is told when the disk refuses."""
     reason = os.strerror(error.errno) if error.errno else "input/output error"
     return StorageError(
-        f"could not write to the transcript of {key}: {reason}; nothing was stored. Make room or check the disk, then send again",
+        f"could not write to the transcript of {key}: {reason}; nothing was stored."
+        " Make room or check the disk, then send again",
         sessionKey=key,
         reason=reason,
     )

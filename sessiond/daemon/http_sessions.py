@@ -1,0 +1,170 @@
+"""The HTTP routes that need sessions: history (as JSON or as Server-Sent Events), kill, metrics.
+
+They ask the method table, so scopes, visibility and errors are those of every other transport. Knows services and
+exchanges; no sockets. Source: protocol.md, "HTTP".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+
+from sessiond.daemon import metrics
+from sessiond.errors import Forbidden, InvalidParams
+from sessiond.events import replay
+from sessiond.events.bus import Place, Subscription
+from sessiond.methods import sessions_history, sessions_kill
+from sessiond.methods.services import Context, Services
+from sessiond.methods.sessions_history import SessionsHistoryParams
+from sessiond.methods.wire import described
+from sessiond.model.caller import Caller
+from sessiond.model.event import Event, MessageEvent, ResyncEvent
+from sessiond.rpc.peer import Peer
+from sessiond.sessions.resolve import reaches
+from sessiond.store.catalog import Session
+from sessiond.transports.exchange import Answer, Events, Request, Response, json_response
+from sessiond.transports.routes import Router
+from sessiond.transports.sse import EventStream
+
+
+def add_session_routes(router: Router, services: Services) -> None:
+    """`GET /sessions/{key}/history`, `POST /sessions/{key}/kill`, `GET /metrics`."""
+    router.add("GET", "/sessions/{key}/history", partial(_history, services))
+    router.add("POST", "/sessions/{key}/kill", partial(_kill, services))
+    router.add("GET", "/metrics", partial(_metrics, services))
+
+
+def _context(services: Services, caller: Caller) -> Context:
+    # The handlers called here look at nobody's connection.
+    return Context(caller=caller, peer=_NO_PEER, services=services)
+
+
+_NO_PEER: Any = object.__new__(Peer)
+
+
+def _need(caller: Caller, scope: str) -> None:
+    if not caller.has(scope):
+        raise Forbidden(f"this needs the scope `{scope}`")
+
+
+async def _history(services: Services, request: Request) -> Answer:
+    _need(request.caller, "read")
+    query = request.query
+    params = SessionsHistoryParams(
+        session_key=request.params["key"],
+        limit=_number(query, "limit"),
+        include_tools=query.get("includeTools", "0") in ("1", "true"),
+        cursor=query.get("cursor"),
+    )
+    streams = "text/event-stream" in request.headers.get("accept", "")
+    if not streams and query.get("follow", "0") not in ("1", "true"):
+        return json_response(await sessions_history.handle(_context(services, request.caller), params))
+    session = services.find(request.caller, request.params["key"])
+    resume = request.headers.get("last-event-id")
+    place = services.store.position(session, resume, "Last-Event-ID") if resume else None
+    if place is not None:
+        return Events(partial(_follow, services, session, Place(session.session_id, place.offset, place.seq), None))
+    page = await sessions_history.handle(_context(services, request.caller), params)
+    at = services.store.position(session, page.cursor)
+    start = Place(session.session_id, at.offset, at.seq)
+    return Events(partial(_follow, services, session, start, (msgspec.json.encode(page), page.cursor)))
+
+
+def _number(query: Any, name: str) -> float | None:
+    text = query.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        return float(int(text))
+    except ValueError:
+        raise InvalidParams(f"`{name}` is a whole number, not {text[:40]!r}", field=name) from None
+
+
+class _SseSink:
+    """An event stream as the sink of a subscription. Holds one event at a time; the subscription queues the rest."""
+
+    def __init__(self, services: Services, stream: EventStream) -> None:
+        self._services, self._stream = services, stream
+        self._held: Event | None = None
+        self._filled, self._emptied = trio.Event(), trio.Event()
+        self._emptied.set()
+
+    def ready(self) -> bool:
+        return self._held is None
+
+    def write(self, event: Event) -> None:
+        self._held = event
+        self._emptied = trio.Event()
+        self._filled.set()
+
+    async def room(self) -> None:
+        await self._emptied.wait()
+
+    async def run(self) -> None:
+        """Write what is held, as it comes."""
+        while True:
+            await self._filled.wait()
+            self._filled = trio.Event()
+            event = self._held
+            assert event is not None
+            await self._send(event)
+            self._held = None
+            self._emptied.set()
+
+    async def _send(self, event: Event) -> None:
+        agent = self._stream.caller.agent_id
+        masks = self._services.patterns() if self._services.masks(self._stream.caller) else None
+        _, params = described(self._services.store, event, agent, masks)
+        data = msgspec.json.encode(params)
+        match event:
+            case MessageEvent(cursor=cursor):
+                await self._stream.event(data, name="message", cursor=cursor)
+            case ResyncEvent(cursor=cursor):
+                await self._stream.event(data, name="resync", cursor=cursor)
+            case _:
+                # Live events have no place in the file, and so no id to resume from.
+                await self._stream.event(data, name=_live_name(event))
+
+
+def _live_name(event: Event) -> str:
+    return {"session.delta": "delta", "session.tool": "tool"}.get(getattr(event, "method", ""), "changed")
+
+
+async def _follow(
+    services: Services, session: Session, start: Place, page: tuple[bytes, str] | None, stream: EventStream
+) -> None:
+    """The history, then each message as it comes; for the key, so that a reset of the session does not end it."""
+    sink = _SseSink(services, stream)
+    caller = stream.caller
+
+    def may_see(key: str) -> bool:
+        return not services.tokens.is_dead(caller) and reaches(services.store.catalog, services.sight(caller), key)
+
+    following = Subscription(sink, may_see=may_see, limit=services.config.limits.max_queued_events)
+    if page is not None:
+        data, cursor = page
+        await stream.event(data, name="history", cursor=cursor)
+    services.bus.follow(following, session.key)
+    following.fall_back(session.key, start)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sink.run)
+            nursery.start_soon(replay.pump, following, services.store)
+    finally:
+        services.bus.forget(following)
+
+
+async def _kill(services: Services, request: Request) -> Answer:
+    _need(request.caller, "admin")
+    params = sessions_kill.SessionsKillParams(key=request.params["key"])
+    done = await sessions_kill.handle(_context(services, request.caller), params)
+    return json_response({"ok": True, "killed": done.killed})
+
+
+async def _metrics(services: Services, request: Request) -> Answer:
+    _need(request.caller, "admin")
+    await trio.lowlevel.checkpoint()
+    return Response(200, metrics.text(services).encode(), "text/plain; version=0.0.4; charset=utf-8")

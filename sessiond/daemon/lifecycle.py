@@ -1,0 +1,181 @@
+"""A daemon's life: configuration, lock, recovery, serving, signals, the way down. Turns what ends it into exit codes.
+
+Who owns which task is in architecture.md. Shutdown goes from the inside out, each step with a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import trio
+
+import sessiond
+from sessiond import config as configuration
+from sessiond.auth.peercred import peer_credentials
+from sessiond.config import Config
+from sessiond.daemon import logs, notify
+from sessiond.daemon.app import App, built, key_rules
+from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.errors import ConfigError, StoreInUse
+from sessiond.model.caller import Caller
+from sessiond.transports import listener as listening
+from sessiond.transports.listener import Listener
+from sessiond.transports.serve import HouseRules, Server
+
+log = structlog.get_logger("sessiond")
+
+EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
+# Requests in flight get this long to end by themselves; after a second signal none.
+_DRAIN_S = 5.0
+# How often a long recovery says that it goes on.
+_PROGRESS_S = 1.0
+
+
+def run(store: Path, config_path: Path | None = None, socket: Path | None = None, *, log_level: str = "info") -> int:
+    """Be the daemon until it is told to stop; the exit code of cli.md."""
+    logs.configure(log_level)
+    os.umask(0o077)
+    if socket is not None:
+        os.environ["SESSIOND_SOCKET"] = str(socket)
+    try:
+        trio.run(_Life(store, config_path).live)
+    except BaseExceptionGroup as group:
+        return _exit_code(group)
+    except (ConfigError, StoreInUse) as error:
+        return _exit_code(error)
+    return EXIT_OK
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a refusal to start comes to. Everything else is a fault of ours, and goes on as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if not isinstance(error, (ConfigError, StoreInUse)):
+        raise error
+    print(f"sessiond: {error}", file=sys.stderr)  # noqa: T201
+    return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_IN_USE
+
+
+class _Life:
+    def __init__(self, store: Path, config_path: Path | None) -> None:
+        self._store, self._config_path = store, config_path
+        self._config = configuration.load(config_path)
+        self._manager = notify.from_environment()
+        self._told_at = 0.0
+        self._stop = trio.Event()
+        self._hurry = trio.Event()
+
+    async def live(self) -> None:
+        config = self._config
+        sockets = listening.socket_paths(os.environ, self._store)
+        listening.check_length(sockets.sessiond)
+        listening.check_length(sockets.agent)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with built(
+                self._store, config, sockets.agent.parent, progress=self._progress, watching=_watching
+            ) as app:
+                app.background.start_soon(self._obey, signals, app)
+                await self._serve(app, config)
+        self._manager.close()
+
+    async def _serve(self, app: App, config: Config) -> None:
+        # Bound under the store lock: whoever holds it is the only daemon that may replace a socket here.
+        listeners = listening.open_listeners(os.environ, self._store, config.http.listen)
+        server = _server(app, config)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.serve, listeners)
+                self._announce(app, listeners)
+                if (interval_s := notify.watchdog_seconds()) is not None:
+                    app.background.start_soon(self._watchdog, interval_s)
+                await self._stop.wait()
+                self._manager.stopping("finishing what is under way")
+                log.info("stopping")
+                async with trio.open_nursery() as drain:
+                    drain.start_soon(self._hurry_up, server)
+                    await server.drain(_DRAIN_S)
+                    drain.cancel_scope.cancel()
+        finally:
+            for listener in listeners:
+                listener.close()
+
+    async def _hurry_up(self, server: Server) -> None:
+        await self._hurry.wait()
+        await server.drain(0)
+
+    def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
+        sessions = len(app.services.store.catalog)
+        self._manager.ready(f"{sessions} sessions")
+        where = {
+            one.name: str(one.path) if one.path is not None else ":".join(map(str, one.address)) for one in listeners
+        }
+        log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
+
+    async def _obey(self, signals: object, app: App) -> None:
+        async for number in signals:  # type: ignore[attr-defined]
+            if number == signal.SIGHUP:
+                self._reload(app)
+            elif self._stop.is_set():
+                self._hurry.set()
+            else:
+                self._stop.set()
+
+    def _reload(self, app: App) -> None:
+        """Take on the configuration file as it is now. A bad file changes nothing, and says so."""
+        self._manager.reloading()
+        try:
+            config = configuration.load(self._config_path)
+        except ConfigError as error:
+            log.error("configuration not reloaded; the old one stays", reason=str(error))
+        else:
+            app.services.config = config
+            app.services.store.rules = key_rules(config)
+            app.services.supervisor.dispatch()
+            log.info("configuration reloaded")
+        self._manager.ready(f"{len(app.services.store.catalog)} sessions")
+
+    async def _watchdog(self, interval_s: float) -> None:
+        while True:
+            self._manager.alive()
+            await trio.sleep(interval_s)
+
+    def _progress(self, done: int, total: int, agent_id: str) -> None:
+        """Said from the worker thread while transcripts are read again: a start that takes long says why."""
+        now = time.monotonic()
+        if now - self._told_at < _PROGRESS_S and done:
+            return
+        self._told_at = now
+        text = f"reading transcripts of agent {agent_id}: {done} of {total}"
+        self._manager.extend_timeout(30, text)
+        log.info("reading transcripts", agent=agent_id, done=done, total=total)
+
+
+def _server(app: App, config: Config) -> Server:
+    services = app.services
+    server = Server(
+        app.dispatcher,
+        authenticate=services.tokens.caller,
+        peer_uid=lambda connection: peer_credentials(connection).uid,
+        rules=HouseRules(
+            max_connections=config.limits.max_connections,
+            first_message_s=config.limits.first_message_seconds,
+            allowed_origins=frozenset(config.http.allowed_origins),
+        ),
+    )
+    add_session_routes(server.router, services)
+
+    def cut(is_dead: Callable[[Caller], bool]) -> None:
+        server.visitors.cut(is_dead)
+
+    services.tokens.on_dead = cut
+    return server
+
+
+def _watching(backend: str) -> None:
+    log.debug("watching the store", backend=backend)

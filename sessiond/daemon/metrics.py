@@ -1,0 +1,44 @@
+"""The daemon's numbers in the Prometheus text format, version 0.0.4. Reads what is known; measures nothing."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+from sessiond.methods.services import Services
+
+
+def text(services: Services) -> str:
+    """All metrics, one `# HELP` and `# TYPE` each."""
+    store, supervisor = services.store, services.supervisor
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    # ru_maxrss is in KiB on Linux and in bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    attached = sum(services.attached.counts().values())
+    uptime_s = (services.clock.wall_ms() - services.started_ms) / 1000
+    rows: list[tuple[str, str, str, float]] = [
+        (
+            "sessiond_uptime_seconds",
+            "gauge",
+            "Since the start.",
+            uptime_s,
+        ),
+        ("sessiond_sessions", "gauge", "Live sessions in the store.", len(store.catalog)),
+        (
+            "sessiond_corrupt_records",
+            "gauge",
+            "Lines that are no records.",
+            store.catalog.corrupt_records,
+        ),
+        ("sessiond_live_runs", "gauge", "Runs going on.", supervisor.live_runs()),
+        ("sessiond_queued_runs", "gauge", "Runs waiting for their turn.", supervisor.queued_runs()),
+        ("sessiond_attached_agents", "gauge", "Connections that run an agent.", attached),
+        ("sessiond_subscribers", "gauge", "Connections that follow sessions.", len(services.bus)),
+        ("sessiond_dead_letters", "gauge", "Deliveries given up.", services.dead_letters()),
+        ("sessiond_commits_total", "counter", "Commits of transcripts to disk.", store.committer.syncs),
+        ("process_cpu_seconds_total", "counter", "User and system time.", usage.ru_utime + usage.ru_stime),
+        ("process_max_resident_memory_bytes", "gauge", "Largest resident size.", usage.ru_maxrss * unit),
+    ]
+    lines = [f"# HELP {name} {what}\n# TYPE {name} {kind}\n{name} {value:g}\n" for name, kind, what, value in rows]
+    info = "# HELP sessiond_info The version.\n# TYPE sessiond_info gauge\n"
+    return f'{info}sessiond_info{{version="{services.version}"}} 1\n' + "".join(lines)
