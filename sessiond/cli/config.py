@@ -53,6 +53,9 @@ def show(args: Args) -> None:
 
     config, path = _load(args)
     values = documented(config)
+    for agent in values["agents"]["list"]:
+        # One number for all agents, under agents.defaults: the file itself may not say it here.
+        agent["subagents"].pop("maxConcurrent", None)
     if args.json:
         as_json(values)
         return

@@ -32,7 +32,6 @@ COMMAND = Command(
     "else from a session of its own that is named after the client.",
     options=(
         Option("--session", "The session it speaks for.", metavar="KEY", complete="key"),
-        Option("--json", "No change: MCP is JSON already.", kind="flag"),
         SOCKET,
     ),
     examples=("sessiond mcp", "claude mcp add sessiond -- sessiond mcp"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from sessiond.cli.config import CONFIG, path_of
 from sessiond.cli.frame.command import Args, Command, Option
-from sessiond.cli.frame.failures import BAD_CONFIG, STORE_IN_USE, CommandFailed
 from sessiond.client import locate
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -15,17 +14,11 @@ LEVELS = ("debug", "info", "warning", "error")
 
 def run(args: Args) -> int:
     from sessiond.daemon import lifecycle
-    from sessiond.errors import ConfigError, StoreInUse
 
     store = Path(args.store).expanduser().absolute() if args.store else Path(locate.store_folder())
     given = args.socket or os.environ.get("SESSIOND_SOCKET")
     socket = Path(given).expanduser().absolute() if given else None
-    try:
-        return lifecycle.run(store, path_of(args), socket)
-    except ConfigError as error:
-        raise CommandFailed(str(error), status=BAD_CONFIG) from None
-    except StoreInUse as error:
-        raise CommandFailed(str(error), status=STORE_IN_USE) from None
+    return lifecycle.run(store, path_of(args), socket, log_level=args.log_level or "info")
 
 
 COMMAND = Command(
@@ -43,7 +36,6 @@ COMMAND = Command(
         CONFIG,
         Option("--socket", "Where to listen (default: $SESSIOND_SOCKET, else the runtime folder).", metavar="PATH"),
         Option("--log-level", "What to log (info).", choices=LEVELS),
-        Option("--json", "Log JSON, a line an event.", kind="flag"),
     ),
     examples=("sessiond serve", "sessiond serve --store /tmp/try --log-level debug"),
 )

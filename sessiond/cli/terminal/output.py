@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # JSON leaves C1 controls, bidi and line separators as they are; as escapes they are the same JSON, and no terminal
 # obeys them. All of them can only stand inside strings.
-_UNSAFE = {
+UNSAFE_IN_JSON = {
     point: f"\\u{point:04x}"
     for span in ((0x7F, 0xA0), (0x200E, 0x2010), (0x2028, 0x202F), (0x2066, 0x206A), (0x061C, 0x061D), (0xFEFF, 0xFF00))
     for point in range(*span)
@@ -36,6 +36,6 @@ def json_line(value: object, *, indent: int | None = None) -> None:
     except UnicodeEncodeError:  # a lone surrogate: UTF-8 cannot say it, JSON can
         text = json.dumps(value, indent=indent, separators=separators)
     if not text.isascii() or "\x7f" in text:
-        text = text.translate(_UNSAFE)
+        text = text.translate(UNSAFE_IN_JSON)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

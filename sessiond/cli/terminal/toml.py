@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from sessiond.cli.terminal.output import UNSAFE_IN_JSON
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +42,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else json.dumps(key)
+    return key if _BARE.fullmatch(key) else _quoted(key)
 
 
 def _value(value: Any) -> str:
@@ -52,4 +54,9 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())} }}"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """`text` as a basic string: JSON's escapes are TOML's too, but for pairs of surrogates."""
+    return json.dumps(text, ensure_ascii=False).translate(UNSAFE_IN_JSON)

@@ -1,0 +1,121 @@
+"""Every exit code, from a real connection or the lack of one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiond import cli
+from sessiond.cli.frame.failures import CommandFailed, describe
+from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, NotPermitted
+
+
+def test_no_daemon_is_exit_3_and_says_how_to_start_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "d.sock"
+    assert cli.run(["list", "--socket", str(path)]) == 3
+    assert capsys.readouterr() == (
+        "",
+        f"sessiond: sessiond is not running (no socket at {path}): "
+        'start it with "sessiond serve" or "systemctl --user start sessiond"\n',
+    )
+
+
+def test_a_socket_that_nobody_listens_on_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "d.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+        assert cli.run(["status", "--socket", str(path)]) == 3
+    assert f"(nobody listens at {path})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ((-32002, "not_found"), 4),
+        ((-32003, "forbidden"), 4),
+        ((-32001, "unauthenticated"), 77),
+        ((-32602, "invalid_params"), 2),
+        ((-32601, "method_not_found"), 2),
+        ((-32004, "conflict"), 1),
+        ((-32005, "limit_exceeded"), 1),
+        ((-32008, "stopping"), 1),
+        ((-32009, "storage"), 1),
+        ((-32603, "internal"), 1),
+    ],
+)
+def test_the_daemons_refusals_have_their_exit_codes(
+    fake: Any, refusal: Any, sessiond: Callable[..., Any], error: tuple[int, str], status: int
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise refusal(*error, "that cannot be \x1b[2J")
+
+    fake.answers["ping"] = refuse
+    done = sessiond("call", "ping")
+    assert (done.status, done.out) == (status, "")
+    assert done.err.startswith("sessiond: that cannot be \\x1b[2J\n")
+
+
+def test_a_daemon_that_dies_before_it_answers_is_exit_3(fake: Any, sessiond: Callable[..., Any]) -> None:
+    fake.answers["ping"] = lambda _, connection: connection.drop()
+    done = sessiond("call", "ping")
+    assert done.status == 3
+    assert "before it answered; what was asked may have been done" in done.err
+
+
+def test_no_answer_in_time_is_exit_5(fake: Any, sessiond: Callable[..., Any]) -> None:
+    fake.answers["ping"] = lambda _, connection: sys.modules["fake_daemon"].NO_ANSWER
+    done = sessiond("call", "ping", "--timeout", "0.05")
+    assert (done.status, done.err.splitlines()[0]) == (5, "sessiond: sessiond did not answer ping within 0.05 s")
+
+
+def test_a_path_that_is_too_long_is_exit_78(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["list", "--socket", "/tmp/" + "x" * 200]) == 78
+    assert "205 bytes long, a Unix socket takes 107" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotPermitted("no"), 77), (BadEnvironment("no"), 78), (CallTimeout("no"), 5), (ClientError("no"), 1)],
+)
+def test_the_clients_own_errors_have_their_exit_codes(error: ClientError, status: int) -> None:
+    failure = describe(error)
+    assert isinstance(failure, CommandFailed)
+    assert (failure.status, failure.message) == (status, "no")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_socket_of_another_user_is_exit_77(tmp_path: Path) -> None:
+    path = tmp_path / "d.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0o600)
+        for folder in (tmp_path, *tmp_path.parents[:-2]):
+            folder.chmod(0o755)
+        # Once before it becomes somebody else, who may not be allowed to read Python's own files.
+        code = (
+            "import os, sys; from sessiond import cli\n"
+            "cli.run(['list', '--socket', '/none'])\n"
+            f"os.setuid({pwd.getpwnam('nobody').pw_uid})\n"
+            f"sys.exit(cli.run(['list', '--socket', {str(path)!r}]))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 77
+    assert done.stderr.endswith(f"\nsessiond: no permission to connect to {path}: it belongs to another user\n")
+
+
+def test_a_reader_that_has_enough_ends_the_output_quietly(fake: Any) -> None:
+    rows = [{"key": f"agent:main:{n}", "updatedAt": 0, "messageCount": 0, "displayName": "x" * 80} for n in range(5000)]
+    fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}
+    command = f"{sys.executable} -m sessiond list --socket {fake.path} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("KEY")

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import click
+import pytest
+
+from sessiond import cli
+from sessiond.cli.completion import text_for
+from sessiond.cli.frame import registry, tree
+from sessiond.cli.frame.command import Command
+
+
+def every_command() -> list[tuple[str, Command]]:
+    found = []
+    for name in registry.COMMANDS:
+        command = registry.find(name)
+        assert command is not None
+        found.append((name, command))
+        found += [(f"{name} {sub.name}", sub) for sub in command.subcommands.values()]
+    return found
+
+
+COMMANDS = every_command()
+
+
+@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def test_every_command_has_help_an_example_and_json(words: str, command: Command) -> None:
+    assert command.summary.endswith(".")
+    assert command.examples
+    assert all(f"sessiond {words}" in example or "sessiond" in example for example in command.examples)
+    if command.run is not None and words not in ("serve", "mcp"):  # neither prints a result
+        assert any(option.name == "json" for option in command.options), "--json is on all of them"
+    assert all(thing.help.endswith((".", ")")) or thing.help for thing in (*command.options, *command.arguments))
+
+
+@pytest.mark.parametrize("words", [words for words, _ in COMMANDS])
+def test_every_help_can_be_read(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*words.split(), "--help"]) == 0
+    said = capsys.readouterr()
+    assert f"Usage: sessiond {words}" in said.out and "Examples:" in said.out and said.err == ""
+
+
+def test_the_help_lists_every_command_and_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in registry.COMMANDS)
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sessiond, version ")
+
+
+def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lst"], "there is no command 'lst': did you mean 'list'?"),
+        (["frobnicate"], "there is no command 'frobnicate'; see: sessiond --help"),
+        (["list", "--limit", "x"], "'x' is not a whole number"),
+        (["list", "--lmit", "5"], "--limit"),
+        (["history"], "Missing argument 'KEY'"),
+        (["token", "mnt"], "mnt"),
+        (["completion", "csh"], "csh"),
+    ],
+)
+def test_a_mistake_is_exit_2_and_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(words) == 2
+    output = capsys.readouterr()
+    assert said in output.err and output.out == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_good_for_their_shell(shell: str) -> None:
+    script = text_for(shell)
+    assert "_SESSIOND_COMPLETE" in script
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_the_shell_is_offered_commands_options_and_choices() -> None:
+    from click.shell_completion import ShellComplete
+
+    completion = ShellComplete(tree.root(), {}, "sessiond", "_SESSIOND_COMPLETE")
+
+    def offered(words: list[str], incomplete: str) -> list[str]:
+        return [item.value for item in completion.get_completions(words, incomplete)]
+
+    assert offered([], "hi") == ["history"]
+    assert "--follow" in offered(["history"], "--")
+    assert offered(["list", "--kind"], "g") == ["group"]
+    assert offered(["completion"], "") == ["bash", "zsh", "fish", "man"]
+    assert offered(["token"], "m") == ["mint"]
+
+
+def test_the_man_page_names_every_command_and_man_can_format_it() -> None:
+    page = text_for("man")
+    for words, _ in COMMANDS:
+        assert f".SS sessiond {words}" in page.replace("\\-", "-")
+    if shutil.which("groff") is not None:
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww"], input=page, text=True, capture_output=True, check=True
+        )
+        assert done.stderr == "" and "sessiond history" in done.stdout
+
+
+def test_a_click_command_is_built_for_every_declaration() -> None:
+    group = tree.root()
+    context = click.Context(group)
+    assert [group.get_command(context, name) is not None for name in group.list_commands(context)] == [True] * len(
+        registry.COMMANDS
+    )

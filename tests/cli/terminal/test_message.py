@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.cli.terminal.message import moment_of, paragraph, short, text_of
+from sessiond.cli.terminal.screen import Screen, columns_of
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "name", "x"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["role", "content", "toolName", "isError", "timestamp"]), ANY))
+def test_any_message_of_any_program_can_be_shown(message: dict[str, Any]) -> None:
+    assert "\n" not in short(message)
+    lines = paragraph(message, moment_of(message), 0, Screen(60))
+    assert lines and not any("\n" in line or "\x1b" in line for line in lines)
+
+
+def test_blocks_are_shown_in_short_and_thinking_is_not() -> None:
+    content = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "Let me look."},
+        {"type": "toolCall", "id": "1", "name": "bash", "arguments": {"command": "ls"}},
+        {"type": "image", "data": "", "mimeType": "image/png"},
+        {"type": "audio"},
+    ]
+    assert text_of({"role": "assistant", "content": content}) == (
+        'Let me look.\n→ bash {"command": "ls"}\n[image image/png]\n[audio]'
+    )
+
+
+def test_a_tool_result_is_one_line_with_the_tools_name() -> None:
+    result = {"role": "toolResult", "toolName": "bash", "isError": True, "content": [{"type": "text", "text": "a\nb"}]}
+    assert short(result) == "bash failed: a b"
+    [line] = paragraph({**result, "content": "x" * 500}, None, 0, Screen(60))
+    assert columns_of(line) == 60
+
+
+def test_further_lines_stand_under_the_first() -> None:
+    message = {"role": "user", "content": "one\n\n\x1b[2Jtwo"}
+    assert paragraph(message, None, 0, Screen(80)) == [
+        "--:--:-- user      one",
+        "",
+        "                   \\x1b[2Jtwo",
+    ]

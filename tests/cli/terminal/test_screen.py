@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.cli.terminal.screen import Screen, clip, columns_of, pad
+
+
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_clipped_text_fits_and_is_the_texts_own_beginning(text: str, width: int) -> None:
+    cut = clip(text, width)
+    assert columns_of(cut) <= width
+    assert cut == text or (text.startswith(cut.removesuffix("…")) and (cut.endswith("…") or width == 0))
+
+
+@given(st.text(max_size=20), st.integers(0, 30), st.booleans())
+def test_padded_text_has_the_width_unless_it_is_wider(text: str, width: int, right: bool) -> None:
+    padded = pad(text, width, right=right)
+    assert columns_of(padded) == max(width, columns_of(text))
+    assert padded.strip(" ") == text.strip(" ")
+
+
+def test_wide_combining_and_joined_letters_are_counted_as_they_are_drawn() -> None:
+    assert [columns_of(text) for text in ("abc", "漢字", "e\u0301", "한", "👍", "ﬁ")] == [3, 4, 1, 2, 2, 1]
+
+
+def test_paint_is_plain_without_colour_and_for_no_style_and_no_text() -> None:
+    assert Screen(80).paint("x", "red") == "x"
+    assert Screen(80, colour=True).paint("x", "red") == "\x1b[31mx\x1b[0m"
+    assert Screen(80, colour=True).paint("x", None) == "x"
+    assert Screen(80, colour=True).paint("", "red") == ""

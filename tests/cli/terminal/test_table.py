@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.cli.terminal.screen import Screen, columns_of
+from sessiond.cli.terminal.table import Column, pairs, render
+
+CELL = st.text(max_size=30) | st.none() | st.integers()
+
+
+def column(index: int, least: int | None, keep: int, right: bool) -> Column:
+    return Column(f"TITLE{index}", lambda row: row[index], least=least, keep=keep, right=right)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(1, 8), st.integers(0, 9), st.booleans()), min_size=1, max_size=5),
+    st.data(),
+)
+def test_a_table_is_as_many_lines_as_it_says_and_none_is_too_wide(shapes: list[Any], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.tuples(*[CELL] * len(shapes)), max_size=5))
+    width = data.draw(st.integers(1, 60))
+    columns = [column(index, *shape) for index, shape in enumerate(shapes)]
+    lines = render(columns, rows, Screen(width))
+    assert len(lines) in (0, len(rows) + 1)
+    assert all(columns_of(line) <= width for line in lines)
+    assert all("\n" not in line and "\x1b" not in line for line in lines)
+
+
+@given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=5))
+def test_without_a_width_nothing_is_cut(rows: list[Any]) -> None:
+    assert not any("…" in line for line in render([column(0, 4, 1, False), column(1, 4, 1, True)], rows, Screen(None)))
+
+
+ROWS = [("agent:main:subagent:1234", "ok", 5), ("main", "running", 1200)]
+COLUMNS = (
+    Column("KEY", lambda row: row[0], least=8, keep=3),
+    Column("STATUS", lambda row: row[1], keep=2, style=lambda text: "green" if text == "ok" else None),
+    Column("MSGS", lambda row: row[2], right=True, keep=1),
+)
+
+
+def test_columns_line_up_and_numbers_are_on_the_right() -> None:
+    assert render(COLUMNS, ROWS, Screen(None)) == [
+        "KEY                       STATUS   MSGS",
+        "agent:main:subagent:1234  ok          5",
+        "main                      running  1200",
+    ]
+
+
+def test_a_narrow_screen_clips_what_may_be_clipped_then_drops_what_matters_least() -> None:
+    assert render(COLUMNS, ROWS, Screen(25)) == [
+        "KEY         STATUS   MSGS",
+        "agent:mai…  ok          5",
+        "main        running  1200",
+    ]
+    assert render(COLUMNS, ROWS, Screen(17)) == ["KEY       STATUS", "agent:m…  ok", "main      running"]
+    assert render(COLUMNS, ROWS, Screen(8)) == ["KEY", "agent:m…", "main"]
+    assert render(COLUMNS, ROWS, Screen(3)) == ["KEY", "ag…", "ma…"]
+
+
+def test_wide_letters_take_two_columns() -> None:
+    rows = [("漢字漢字", "x"), ("abc", "y")]
+    table = (Column("N", lambda row: row[0], least=3, keep=1), Column("V", lambda row: row[1]))
+    assert render(table, rows, Screen(None)) == ["N         V", "漢字漢字  x", "abc       y"]
+    assert render(table, rows, Screen(8)) == ["N      V", "漢字…  x", "abc    y"]
+
+
+def test_an_empty_column_and_an_empty_table_are_not_shown() -> None:
+    assert render(COLUMNS, [("main", None, 1)], Screen(None)) == ["KEY   MSGS", "main     1"]
+    assert render(COLUMNS, [], Screen(80)) == []
+
+
+def test_colour_is_outside_the_padding() -> None:
+    assert render(COLUMNS[1:], ROWS[:1], Screen(None, colour=True)) == [
+        "\x1b[2mSTATUS\x1b[0m  \x1b[2mMSGS\x1b[0m",
+        "\x1b[32mok    \x1b[0m     5",
+    ]
+
+
+def test_pairs_line_up_and_leave_out_what_is_not_known() -> None:
+    assert pairs({"store": "/s", "pid": 7, "agents": None}, Screen(80)) == ["store  /s", "pid    7"]

@@ -1,0 +1,400 @@
+"""Each command against a stand-in for the daemon: what it asks, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Sessiond = Callable[..., Any]
+MAIN = "agent:main:main"
+
+
+def answers(fake: Any, **results: Any) -> None:
+    """`answers(fake, sessions_list={...})`; a dot in a method's name is `__`."""
+    fake.answers |= {name.replace("__", "."): (lambda *_, result=result: result) for name, result in results.items()}
+
+
+ROW = {"key": "main", "kind": "main", "sessionId": "s1", "updatedAt": 0, "messageCount": 2, "status": "ok"}
+
+
+def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessiond: Sessiond) -> None:
+    rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
+    answers(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
+    done = sessiond("list")
+    assert done.out.splitlines() == [
+        "KEY           STATUS      UPDATED     MSGS  NAME",
+        "main          ok          1970-01-01     2  home\\x1b[2J",
+        "agent:b:main  running +2  1970-01-01     2",
+    ]
+    assert done.err.splitlines() == [
+        "  there are more: --limit 200, or --search",
+        "  only what this caller may see is shown (visibility: tree)",
+    ]
+    assert fake.asked("sessions_list") == {}
+    sessiond("list", "--kind", "main", "--kind", "cron", "--active", "60", "-n", "3", "--search", "x", "--archived")
+    assert fake.asked("sessions_list") == {
+        "kinds": ["main", "cron"],
+        "activeMinutes": 60,
+        "limit": 3,
+        "search": "x",
+        "includeArchived": True,
+    }
+
+
+def test_list_prints_json_as_it_came_and_helps_a_beginner(fake: Any, sessiond: Sessiond) -> None:
+    result = {"count": 0, "sessions": [], "visibility": "all", "hasMore": False}
+    answers(fake, sessions_list=result)
+    assert json.loads(sessiond("list", "--json").out) == result
+    assert sessiond("list").err == '  no sessions yet; send a first message: sessiond send main "hello"\n'
+    assert sessiond("list", "--search", "x").err == "  no session fits\n"
+
+
+def test_list_shows_messages_under_their_session(fake: Any, sessiond: Sessiond) -> None:
+    row = {**ROW, "messages": [{"role": "user", "content": "hi"}]}
+    answers(fake, sessions_list={"sessions": [row], "hasMore": False, "visibility": "all"})
+    assert sessiond("list", "--messages", "1").out.splitlines()[1:] == [
+        "main  ok      1970-01-01     2",
+        "  --:--:-- user      hi",
+    ]
+
+
+def page(*texts: str, **more: Any) -> dict[str, Any]:
+    return {
+        "sessionKey": MAIN,
+        "sessionId": "s1",
+        "messages": [{"role": "user", "content": text} for text in texts],
+        "positions": [
+            {"id": f"m{seq}", "seq": seq, "cursor": f"c{seq}", "timestamp": "x"} for seq, _ in enumerate(texts, 1)
+        ],
+        "hasMore": False,
+        "cursor": f"c{len(texts)}",
+        "skipped": 0,
+        "contentRedacted": False,
+        **more,
+    }
+
+
+def test_history_shows_messages_and_what_is_not_there(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, sessions_history=page("one\ntwo", hasMore=True, nextCursor="c0", skipped=2, contentRedacted=True))
+    done = sessiond("history", "main", "--tools", "-n", "5", "--before", "c9")
+    assert done.out == "--:--:-- user      one\n                   two\n"
+    assert done.err.splitlines() == [
+        "  older ones: sessiond history main --before c0",
+        "  2 bad lines were skipped; see: sessiond doctor",
+        "  secrets are masked for this caller",
+    ]
+    assert fake.asked("sessions_history") == {"sessionKey": "main", "limit": 5, "includeTools": True, "cursor": "c9"}
+
+
+def event(seq: int, role: str = "user", **more: Any) -> dict[str, Any]:
+    message = {"role": role, "content": f"text {seq}"}
+    where = {"sessionKey": MAIN, "sessionId": "s1", "messageId": f"m{seq}", "seq": seq, "cursor": f"c{seq}"}
+    return {**where, "message": message, **more}
+
+
+def ends_after(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
+    """The first subscription gets `events` and loses its connection; the second is refused, which ends the command."""
+    rounds = iter([True, False])
+
+    def subscribe(_params: Any, connection: Any) -> Any:
+        if not next(rounds):
+            raise refusal(-32002, "not_found", "gone")
+        for event in events:
+            connection.push("session.message", **event)
+        threading.Timer(0.05, connection.drop).start()
+        return {"subscribed": True, "key": MAIN, "cursor": "c1"}
+
+    fake.answers["sessions.messages.subscribe"] = subscribe
+
+
+def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    answers(fake, sessions_history=page("text 1"))
+    ends_after(fake, refusal, event(2), event(3, "toolResult"), event(4))
+    done = sessiond("history", "main", "-f")
+    assert done.out.splitlines() == [f"--:--:-- user      text {seq}" for seq in (1, 2, 4)]
+    assert done.err.splitlines()[0] == "reconnecting…"
+    assert (done.status, done.err.splitlines()[1]) == (4, "sessiond: gone")
+    assert fake.asked("sessions.messages.subscribe") == {"key": MAIN, "cursor": "c1"}
+    assert fake.asked("sessions.messages.subscribe") == {"key": MAIN, "cursor": "c4"}
+
+
+def test_history_follows_in_json_one_event_a_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    answers(fake, sessions_history=page("text 1"))
+    ends_after(fake, refusal, event(2))
+    lines = [json.loads(line) for line in sessiond("history", "main", "-f", "--json").out.splitlines()]
+    assert lines == [{"event": "session.message", **event(seq)} for seq in (1, 2)]
+
+
+def test_watch_shows_each_message_on_one_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    ends_after(fake, refusal, event(1, message={"role": "assistant", "content": "two\nlines \x1b[2J"}))
+    done = sessiond("watch", "main", "--after", "c0")
+    assert done.out.split(" ", 1)[1] == "agent:main:main          assistant two lines \\x1b[2J\n"
+    assert fake.asked("sessions.messages.subscribe") == {"key": "main", "cursor": "c0"}
+
+
+def test_send_waits_and_prints_the_reply(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, chat__send={"runId": "r1", "status": "accepted", "cursor": "c"})
+    waits = iter(["running", "ok"])
+    fake.answers["agent.wait"] = lambda *_: {"runId": "r1", "status": next(waits), "reply": "hi\n\x1bthere"}
+    done = sessiond("send", "main", "hello", "you", "--model", "m", "--idempotency-key", "k")
+    assert done == (0, "hi\n\\x1bthere\n", "")
+    assert fake.asked("chat.send") == {
+        "sessionKey": "main",
+        "message": "hello you",
+        "model": "m",
+        "idempotencyKey": "k",
+    }
+    assert fake.asked("agent.wait") == {"runId": "r1", "timeoutMs": 30_000}
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        ({"status": "error", "error": "exit status 3"}, 1, "sessiond: main: exit status 3"),
+        ({"status": "timeout"}, 1, "sessiond: main: the run met its time limit"),
+        ({"status": "aborted"}, 1, "sessiond: main: the run was aborted"),
+        ({"status": "running"}, 5, "sessiond: no reply from main yet; the run r1 goes on"),
+    ],
+)
+def test_send_says_how_it_ended(fake: Any, sessiond: Sessiond, ending: Any, status: int, said: str) -> None:
+    answers(fake, chat__send={"runId": "r1", "status": "accepted"}, agent__wait={"runId": "r1", **ending})
+    done = sessiond("send", "main", "x", "--timeout", "0")
+    assert (done.status, done.out, done.err.splitlines()[0]) == (status, "", said)
+    assert "sessiond history main" in done.err.splitlines()[1]
+
+
+def test_send_does_not_wait_where_it_is_told_so_or_obeyed(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, chat__send={"runId": "r1", "status": "accepted"})
+    assert sessiond("send", "main", "x", "--no-wait") == (0, "r1\n", "")
+    answers(fake, chat__send={"status": "handled", "command": "/send", "reply": "sending is off"})
+    assert sessiond("send", "main", "/send off") == (0, "sending is off\n", "")
+    assert "agent.wait" not in [method for method, _ in list(fake.calls.queue)]
+
+
+def test_send_finds_a_label_and_an_agent(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, chat__send={"runId": "r1", "status": "accepted"}, sessions__resolve={"key": "agent:a:x"})
+    for words, key in (
+        (["--label", "L", "hi"], "agent:a:x"),
+        (["--agent", "bob", "hi"], "agent:bob:main"),
+        (["--agent", "bob", "notes", "hi"], "agent:bob:notes"),
+        (["--agent", "bob", "agent:bob:notes", "hi"], "agent:bob:notes"),
+    ):
+        assert sessiond("send", "--no-wait", *words).status == 0
+        assert fake.asked("chat.send") == {"sessionKey": key, "message": "hi"}
+    assert sessiond("send", "--agent", "bob", "agent:eve:main", "hi").status == 2
+
+
+@pytest.mark.parametrize("words", [[], ["main"], ["--label", "L"], ["--agent", "b"], ["main", ""], ["main", " "]])
+def test_send_of_nothing_is_a_usage_error(sessiond: Sessiond, words: list[str]) -> None:
+    assert sessiond("send", *words).status == 2
+
+
+def test_a_caller_with_a_session_speaks_as_that_session(fake: Any, sessiond: Sessiond) -> None:
+    answers(
+        fake,
+        initialize={"caller": {"sessionKey": MAIN, "scopes": ["send"]}},
+        sessions_send={"runId": "r1", "status": "accepted", "reason": "ancestor_busy"},
+    )
+    done = sessiond("send", "agent:b:main", "x")
+    assert done == (0, "r1\n", "  not waiting: agent:b:main waits for this very run\n")
+    assert fake.asked("sessions_send") == {"sessionKey": "agent:b:main", "message": "x", "timeoutSeconds": 0}
+
+
+class Input:
+    """Standard input with these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+def test_send_reads_standard_input_for_a_dash(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, chat__send={"runId": "r1", "status": "accepted"})
+    before = sys.stdin
+    try:
+        sys.stdin = Input("Grüße\nzwei\n".encode())  # type: ignore[assignment]
+        assert sessiond("send", "main", "-", "--no-wait").status == 0
+        sys.stdin = Input(b"\xff")  # type: ignore[assignment]
+        refused = sessiond("send", "main", "-")
+    finally:
+        sys.stdin = before
+    assert fake.asked("chat.send")["message"] == "Grüße\nzwei"
+    assert (refused.status, refused.err.splitlines()[0]) == (2, "sessiond: standard input is not UTF-8 text (byte 0)")
+
+
+RECEIPT = {
+    "relDir": ".openclaw/attachments/u",
+    "count": 1,
+    "totalBytes": 3,
+    "files": [{"name": "a.txt", "bytes": 3, "sha256": "ab" * 32}],
+}
+SPAWNED = {"status": "accepted", "runId": "r1", "childSessionKey": "agent:main:subagent:1", "mode": "run"}
+
+
+def test_spawn_sends_files_and_shows_the_receipt(fake: Any, sessiond: Sessiond, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\x00\xff!")
+    answers(fake, sessions_spawn={**SPAWNED, "attachments": RECEIPT})
+    done = sessiond("spawn", "do it", "--attach", str(tmp_path / "a.txt"), "--sandbox", "require", "--timeout", "1m")
+    assert done.out.splitlines() == [
+        "session  agent:main:subagent:1",
+        "run      r1",
+        "files    1 (3 B) in .openclaw/attachments/u",
+        "FILE   SIZE  SHA-256",
+        f"a.txt   3 B  {'ab' * 32}",
+    ]
+    assert done.err == "  follow it: sessiond history agent:main:subagent:1 -f\n"
+    content = base64.b64encode(b"\x00\xff!").decode()
+    assert fake.asked("sessions_spawn") == {
+        "task": "do it",
+        "attachments": [{"name": "a.txt", "content": content, "encoding": "base64"}],
+        "sandbox": "require",
+        "runTimeoutSeconds": 60,
+    }
+
+
+def test_spawn_waits_and_prints_the_reply_alone(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, sessions_spawn=SPAWNED, agent__wait={"runId": "r1", "status": "ok", "reply": "42"})
+    done = sessiond("spawn", "compute", "--wait")
+    assert (done.status, done.out) == (0, "42\n")
+    assert done.err.splitlines() == ["session  agent:main:subagent:1", "run      r1"]
+    assert json.loads(sessiond("spawn", "compute", "--wait", "--json").out)["reply"] == "42"
+
+
+def test_spawn_names_a_file_that_cannot_be_read(sessiond: Sessiond) -> None:
+    done = sessiond("spawn", "x", "--attach", "/no/such")
+    assert (done.status, done.err) == (1, "sessiond: cannot read /no/such: No such file or directory\n")
+
+
+STATUS = {
+    "version": "1.2", "pid": 7, "uptimeMs": 3_600_000, "store": "/s", "sessions": 3, "liveRuns": 1, "queuedRuns": 2,
+    "attachedAgents": {"alice": 1}, "subscribers": 0, "deadLetters": 1, "corruptRecords": 0, "lastSaveAt": None,
+    "watcher": "inotify",
+}  # fmt: skip
+
+
+def test_status_shows_what_there_is_and_what_went_wrong(fake: Any, sessiond: Sessiond) -> None:
+    answers(fake, daemon__status=STATUS)
+    done = sessiond("status")
+    assert done.out.splitlines() == [
+        "sessiond      1.2, running for 1h 00m (pid 7)",
+        "store         /s",
+        f"socket        {fake.path}",
+        "sessions      3",
+        "runs          1 live, 2 queued",
+        "agents        alice attached",
+        "subscribers   0",
+        "watcher       inotify",
+        "index saved   not yet",
+        "dead letters  1",
+    ]
+    assert "  what they are: sessiond doctor\n" in done.err
+    assert json.loads(sessiond("status", "--json").out) == STATUS
+
+
+def test_agents_show_who_is_attached_and_what_runs(fake: Any, sessiond: Sessiond) -> None:
+    agents = [
+        {"id": "main", "configured": True, "runtime": "exec", "sandboxed": False, "liveRuns": 2},
+        {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
+        {"id": "eve", "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
+    ]
+    answers(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
+    done = sessiond("agents")
+    assert done.out.splitlines() == [
+        "AGENT  NAME  RUNTIME   SANDBOX  ATTACHED  RUNNING",
+        "main         exec      no                       2",
+        "bob    Bob   attached  yes      no",
+        "eve          attached  no       1",
+    ]
+    assert "until it does, messages to it wait" in done.err
+
+
+CASES: list[tuple[list[str], str, dict[str, Any], dict[str, Any], str | None]] = [
+    (["create", "agent:b:x", "--label", "L"], "sessions.create", {"key": "agent:b:x", "label": "L"},
+     {"key": "agent:b:x", "sessionId": "s", "created": True}, "agent:b:x\n"),
+    (["patch", "main", "--model", "m", "--clear", "label", "--clear", "delivery-context"], "sessions.patch",
+     {"key": "main", "model": "m", "label": None, "deliveryContext": None}, {"key": MAIN, "row": {"model": "m"}},
+     f"session          {MAIN}\nmodel            m\nlabel            (cleared)\ndeliveryContext  (cleared)\n"),
+    (["reset", "main"], "sessions.reset", {"key": "main"}, {"key": MAIN, "sessionId": "s2", "archived": True},
+     f"{MAIN} begins anew as s2; the old transcript is in the archive\n"),
+    (["delete", "k"], "sessions.delete", {"key": "k"}, {"key": "k", "deleted": True, "archived": True},
+     "k is deleted; its transcript is in the archive\n"),
+    (["abort", "k", "--run", "r"], "chat.abort", {"sessionKey": "k", "runId": "r"},
+     {"aborted": True, "runIds": ["r"]}, "aborted r\n"),
+    (["abort", "k"], "chat.abort", {"sessionKey": "k"}, {"aborted": False, "runIds": []},
+     "nothing was running in k\n"),
+    (["steer", "k", "go", "left"], "sessions.steer", {"key": "k", "message": "go left"},
+     {"runId": "r2", "status": "accepted", "interrupted": ["r1"]}, "r2\n"),
+    (["kill", "k"], "sessions.kill", {"key": "k"}, {"killed": True, "runIds": ["a", "b"]}, "killed a\nkilled b\n"),
+    (["call", "m", '{"a": 1}'], "m", {"a": 1}, {"b": 2}, '{"b":2}\n'),
+    (["search", "two", "words", "--role", "user"], "sessions_search", {"query": "two words", "role": "user"},
+     {"matches": [{"sessionKey": "k", "timestamp": "t", "role": "user", "snippet": "Two words"}], "hasMore": False},
+     "TIME  SESSION  ROLE  TEXT\nt     k        user  Two words\n"),
+    (["token", "mint", "--scope", "list", "--scope", "read", "--ttl", "1h"], "tokens.mint",
+     {"scopes": ["list", "read"], "ttlSeconds": 3600}, {"token": "TTT", "id": "i", "expiresAt": 0}, "TTT\n"),
+    (["token", "revoke", "i"], "tokens.revoke", {"id": "i"}, {"revoked": True}, "i is revoked\n"),
+    (["token", "list"], "tokens.list", {},
+     {"tokens": [{"id": "i", "scopes": ["list"], "sandboxed": False, "issuedAt": 0, "expiresAt": 2**45,
+                  "revoked": True}]}, None),
+    (["prune", "--older-than", "1d"], "sessions.prune", {"olderThanMs": 86_400_000, "confirm": False},
+     {"removed": ["a.jsonl", {"path": "b.jsonl"}]}, "a.jsonl\nb.jsonl\n"),
+    (["import", "openclaw", "/tmp"], "sessions.import", {"path": "/tmp"}, {"imported": [{"key": "k"}, "l"]},
+     "k\nl\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[" ".join(case[0]) for case in CASES])
+def test_a_command_asks_one_thing_and_prints_the_answer(fake: Any, sessiond: Sessiond, case: Any) -> None:
+    words, method, params, result, out = case
+    fake.answers[method] = lambda *_: result
+    done = sessiond(*words)
+    assert done.status == 0
+    assert out is None or done.out == out
+    assert fake.asked(method) == params
+    assert json.loads(sessiond(*words, "--json").out) == result
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["prune"], ["token", "mint"], ["patch", "main"], ["call", "m", "[1]"], ["call", "m", "{"], ["steer", "k", ""]],
+)
+def test_a_line_that_says_too_little_is_exit_2(sessiond: Sessiond, words: list[str]) -> None:
+    done = sessiond(*words)
+    assert (done.status, done.out) == (2, "")
+
+
+def test_what_was_not_there_to_do_is_exit_1(fake: Any, sessiond: Sessiond) -> None:
+    answers(
+        fake,
+        sessions__delete={"key": "k", "deleted": False, "archived": False},
+        tokens__revoke={"revoked": False},
+    )
+    assert sessiond("delete", "k")[:2] == (1, "k was not deleted\n")
+    assert sessiond("token", "revoke", "i")[:2] == (1, "i was no valid token\n")
+    assert sessiond("import", "openclaw", "/no/such")[:2] == (1, "")
+
+
+def test_doctor_shows_findings_and_fails_for_errors(fake: Any, sessiond: Sessiond) -> None:
+    findings = [{"level": "error", "what": "bad line 3", "thing": "s1.jsonl", "hint": "look at it"}]
+    answers(fake, daemon__status=STATUS, daemon__doctor={"findings": findings})
+    done = sessiond("doctor", "--fix")
+    assert done.status == 1
+    assert done.out.splitlines()[:4] == [
+        "ok       sessiond: 1.2 is running (pid 7) on /s, 3 sessions",
+        "warning  deliveries: 1 could not be delivered and were given up",
+        "         → they are in the store's outbox folder",
+        "error    s1.jsonl: bad line 3",
+    ]
+    assert fake.asked("daemon.doctor") == {"fix": True}
+    assert json.loads(sessiond("doctor", "--json").out)["findings"][2] == findings[0]
+
+
+def test_sockname_prints_the_path_and_nothing_more(fake: Any, sessiond: Sessiond) -> None:
+    assert sessiond("sockname") == (0, f"{fake.path}\n", "")
+    assert json.loads(sessiond("sockname", "--json").out) == {"socket": str(fake.path), "exists": True}

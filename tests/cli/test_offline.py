@@ -1,0 +1,99 @@
+"""The commands that need no daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sessiond import cli
+from sessiond.cli.agents import find_programs
+from sessiond.cli.demo_daemon import prepare
+from sessiond.cli.frame.linger import advice
+from sessiond.config import Config, load, parse
+
+
+def test_a_good_configuration_is_said_to_be_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n')
+    assert cli.run(["config", "check", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file} is good: 1 agent\n"
+    assert cli.run(["config", "check", "--config", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "path": str(file), "exists": True, "agents": ["main"]}
+
+
+def test_a_bad_configuration_is_exit_78_with_file_line_and_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[session]\nmainKye = "x"\n')
+    assert cli.run(["config", "check", "--config", str(file)]) == 78
+    said = capsys.readouterr().err
+    assert str(file) in said and "mainKye" in said and "mainKey" in said and "2" in said
+
+
+def test_what_config_show_prints_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[[agents.list]]\nid = "bob"\nruntime = { type = "exec", command = ["a b", "c"] }\n')
+    assert cli.run(["config", "show", "--config", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"# {file}\n")
+    assert parse(shown) == load(file)
+    assert cli.run(["config", "show", "--config", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == tomllib.loads(shown)
+
+
+def test_the_demos_configuration_is_good(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    config: Config = load(tmp_path / "config.toml")
+    assert [agent.id for agent in config.agents.list] == ["main", "reader"]
+
+
+def test_programs_are_found_in_the_path_once_and_print_good_configuration(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        for name in ("claude", "pi"):
+            (tmp_path / place / name).write_text("#!/bin/sh\n")
+            (tmp_path / place / name).chmod(0o755)
+    (tmp_path / "one" / "pi").chmod(0o644)
+    (tmp_path / "one" / "codex").mkdir()
+    found = find_programs(f"{tmp_path}/one::{tmp_path}/two")
+    assert [program["program"] for program in found] == [f"{tmp_path}/one/claude", f"{tmp_path}/two/pi"]
+    config = tomllib.loads("".join(program["config"] for program in found))
+    assert config["agents"]["list"] == [
+        {"id": name, "runtime": {"type": "exec", "preset": name}} for name in ("claude", "pi")
+    ]
+
+
+def test_lingering_is_advised_where_systemd_would_end_the_daemon(tmp_path: Path) -> None:
+    code = "import sys; from sessiond.cli.frame.linger import advice; print(advice(*sys.argv[1:]))"
+
+    def said(booted: Path, **environment: str) -> str:
+        command = [sys.executable, "-c", code, str(tmp_path / "linger"), str(booted)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert said(tmp_path, XDG_RUNTIME_DIR="/run/user/1").endswith(f"keep it with: loginctl enable-linger {user}")
+    assert said(tmp_path / "none", XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert said(tmp_path) == "None"
+    (tmp_path / "linger").mkdir()
+    (tmp_path / "linger" / user).touch()
+    assert said(tmp_path, XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert advice(booted=str(tmp_path / "none")) is None
+
+
+def test_listing_loads_neither_click_nor_anything_that_is_slow() -> None:
+    code = (
+        "import sys; from sessiond import cli; cli.run(['list', '--socket', '/none'])\n"
+        "slow = {'click', 'trio', 'msgspec', 'structlog', 'platformdirs', 'typing', 'dataclasses', 'inspect',\n"
+        "        'shutil', 'pathlib', 'subprocess', 'logging', 'asyncio', 'argparse', 'datetime'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
