@@ -7,12 +7,9 @@ logged and answered with -32603, and ends nothing else.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import msgspec
-import trio
 from msgspec import UNSET
 
 from sessiond.errors import (
@@ -21,7 +18,6 @@ from sessiond.errors import (
     InvalidRequest,
     MethodNotFound,
     Overloaded,
-    RequestCancelled,
     SessiondError,
     Stopping,
     Unauthenticated,
@@ -40,46 +36,14 @@ from sessiond.rpc.messages import (
 )
 from sessiond.rpc.method import Context, Method
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
+from sessiond.rpc.pending import Batch, Pending, Reply, Route
 
 if TYPE_CHECKING:
     from sessiond.rpc.peer import Peer
 
 S = TypeVar("S")
-Reply = Callable[[bytes], object]
+T = TypeVar("T")
 CANCEL = "$/cancelRequest"
-
-
-class Pending:
-    """A request whose handler runs in a task of its own, from its acceptance to its answer."""
-
-    __slots__ = ("context", "key", "params", "reason", "reply", "route", "scope")
-
-    def __init__(self, route: Route, context: Context[Any], params: Any, key: object, reply: Reply | None) -> None:
-        self.route = route
-        self.context = context
-        self.params = params
-        self.key = key
-        self.reply = reply
-        self.scope = trio.CancelScope()
-        self.reason: SessiondError = RequestCancelled("The request was cancelled.")
-
-    def cancel(self, reason: SessiondError | None = None) -> None:
-        """End the wait; the request is answered with `reason` (-32800 unless told otherwise)."""
-        if reason is not None:
-            self.reason = reason
-        self.scope.cancel()
-
-
-class Route:
-    """A method made ready: its decoder built, its kind known."""
-
-    __slots__ = ("decode", "handle", "is_async", "method")
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-        self.handle = method.handle
-        self.is_async = iscoroutinefunction(method.handle)
-        self.decode = msgspec.json.Decoder(method.params).decode
 
 
 class Dispatcher(Generic[S]):
@@ -127,7 +91,7 @@ class Dispatcher(Generic[S]):
         except MessageError as bad:
             peer.reply(encode_failure(bad.request_id, bad.error))
             return
-        batch = _Batch(len(items), peer.reply)
+        batch = Batch(len(items), peer.reply)
         for item in items:
             self._accept_one(peer, item, batch.answer, batch.nothing)
 
@@ -231,12 +195,26 @@ class Dispatcher(Generic[S]):
             pending.cancel()
         return encode_result(request_id, None)
 
-    def _fault(self, method: str, request_id: RequestId, error: Exception) -> bytes:
+    def _fault(self, what: str, request_id: RequestId, error: Exception) -> bytes:
+        return encode_failure(request_id, self._told(what, error))
+
+    def _told(self, what: str, error: Exception) -> SessiondError:
+        """What the client is told of an exception; one that nobody expected is logged."""
         expected = _only_leaf(error)
         if isinstance(expected, SessiondError):
-            return encode_failure(request_id, expected)
-        self._on_fault(method, error)
-        return encode_failure(request_id, InternalError("Something went wrong inside; the daemon's log says what."))
+            return expected
+        self._on_fault(what, error)
+        return InternalError("Something went wrong inside; the daemon's log says what.")
+
+    async def guarded(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, which raises nothing but a SessiondError: a fault is logged and is an InternalError.
+
+        For the handlers of routes, which have no message to answer.
+        """
+        try:
+            return await work()
+        except Exception as error:
+            raise self._told(what, error) from error
 
     async def contain(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, and let no exception out of it but a cancellation: a fault is logged under the name `what`.
@@ -249,29 +227,8 @@ class Dispatcher(Generic[S]):
             self._on_fault(what, group)
 
 
-class _Batch:
-    """Collects the answers of a batch, in any order, and sends them as one when the last is there."""
-
-    def __init__(self, size: int, send: Reply) -> None:
-        self._missing = size
-        self._answers: list[bytes] = []
-        self._send = send
-
-    def answer(self, text: bytes) -> None:
-        self._answers.append(text)
-        self.nothing()
-
-    def nothing(self) -> None:
-        self._missing -= 1
-        if not self._missing and self._answers:
-            self._send(b"[" + b",".join(self._answers) + b"]")
-
-
 def _only_leaf(error: BaseException) -> BaseException:
     """What a nursery has wrapped: the single exception inside nested groups, else the group."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-MetaCaller = Callable[[Mapping[str, Any]], Caller]

@@ -19,7 +19,8 @@ from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.sending import PeerGone, SendQueue, Sink
 
 if TYPE_CHECKING:
-    from sessiond.rpc.dispatch import Dispatcher, Pending
+    from sessiond.rpc.dispatch import Dispatcher
+    from sessiond.rpc.pending import Pending
 
 _PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests are read
 _TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
@@ -157,6 +158,11 @@ class Peer:
         if not self.pending:
             self._idle.unpark_all()
 
+    async def idle(self) -> None:
+        """Wait until no request is in flight."""
+        while self.pending:
+            await self._idle.park()
+
     def stop_waits(self) -> None:
         """The daemon stops: every request in flight is answered with -32008 now."""
         for pending in list(self.pending.values()):
@@ -225,9 +231,9 @@ class Peer:
 
     async def _settled(self) -> None:
         """Wait while the client has to be known first, or to read its answers first."""
-        while self._hold and self.pending:
-            await self._idle.park()
-        self._hold = False
+        if self._hold:
+            await self.idle()
+            self._hold = False
         if self._out.queued_bytes > _PAUSE_BYTES and not self._out.broken:
             try:
                 await self._out.drained(_PAUSE_BYTES)
@@ -239,7 +245,7 @@ class Peer:
         self._asking.end()
         while self.pending and not self._link.hung_up():
             with trio.move_on_after(_HANGUP_CHECK_S):
-                await self._idle.park()
+                await self.idle()
         if self._link.hung_up():
             return
         with trio.move_on_after(_LAST_WORDS_S):

@@ -20,6 +20,11 @@ class FramedLink:
         self._ended = False
 
     @property
+    def failed(self) -> bool:
+        """Whether the stream could not be read on, so that the client may still be sending."""
+        return self._framer.error is not None
+
+    @property
     def limit(self) -> int:
         return self._framer.limit
 

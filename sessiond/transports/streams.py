@@ -49,6 +49,15 @@ class ByteStream(trio.abc.HalfCloseableStream):
             except OSError as error:
                 raise _translated(error) from error
 
+    def first_bytes(self) -> bytes:
+        """What has arrived already, left where it is; nothing where that is nothing."""
+        try:
+            return self.socket.recv(16, socket.MSG_PEEK)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise _translated(error) from error
+
     def send_now(self, data: bytes | memoryview) -> int:
         """Send what fits into the socket's buffer without waiting; the number of bytes taken."""
         try:

@@ -1,0 +1,153 @@
+"""HTTP/1.1 on a byte stream: heads and bodies in, answers out. Knows h11, deadlines and sizes; no paths, no callers."""
+
+from __future__ import annotations
+
+import time
+
+import h11
+import trio
+
+from sessiond.errors import LimitExceeded
+from sessiond.transports.exchange import HttpError, Response
+from sessiond.transports.gate import values
+from sessiond.transports.streams import ByteStream
+
+_MAX_HEAD_BYTES = 64 * 1024
+_BODY_S = 60.0
+_ANSWER_S = 120.0  # for a client that does not read its answer
+_HANGUP_CHECK_S = 1.0
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+Headers = list[tuple[str, str]]
+
+
+class HttpWire:
+    """The server's side of one connection, one request at a time: `head`, `body`, then `respond` or a stream."""
+
+    def __init__(self, stream: ByteStream, head_s: float) -> None:
+        self._stream = stream
+        self._head_s = head_s
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._heard = False
+        self._method = b""
+
+    async def head(self) -> h11.Request | None:
+        """The next request's head; None where the client has ended, or said nothing for too long. Raises HttpError."""
+        if self._h11.our_state is h11.DONE:
+            self._h11.start_next_cycle()
+        self._heard = bool(self._h11.trailing_data[0])
+        self._method = b""
+        with trio.move_on_after(self._head_s):
+            event = await self._next_event()
+            if not isinstance(event, h11.Request):
+                return None
+            self._method = event.method
+            return event
+        if self._heard:
+            raise HttpError(408, "request_timeout", "The request did not come in time.")
+        return None
+
+    async def body(self, head: h11.Request, limit: int) -> bytes:
+        """The body of the request, of at most `limit` bytes. Raises LimitExceeded or HttpError."""
+        too_large = LimitExceeded(f"A body may have {limit} bytes here.", limit="body", value=limit)
+        announced = values(head.headers, b"content-length")
+        if announced and int(announced[0]) > limit:
+            raise too_large
+        if self._h11.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+        body = bytearray()
+        with trio.move_on_after(_BODY_S):
+            while isinstance(event := await self._next_event(), h11.Data):
+                body += event.data
+                if len(body) > limit:
+                    raise too_large
+            return bytes(body)
+        raise HttpError(408, "request_timeout", "The body did not come in time.")
+
+    async def respond(self, response: Response) -> bool:
+        """Send a whole answer; whether another request may follow."""
+        headers = [*response.headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
+        if response.status != 204:
+            headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
+        if not self._skip_body():
+            headers.append(("Connection", "close"))
+        events: list[h11.Event] = [h11.Response(status_code=response.status, headers=_encoded(headers))]
+        if response.body and self._method != b"HEAD":
+            events.append(h11.Data(data=response.body))
+        data = b"".join(self._h11.send(event) or b"" for event in [*events, h11.EndOfMessage()])
+        with trio.move_on_after(_ANSWER_S) as patience:
+            await self._stream.send_all(data)
+        return not patience.cancelled_caught and self._h11.our_state is self._h11.their_state is h11.DONE
+
+    async def begin_stream(self, content_type: str, headers: tuple[tuple[str, str], ...]) -> None:
+        """Begin an answer without an end; its pieces go through `send_piece`."""
+        said = [("Content-Type", content_type), ("Cache-Control", "no-store"), ("Connection", "close"), *headers]
+        await self._send(h11.Response(status_code=200, headers=_encoded(said)))
+
+    async def send_piece(self, data: bytes) -> None:
+        await self._send(h11.Data(data=data))
+
+    async def end_stream(self) -> None:
+        """Say that the stream is whole, if anybody still listens."""
+        with trio.move_on_after(_HANGUP_CHECK_S):
+            await self._send(h11.EndOfMessage())
+
+    def rest(self) -> bytes:
+        """What came behind a request that changes the protocol."""
+        data: bytes = self._h11.trailing_data[0]
+        return data
+
+    async def until_gone(self) -> None:
+        """Returns when the reader of a stream has gone. One that only ended its half reads on."""
+        try:
+            while await self._stream.receive_some():
+                pass  # nothing more is taken on this connection
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        await self.until_hung_up()
+
+    async def until_hung_up(self) -> None:
+        """Returns when the client has gone altogether, without reading from it."""
+        while not self._stream.hung_up():  # noqa: ASYNC110 - no event tells, without reading
+            await trio.sleep(_HANGUP_CHECK_S)
+
+    async def _send(self, event: h11.Event) -> None:
+        await self._stream.send_all(self._h11.send(event) or b"")
+
+    async def _next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        try:
+            while (event := self._h11.next_event()) is h11.NEED_DATA:
+                data = await self._stream.receive_some()
+                self._heard = self._heard or bool(data)
+                self._h11.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            raise _no_http(error) from None
+        return event
+
+    def _skip_body(self) -> bool:
+        """Drop what has arrived of a body that nobody wanted; whether that was all of it."""
+        try:
+            while self._h11.their_state is h11.SEND_BODY:
+                if self._h11.next_event() is h11.NEED_DATA:
+                    return False
+        except h11.RemoteProtocolError:
+            return False
+        return True
+
+
+def _no_http(error: h11.RemoteProtocolError) -> HttpError:
+    return HttpError(error.error_status_hint, "bad_request", f"This is no HTTP/1.1 request: {error}.")
+
+
+def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in [("Date", _http_date()), *headers]]
+
+
+def _http_date() -> str:
+    """The time as RFC 9110, section 5.6.7 wants it, in no locale."""
+    now = time.gmtime()
+    return (
+        f"{_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} {now.tm_year} "
+        f"{now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d} GMT"
+    )

@@ -1,0 +1,186 @@
+"""Which handler an HTTP path has, and the two that need no session: `POST /rpc` and `GET /healthz`.
+
+Knows paths and the dispatcher; knows no sockets and no method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import trio
+
+from sessiond.errors import NotFound, SessiondError
+from sessiond.rpc.codecs import CBOR, JSON, Codec
+from sessiond.rpc.dispatch import Dispatcher
+from sessiond.rpc.errors import status_of_code
+from sessiond.rpc.messages import encode_failure
+from sessiond.rpc.peer import Peer
+from sessiond.transports.exchange import Answer, Handler, HttpError, Request, Response, json_response
+from sessiond.transports.visitors import Visitors
+
+_SMALL_BODY_BYTES = 64 * 1024
+# curl -d says the second one, and means JSON. A page could say it too without asking the browser first, but has no
+# token to show.
+_JSON_TYPES = ("application/json", "application/x-www-form-urlencoded", "")
+_CBOR_TYPES = ("application/cbor", "application/cbor-seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`free` needs no token. `max_body_bytes` is what a request may bring."""
+
+    method: str
+    segments: tuple[str, ...]
+    handler: Handler
+    free: bool
+    max_body_bytes: int
+
+
+class Router:
+    """The paths that are served."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+
+    def add(
+        self,
+        method: str,
+        pattern: str,
+        handler: Handler,
+        *,
+        free: bool = False,
+        max_body_bytes: int = _SMALL_BODY_BYTES,
+    ) -> None:
+        """Serve `method` on a pattern such as `/sessions/{key}/history`; GET serves HEAD too."""
+        self._routes.append(Route(method, tuple(pattern.split("/")), handler, free, max_body_bytes))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a path and its decoded parts. Raises NotFound, or HttpError 405 that names what is allowed.
+
+        The path is split before it is decoded: a session key may hold a slash (`%2F`).
+        """
+        segments = tuple(path.split("/"))
+        allowed: set[str] = set()
+        for route in self._routes:
+            params = _match(route.segments, segments)
+            if params is None:
+                continue
+            if route.method == ("GET" if method == "HEAD" else method):
+                return route, params
+            allowed |= {route.method} | ({"HEAD"} if route.method == "GET" else set())
+        if allowed:
+            raise HttpError(
+                405,
+                "method_not_allowed",
+                f"{method} is not served here.",
+                (("Allow", ", ".join(sorted(allowed))),),
+            )
+        raise NotFound("There is nothing at this path.")
+
+
+def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str] | None:
+    if len(pattern) != len(segments):
+        return None
+    params: dict[str, str] = {}
+    for want, have in zip(pattern, segments, strict=True):
+        if want.startswith("{"):
+            if not have:
+                return None
+            params[want[1:-1]] = unquote(have)
+        elif want != have:
+            return None
+    return params
+
+
+def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], visitors: Visitors) -> None:
+    """`POST /rpc` and `GET /healthz`."""
+
+    async def rpc(request: Request) -> Answer:
+        return await call_over_http(dispatcher, visitors, request)
+
+    router.add("POST", "/rpc", rpc, max_body_bytes=dispatcher.limits.max_frame_bytes)
+    router.add("GET", "/healthz", healthz, free=True)
+
+
+async def healthz(_request: Request) -> Answer:
+    """Says that the event loop turns, and nothing else: anybody may ask."""
+    await trio.lowlevel.checkpoint()
+    return json_response({"ok": True})
+
+
+async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, request: Request) -> Response:
+    """One JSON-RPC message or batch: the status of the error table for a call, 200 for a batch, 204 for no answer.
+
+    Inside it is a peer whose client has ended its half already: one road for calls on every transport.
+    """
+    codec = _codec_of(request)
+    try:
+        text = codec.to_json(request.body).strip()
+    except SessiondError as error:
+        return _answer(encode_failure(None, error), codec)
+    exchange = _Exchange(text)
+    peer = Peer(exchange, dispatcher, request.caller, lasting=False)
+    with visitors.present(peer):
+        await peer.run()
+    if not exchange.answers:
+        return Response(204)
+    return _answer(exchange.answers[-1].rstrip(b"\n"), codec)
+
+
+def _codec_of(request: Request) -> Codec:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _JSON_TYPES:
+        return JSON
+    if kind in _CBOR_TYPES:
+        return CBOR
+    raise HttpError(415, "unsupported_media_type", "Send application/json or application/cbor.")
+
+
+class _ErrorCode(msgspec.Struct):
+    code: int = -32603
+
+
+class _Outcome(msgspec.Struct):
+    error: _ErrorCode | None = None
+
+
+def _answer(text: bytes, codec: Codec) -> Response:
+    status = 200
+    if not text.startswith(b"["):
+        outcome = msgspec.json.decode(text, type=_Outcome)
+        status = 200 if outcome.error is None else status_of_code(outcome.error.code)
+    if codec is JSON:
+        return Response(status, text + b"\n")
+    return Response(status, codec.from_json(text), "application/cbor")
+
+
+class _Exchange:
+    """A link that carries one message in and collects what goes out."""
+
+    joins = True
+    codec: Codec = JSON
+
+    def __init__(self, text: bytes) -> None:
+        self.limit = len(text)
+        self.answers: list[bytes] = []
+        # An empty body is no message: it is handed on to be refused as a parse error.
+        self._incoming = [text]
+
+    async def receive(self) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        frames, self._incoming = self._incoming, []
+        return frames
+
+    def hung_up(self) -> bool:
+        return False  # whoever serves the request notices, and cancels it
+
+    def write_now(self, frame: bytes) -> int:
+        self.answers.append(frame)
+        return len(frame)
+
+    async def write(self, frames: list[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.answers += frames

@@ -1,0 +1,235 @@
+"""Accept connections, find out what they speak, and serve each in a task of its own until it ends.
+
+Knows listeners, dialects and places; knows no methods. Nothing that happens on one connection ends another.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from sessiond.errors import InvalidRequest, Overloaded, SessiondError, Unauthenticated
+from sessiond.model.caller import NOBODY, OWNER, Caller
+from sessiond.rpc.codecs import CODECS, JSON, Codec
+from sessiond.rpc.dispatch import Dispatcher
+from sessiond.rpc.messages import encode_failure
+from sessiond.rpc.peer import Peer
+from sessiond.transports.admission import Admission, Place
+from sessiond.transports.framed import cbor_link, ndjson_link
+from sessiond.transports.gate import Door, loopback_hosts
+from sessiond.transports.listener import Listener
+from sessiond.transports.routes import Router, add_standard_routes
+from sessiond.transports.sniff import Dialect, dialect_of
+from sessiond.transports.streams import ByteStream
+from sessiond.transports.visitors import Visitors
+
+_OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
+_FULL_PAUSE_S = 0.1  # no descriptors, no memory: clients wait in the backlog until somebody has closed something
+
+
+@dataclass(frozen=True, slots=True)
+class HouseRules:
+    """Bounds of the whole server. Source: protocol.md, "Where it listens"; shapes.md, `limits`."""
+
+    max_connections: int = 256
+    max_strangers: int = 64
+    first_message_s: float = 30.0
+    allowed_origins: frozenset[str] = frozenset()
+
+
+class Server:
+    """Every listener and every connection of the daemon.
+
+    `authenticate(token)` gives a caller or raises Unauthenticated. `peer_uid(socket)` gives the user at the other end
+    of a Unix socket. `router` is open for more routes; `visitors` are who is connected.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher[Any],
+        *,
+        authenticate: Callable[[str], Caller],
+        peer_uid: Callable[[socket.socket], int],
+        rules: HouseRules | None = None,
+    ) -> None:
+        self.router = Router()
+        self.visitors = Visitors()
+        self._dispatcher = dispatcher
+        self._authenticate = authenticate
+        self._peer_uid = peer_uid
+        self._rules = rules or HouseRules()
+        self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
+        self._accepting = trio.CancelScope()
+        self._serving = trio.CancelScope()
+        add_standard_routes(self.router, dispatcher, self.visitors)
+
+    @property
+    def connections(self) -> int:
+        return self._admission.connections
+
+    async def serve(
+        self, listeners: Sequence[Listener], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until `drain` is through. The listeners stay the caller's to close."""
+        with self._serving:
+            async with trio.open_nursery() as connections:
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for listener in listeners:
+                            accepting.start_soon(self._accept, listener, connections)
+                        task_status.started()
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that stand go on."""
+        self._accepting.cancel()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing new, let what is in flight end for `grace_s` seconds, answer the rest with -32008, and close."""
+        self._dispatcher.stopping = True
+        self.stop_accepting()
+        await self.visitors.finish(grace_s)
+        self._serving.cancel()
+
+    async def _accept(self, listener: Listener, connections: trio.Nursery) -> None:
+        door = _door_of(listener, self._rules.allowed_origins)
+        while True:
+            await trio.lowlevel.wait_readable(listener.socket)
+            try:
+                sock, _ = listener.socket.accept()
+            except OSError as error:
+                if error.errno not in _OTHERS_FAULT:
+                    await trio.sleep(_FULL_PAUSE_S)
+                continue
+            if listener.name == "http":
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream = ByteStream(sock)
+            place = self._admission.enter(stranger=door.caller.kind == "nobody")
+            if place is None:
+                _turn_away(stream)
+            else:
+                connections.start_soon(self._connection, stream, door, place)
+
+    async def _connection(self, stream: ByteStream, door: Door, place: Place) -> None:
+        async def converse() -> None:
+            try:
+                await self._converse(stream, door, place)
+            except* (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # the client has gone, which is its right
+
+        try:
+            await self._dispatcher.contain(f"connection on {door.name}", converse)
+        finally:
+            place.leave()
+            stream.close()
+
+    async def _converse(self, stream: ByteStream, door: Door, place: Place) -> None:
+        dialect: Dialect | None = None
+        with trio.move_on_after(self._rules.first_message_s) as patience:
+            try:
+                if door.name == "sessiond" and self._peer_uid(stream.socket) != os.geteuid():
+                    raise Unauthenticated("This socket is another user's.")
+                dialect = await _sniff(stream)
+                if door.name == "http" and dialect != "http":
+                    raise InvalidRequest(
+                        "Only HTTP/1.1 and WebSocket are spoken on TCP; the rest is on the Unix sockets."
+                    )
+            except SessiondError as error:
+                await _last_words(stream, error)
+                return
+            if dialect == "http":
+                patience.deadline = float("inf")  # HTTP has deadlines of its own, one for each request
+                await self._serve_http(stream, door, place)
+            elif dialect is not None:
+                await self._serve_peer(stream, dialect, door, place, patience)
+        if patience.cancelled_caught and dialect is not None:
+            await _last_words(stream, self._too_slow(place), CODECS["cbor" if dialect == "cbor" else "json"])
+
+    async def _serve_peer(
+        self, stream: ByteStream, dialect: Dialect, door: Door, place: Place, patience: trio.CancelScope
+    ) -> None:
+        limits = self._dispatcher.limits
+        link = (cbor_link if dialect == "cbor" else ndjson_link)(stream, limits)
+        peer = Peer(link, self._dispatcher, door.caller)
+
+        def heard() -> None:
+            peer.on_message = None
+            if not place.stranger:
+                patience.deadline = float("inf")
+
+        def known(caller: Caller) -> None:
+            if caller.kind != "nobody":
+                place.known()
+                patience.deadline = float("inf")
+
+        peer.on_message, peer.on_caller = heard, known
+        with self.visitors.present(peer):
+            await peer.run()
+        if link.failed:
+            await stream.linger()
+
+    async def _serve_http(self, stream: ByteStream, door: Door, place: Place) -> None:
+        from sessiond.transports.site import Conversation, Site
+
+        site = Site(
+            self.router, self._dispatcher, self.visitors, self._authenticate, head_s=self._rules.first_message_s
+        )
+        await Conversation(stream, site, door, place.known).run()
+
+    def _too_slow(self, place: Place) -> SessiondError:
+        seconds = f"{self._rules.first_message_s:g} seconds"
+        if place.stranger:
+            return Unauthenticated(f"Nobody said who they are within {seconds}.")
+        return InvalidRequest(f"No message came within {seconds}.")
+
+
+def _door_of(listener: Listener, origins: frozenset[str]) -> Door:
+    match listener.name:
+        case "sessiond":
+            return Door("sessiond", OWNER)
+        case "agent":
+            return Door("agent", NOBODY)
+        case "http":
+            return Door("http", NOBODY, loopback_hosts(*listener.address), origins)
+
+
+async def _sniff(stream: ByteStream) -> Dialect | None:
+    """The dialect of a new connection, its first bytes put back; None where it ended before it said one."""
+    first = b""
+    while data := await stream.receive_some():
+        first += data
+        if dialect := dialect_of(first):
+            stream.push_back(first)
+            return dialect
+    if not first:
+        return None
+    stream.push_back(first)
+    return "http"  # the beginning of `Content-Length:` and nothing more: HTTP will say what is wrong
+
+
+async def _last_words(stream: ByteStream, error: SessiondError, codec: Codec = JSON) -> None:
+    """One error that says it all, and the end."""
+    stream.send_now(codec.from_json(encode_failure(None, error)))
+    await stream.linger()
+
+
+def _turn_away(stream: ByteStream) -> None:
+    """Tell a client that there is no place, in its own dialect if that is known already, without a wait or a task."""
+    error = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
+    text = encode_failure(None, error)
+    try:
+        if stream.first_bytes()[:1].isalpha():
+            stream.send_now(
+                b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
+            )
+        else:
+            stream.send_now(text + b"\n")
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+    stream.close()

@@ -1,0 +1,200 @@
+"""What happens to an HTTP request: gate, route, handler, answer; or it becomes a stream of events or a WebSocket.
+
+Knows routes and callers; the bytes are `http.py`'s. Imported when the first HTTP client comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import trio
+
+from sessiond.errors import SessiondError
+from sessiond.model.caller import Caller
+from sessiond.rpc.dispatch import Dispatcher
+from sessiond.rpc.peer import Link, Peer
+from sessiond.transports.exchange import Answer, Events, HttpError, Request, Response, error_response
+from sessiond.transports.gate import Door, caller_of, check_host_and_origin, values
+from sessiond.transports.http import HttpWire
+from sessiond.transports.routes import Route, Router
+from sessiond.transports.sse import EventStream
+from sessiond.transports.streams import ByteStream
+from sessiond.transports.visitors import Visitors
+
+_MAX_QUERY_FIELDS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every HTTP connection of the daemon shares. `head_s`: seconds a client has to send the head of a request."""
+
+    router: Router
+    dispatcher: Dispatcher[Any]
+    visitors: Visitors
+    authenticate: Callable[[str], Caller]
+    head_s: float
+
+
+class _Done(Exception):
+    """The connection has become something else and is over."""
+
+
+class Conversation:
+    """One HTTP connection. `known` is called once its client has shown who it is."""
+
+    def __init__(self, stream: ByteStream, site: Site, door: Door, known: Callable[[], None]) -> None:
+        self._stream = stream
+        self._site = site
+        self._door = door
+        self._known = known
+        self._wire = HttpWire(stream, site.head_s)
+
+    async def run(self) -> None:
+        """Serve requests until the client or HTTP itself ends the connection."""
+        try:
+            while await self._exchange():
+                pass
+        except _Done:
+            return
+        await self._stream.linger()
+
+    async def _exchange(self) -> bool:
+        """One request and its answer; whether another may follow."""
+        origin = None
+        try:
+            head = await self._wire.head()
+            if head is None:
+                return False
+            target = _target_of(head.target.decode("latin-1"))
+            origin = check_host_and_origin(self._door, target.authority, head.headers)
+            answer = await self._answer(head, target, origin)
+        except (SessiondError, HttpError) as error:
+            answer = error_response(error)
+        return await self._wire.respond(replace(answer, headers=answer.headers + _cors(origin)))
+
+    async def _answer(self, head: h11.Request, target: _Target, origin: str | None) -> Response:
+        method = head.method.decode("ascii")
+        if origin is not None and method == "OPTIONS" and values(head.headers, b"access-control-request-method"):
+            return Response(204, headers=_PREFLIGHT)
+        if target.path == "/ws":
+            await self._become_websocket(head)
+            raise _Done
+        route, params = self._site.router.find(method, target.path)
+        caller = self._door.caller if route.free else self._caller_of(head)
+        body = await self._wire.body(head, route.max_body_bytes)  # nothing is read of those who may not come in
+        request = Request(
+            method=method,
+            path=target.path,
+            params=params,
+            query=target.query,
+            headers={name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers},
+            body=body,
+            caller=caller,
+        )
+        answer = await self._handled(route, request)
+        if isinstance(answer, Events):
+            await self._stream_events(answer, request, origin)
+            raise _Done
+        return answer
+
+    def _caller_of(self, head: h11.Request) -> Caller:
+        caller = caller_of(self._door, head.headers, self._site.authenticate)
+        self._known()
+        return caller
+
+    async def _handled(self, route: Route, request: Request) -> Answer:
+        """What the handler answers. A client that goes away meanwhile ends the handler's waits, and this connection."""
+        outcome: list[Answer] = []
+
+        async def handle() -> Answer:
+            try:
+                return await route.handler(request)
+            except HttpError as error:
+                return error_response(error)
+
+        async def end_with_client(scope: trio.CancelScope) -> None:
+            await self._wire.until_hung_up()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_with_client, nursery.cancel_scope)
+            try:
+                outcome.append(await self._site.dispatcher.guarded(request.path, handle))
+            except SessiondError as error:
+                outcome.append(error_response(error))
+            nursery.cancel_scope.cancel()
+        if not outcome:
+            raise _Done
+        return outcome[0]
+
+    async def _become_websocket(self, head: h11.Request) -> None:
+        from sessiond.transports import websocket
+
+        caller = self._caller_of(head)
+        websocket.check_upgrade(head)
+        dispatcher, visitors = self._site.dispatcher, self._site.visitors
+
+        async def serve(link: Link) -> None:
+            peer = Peer(link, dispatcher, caller)
+            with visitors.present(peer):
+                await peer.run()
+
+        self._stream.push_back(websocket.handshake_bytes(head) + self._wire.rest())
+        await websocket.converse(self._stream, dispatcher.limits, serve)
+
+    async def _stream_events(self, events: Events, request: Request, origin: str | None) -> None:
+        await self._wire.begin_stream("text/event-stream", _cors(origin))
+        stream = EventStream(self._wire.send_piece, request.caller)
+
+        async def source(stream: EventStream) -> None:
+            try:
+                await self._site.dispatcher.guarded(request.path, lambda: events.run(stream))
+            except SessiondError as error:
+                await stream.event(error_response(error).body, name="error")
+
+        if request.method != "HEAD":
+            with self._site.visitors.present(stream):
+                await stream.run(source, self._wire.until_gone)
+        await self._wire.end_stream()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A request target taken apart; `authority` only where it came in absolute form."""
+
+    authority: str | None
+    path: str
+    query: dict[str, str]
+
+
+def _target_of(target: str) -> _Target:
+    """Origin form or absolute form (RFC 9112, section 3.2). Raises HttpError 400 for the others."""
+    authority = None
+    if not target.startswith("/"):
+        split = urlsplit(target)
+        if split.scheme != "http" or not split.netloc:
+            raise HttpError(400, "bad_request", "The request target must be a path.")
+        authority = split.netloc
+        target = target[target.index("//") + 2 + len(authority) :]
+    path, _, query = target.partition("#")[0].partition("?")
+    try:
+        fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
+    except ValueError:
+        raise HttpError(400, "bad_request", f"The query has over {_MAX_QUERY_FIELDS} fields, or is no UTF-8.") from None
+    return _Target(authority, path or "/", dict(fields))
+
+
+_PREFLIGHT = (
+    ("Access-Control-Allow-Methods", "GET, POST"),
+    ("Access-Control-Allow-Headers", "authorization, content-type, last-event-id"),
+    ("Access-Control-Max-Age", "600"),
+)
+
+
+def _cors(origin: str | None) -> tuple[tuple[str, str], ...]:
+    """What lets a page of a listed origin read the answer."""
+    return () if origin is None else (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))

@@ -1,0 +1,91 @@
+"""Write Server-Sent Events. Knows their text format and a way to send bytes; knows no events of sessions.
+
+Source: HTML Living Standard, 9.2 "Server-sent events"; protocol.md, "HTTP".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from sessiond.model.caller import Caller
+
+_HEARTBEAT_S = 15.0
+# A reader that takes nothing for so long is closed, and resumes by Last-Event-ID when it comes back.
+_STALL_S = 60.0
+
+
+class EventStream:
+    """One reader of events.
+
+    Nothing is queued here: `event` returns when the socket has taken it, so a slow reader holds up its own source and
+    nothing else, and a reader that has gone cancels its source.
+    """
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], caller: Caller) -> None:
+        self.caller = caller
+        self._send = send
+        self._turn = trio.Lock()
+        self._scope = trio.CancelScope()
+        self._written_at = 0.0
+
+    def close(self) -> None:
+        """End the stream now."""
+        self._scope.cancel()
+
+    async def event(self, data: bytes, *, name: str | None = None, cursor: str | None = None) -> None:
+        """Send an event; `cursor` becomes its id, which a reader gives back as `Last-Event-ID`."""
+        await self._write(encode_event(data, name=name, cursor=cursor))
+
+    async def comment(self, text: str = "") -> None:
+        """Send a comment, which readers ignore and which keeps the connection from looking dead."""
+        await self._write(b": " + text.encode().replace(b"\n", b" ") + b"\n\n")
+
+    async def run(
+        self, source: Callable[[EventStream], Awaitable[None]], until_gone: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Let `source` write until it returns, `until_gone` does, or the stream is closed."""
+
+        async def watch() -> None:
+            await until_gone()
+            self.close()
+
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_alive)
+                nursery.start_soon(watch)
+                await source(self)
+                nursery.cancel_scope.cancel()
+
+    async def _keep_alive(self) -> None:
+        self._written_at = trio.current_time()
+        while True:
+            await trio.sleep_until(self._written_at + _HEARTBEAT_S)
+            if trio.current_time() >= self._written_at + _HEARTBEAT_S:
+                await self.comment()
+
+    async def _write(self, data: bytes) -> None:
+        async with self._turn:
+            with trio.move_on_after(_STALL_S) as patience:
+                try:
+                    await self._send(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self.close()
+            if patience.cancelled_caught:
+                self.close()
+            self._written_at = trio.current_time()
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+
+def encode_event(data: bytes, *, name: str | None = None, cursor: str | None = None) -> bytes:
+    """One event as text. Any line break in `data` begins a new `data:` line; names and ids have none."""
+    lines = []
+    for field, value in (("event", name), ("id", cursor)):
+        if value is not None:
+            if any(char in value for char in "\r\n\0"):
+                raise ValueError(f"{field} of an event is one line")
+            lines.append(f"{field}: {value}\n".encode())
+    body = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines += [b"data: " + line + b"\n" for line in body.split(b"\n")]
+    return b"".join(lines) + b"\n"

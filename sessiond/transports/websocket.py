@@ -1,0 +1,145 @@
+"""WebSocket as one more link for a peer: text frames are JSON, binary frames CBOR.
+
+Knows the upgrade and trio-websocket; knows no methods. No extensions are taken, so nothing is compressed: a compressed
+frame of 16 MiB can be a small one on the wire.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+
+import h11
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from sessiond.errors import InvalidRequest, SessiondError
+from sessiond.rpc.cbor_items import check_single_item
+from sessiond.rpc.codecs import CBOR, JSON, Codec
+from sessiond.rpc.limits import Limits
+from sessiond.rpc.peer import Link
+from sessiond.transports.exchange import HttpError
+from sessiond.transports.gate import Headers, values
+from sessiond.transports.streams import ByteStream
+
+_HANDSHAKE_S = 10.0
+_CLOSE_S = 2.0
+_RECEIVE_BYTES = 64 * 1024
+_HEADERS_HANDED_ON = (b"host", b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
+
+
+def check_upgrade(request: h11.Request) -> None:
+    """A request that may become a WebSocket (RFC 6455, section 4.2.1). Raises HttpError.
+
+    It is checked here because `wrap_server_stream` waits for ever after a bad handshake.
+    """
+    headers = request.headers
+    if "websocket" not in _tokens(headers, b"upgrade") or "upgrade" not in _tokens(headers, b"connection"):
+        raise HttpError(426, "upgrade_required", "This path is a WebSocket.", (("Upgrade", "websocket"),))
+    if values(headers, b"sec-websocket-version") != ["13"]:
+        raise HttpError(
+            426, "upgrade_required", "WebSocket version 13 is spoken here.", (("Sec-WebSocket-Version", "13"),)
+        )
+    keys = values(headers, b"sec-websocket-key")
+    if request.method != b"GET" or request.http_version != b"1.1" or len(keys) != 1 or not _is_key(keys[0]):
+        raise HttpError(400, "bad_request", "This is no WebSocket handshake.")
+    if values(headers, b"content-length") or values(headers, b"transfer-encoding"):
+        raise HttpError(400, "bad_request", "A WebSocket handshake has no body.")
+
+
+def handshake_bytes(request: h11.Request) -> bytes:
+    """The checked request once more as text, with only the headers that matter: extensions are not offered on."""
+    lines = [b"GET /ws HTTP/1.1"]
+    lines += [name + b": " + value for name, value in request.headers if name in _HEADERS_HANDED_ON]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+async def converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
+    """Finish the handshake that `stream` begins with, and let `serve` have the link until it is done."""
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(_HANDSHAKE_S) as patience:
+            request = await wrap_server_stream(
+                nursery,
+                stream,
+                max_message_size=limits.max_frame_bytes,
+                receive_buffer_size=_RECEIVE_BYTES,
+            )
+            connection = await request.accept()
+        if not patience.cancelled_caught:
+            link = WebSocketLink(connection, stream, limits)
+            try:
+                await serve(link)
+            finally:
+                with trio.move_on_after(_CLOSE_S) as closing:
+                    closing.shield = True
+                    await connection.aclose(link.close_code)
+        nursery.cancel_scope.cancel()
+
+
+class WebSocketLink:
+    """A WebSocket. The first message settles whether the connection is text (JSON) or binary (CBOR).
+
+    `limit` is only kept: the library was told the largest message when the connection began.
+    """
+
+    joins = False
+
+    def __init__(self, connection: WebSocketConnection, stream: ByteStream, limits: Limits) -> None:
+        self.codec: Codec = JSON
+        self.limit = limits.max_frame_bytes
+        self.close_code = 1000
+        self._max_nesting = limits.max_nesting
+        self._connection = connection
+        self._stream = stream
+        self._settled = False
+
+    async def receive(self) -> list[bytes]:
+        while True:
+            try:
+                message = await self._connection.get_message()
+            except ConnectionClosed:
+                # Both halves are gone: nobody is left to be answered.
+                raise trio.BrokenResourceError("the WebSocket is closed") from None
+            try:
+                frame = self._frame_of(message)
+            except SessiondError:
+                self.close_code = 1003  # RFC 6455, section 7.4.1: data that cannot be accepted
+                raise
+            if frame:
+                return [frame]
+
+    def hung_up(self) -> bool:
+        return self._connection.closed is not None or self._stream.hung_up()
+
+    def write_now(self, frame: bytes) -> int:  # noqa: ARG002
+        return 0  # the library sends with `await` only
+
+    async def write(self, frames: list[bytes]) -> None:
+        try:
+            for frame in frames:
+                await self._connection.send_message(frame.decode().rstrip("\n") if self.codec is JSON else frame)
+        except ConnectionClosed:
+            raise trio.BrokenResourceError("the WebSocket is closed") from None
+
+    def _frame_of(self, message: str | bytes) -> bytes:
+        codec = JSON if isinstance(message, str) else CBOR
+        if self._settled and codec is not self.codec:
+            raise InvalidRequest("This connection began with the other kind of frame; stay with one.")
+        self.codec = codec
+        self._settled = True
+        if isinstance(message, str):
+            return message.encode().strip(b" \t\r\n")
+        check_single_item(message, self._max_nesting)
+        return message
+
+
+def _tokens(headers: Headers, name: bytes) -> set[str]:
+    return {token.strip().lower() for value in values(headers, name) for token in value.split(",")}
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False

@@ -1,0 +1,337 @@
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import cbor2
+import msgspec
+import pytest
+import trio
+
+from sessiond.rpc.limits import Limits
+from sessiond.transports.serve import HouseRules
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+WAIT = b'{"jsonrpc":"2.0","id":2,"method":"wait"}\n'
+PONG = {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
+def intro(token):
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"token": token}}) + b"\n"
+
+
+def error_of(data):
+    """Code and message of the one error in `data`."""
+    [line] = data.splitlines()
+    answer = msgspec.json.decode(line)
+    assert answer["id"] is None
+    return answer["error"]["code"], answer["error"]["message"]
+
+
+async def until(condition):
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
+            await trio.sleep(0.001)
+
+
+async def test_socat_gets_its_answers_after_it_has_ended_its_half(open_house):
+    async with open_house() as house:
+        assert await house.socat(PING + PING) == [PONG, PONG]
+        assert await house.socat(PING.rstrip()) == [PONG]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_release_when_started, house, 1)
+            assert await house.socat(WAIT) == [{"jsonrpc": "2.0", "id": 2, "result": {"released": True}}]
+
+
+async def _release_when_started(house, count):
+    await until(lambda: house.services.started >= count)
+    house.services.release.set()
+
+
+async def test_a_json_rpc_library_is_understood(open_house):
+    import jsonrpcclient
+
+    async with open_house() as house:
+        batch = [
+            jsonrpcclient.request("echo", {"text": "hé"}),
+            jsonrpcclient.request("nope"),
+            jsonrpcclient.notification("ping"),
+        ]
+        [answers] = await house.socat(msgspec.json.encode(batch) + b"\n")
+        ok, error = jsonrpcclient.parse(answers)
+        assert (ok, error.code) == (jsonrpcclient.Ok({"text": "hé"}, batch[0]["id"]), -32601)
+
+
+async def test_cbor_is_spoken_on_the_same_socket(open_house):
+    async with open_house() as house:
+        ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        assert cbor2.loads(await house.raw(ping)) == PONG
+        assert cbor2.loads(await house.raw(b"\xd9\xd9\xf7" + ping)) == PONG
+        refused = cbor2.loads(await house.raw(b"\x81" * 100_000))
+        assert (refused["id"], refused["error"]["code"]) == (None, -32600)
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (b"Content-Length: 40\r\n\r\n" + PING, "LSP framing"),
+        (b"\x16\x03\x01hello", "0x16"),
+        (b"quit\n", "0x71"),
+        (b"\xef\xbb\xbf" + PING, "0xef"),
+    ],
+)
+async def test_another_dialect_gets_one_clear_error(open_house, first, words):
+    async with open_house() as house:
+        code, message = error_of(await house.raw(first))
+        assert code == -32600 and words in message and "NDJSON" not in message and "one JSON message a line" in message
+
+
+async def test_a_first_word_that_comes_letter_by_letter_is_understood(open_house):
+    async with open_house() as house:
+        for words in (b"Content-Length: 1", b"CONNECT x HTTP/1.1\r\n\r\n"):
+            async with await trio.open_unix_socket(house.owner) as stream:
+                for byte in words:
+                    await stream.send_all(bytes([byte]))
+                await stream.send_eof()
+                answer = b"".join([chunk async for chunk in stream])
+            assert b"LSP" in answer if b"Length" in words else answer.startswith(b"HTTP/1.1 400")
+        assert await house.raw(b"") == b""
+        assert (await house.raw(b"Con")).startswith(b"HTTP/1.1 400")
+
+
+async def test_a_stranger_on_the_agents_socket_may_only_introduce_itself(open_house):
+    async with open_house() as house:
+        answers = await house.socat(PING + intro("bad") + intro("lister") + PING, house.agent)
+        assert [answer.get("error", {}).get("code") for answer in answers] == [-32001, -32001, None, None]
+        over = await house.raw(b" " * (64 * 1024 + 1), house.agent)
+        assert error_of(over) == (-32005, "A message holds at most 65536 bytes here.")
+
+
+async def test_frames_up_to_the_limit_are_taken_from_those_who_are_known(open_house):
+    async with open_house(limits=Limits(max_frame_bytes=3_000_000)) as house:
+
+        def echo(size):
+            return (
+                msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "x" * size}})
+                + b"\n"
+            )
+
+        size = 3_000_000 - len(echo(0)) + 1
+        [answer] = await house.socat(echo(size))
+        assert len(answer["result"]["text"]) == size
+        [_, answer] = await house.socat(intro("reader") + echo(size), house.agent)
+        assert len(answer["result"]["text"]) == size
+        code, _ = error_of(await house.raw(echo(size + 1)))
+        assert code == -32005
+
+
+async def test_a_huge_line_is_answered_while_it_is_still_sent(open_house):
+    async with open_house(limits=Limits(max_frame_bytes=100_000)) as house:
+        assert error_of(await house.raw(b"[" * 10_000_000)) == (-32005, "A message holds at most 100000 bytes here.")
+
+
+async def test_another_users_process_is_turned_away(open_house):
+    async with open_house(uid=os.geteuid() + 1) as house:
+        assert error_of(await house.raw(PING)) == (-32001, "This socket is another user's.")
+        assert (await house.socat(intro("lister"), house.agent))[0]["result"] == {"caller": "t-lister"}
+
+
+async def test_half_a_message_and_a_vanished_client_leave_the_server_well(open_house):
+    async with open_house() as house:
+        for path, data in [
+            (house.owner, PING[:20]),
+            (house.agent, b"{"),
+            (house.owner, WAIT),
+            (house.owner, b"GET /ha"),
+        ]:
+            stream = await trio.open_unix_socket(path)
+            await stream.send_all(data)
+            await stream.aclose()
+        with socket.socket(socket.AF_INET) as abrupt:  # a reset in the middle of a request
+            host, port = house.tcp.split(":")
+            abrupt.connect((host, int(port)))
+            abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            abrupt.send(b"GET /hang HTTP/1.1\r\nHost: x\r\n")
+        await until(lambda: house.server.connections == 0)
+        assert house.services.started == house.services.ended
+        assert await house.socat(PING) == [PONG]
+        assert house.services.faults == []
+
+
+async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
+    async with open_house(rules=HouseRules(first_message_s=0.3)) as house:
+
+        async def silent(path, data, expected):
+            async with await trio.open_unix_socket(path) as stream:
+                if data:
+                    await stream.send_all(data)
+                answer = b"".join([chunk async for chunk in stream])
+            assert expected in answer and (expected or not answer)
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(silent, house.owner, b"", b"")
+                nursery.start_soon(silent, house.owner, b'{"json', b"No message came within 0.3 seconds")
+                nursery.start_soon(silent, house.owner, b"\xa1", b"No message came within 0.3 seconds")
+                nursery.start_soon(silent, house.agent, PING, b"Nobody said who they are within 0.3 seconds")
+                nursery.start_soon(silent, house.owner, b"GET / HT", b"HTTP/1.1 408")
+        await until(lambda: house.server.connections == 0)
+
+
+async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
+    async with open_house(rules=HouseRules(first_message_s=0.3)) as house:
+        stream = await trio.open_unix_socket(house.owner)
+
+        async def drip():
+            for byte in PING.rstrip() * 1000:
+                await stream.send_all(bytes([byte]))
+                await trio.sleep(0.01)
+
+        with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
+            await drip()
+        assert house.server.connections == 0
+        await stream.aclose()
+
+
+async def test_those_who_are_known_may_be_silent(open_house):
+    async with open_house(rules=HouseRules(first_message_s=0.2)) as house:
+        for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
+            async with await trio.open_unix_socket(path) as stream:
+                await stream.send_all(first)
+                await stream.receive_some()
+                with trio.move_on_after(0.5):
+                    assert await stream.receive_some() and False, "nothing comes and nothing ends"
+                await stream.send_all(PING)
+                assert msgspec.json.decode(await stream.receive_some()) == PONG
+
+
+async def test_there_is_place_for_so_many_and_no_more(open_house):
+    async with open_house() as house:
+        streams = [await trio.open_unix_socket(house.owner) for _ in range(300)]
+        for stream in streams[:256]:
+            await stream.send_all(PING)
+            assert msgspec.json.decode(await stream.receive_some()) == PONG
+        for stream in streams[256:]:
+            refused = msgspec.json.decode(await stream.receive_some())
+            assert (refused["error"]["code"], refused["error"]["data"]) == (
+                -32007,
+                {"type": "overloaded", "retryAfterMs": 1000},
+            )
+            assert await stream.receive_some() == b""
+        for stream in streams:
+            await stream.aclose()
+        await until(lambda: house.server.connections == 0)
+        assert await house.socat(PING) == [PONG]
+
+
+async def test_idle_strangers_keep_nobody_out(open_house):
+    async with open_house(rules=HouseRules(max_connections=10, max_strangers=4)) as house:
+        strangers = [await trio.open_unix_socket(house.agent) for _ in range(4)]
+        await until(lambda: house.server.connections == 4)
+        assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32007
+        assert await house.socat(PING) == [PONG]
+        # One who says a name makes room for the next stranger.
+        await strangers[0].send_all(intro("lister"))
+        await strangers[0].receive_some()
+        assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32001
+        for stream in strangers:
+            await stream.aclose()
+
+
+async def test_an_http_client_without_a_place_is_told_in_http(open_house):
+    async with open_house(rules=HouseRules(max_connections=0)) as house:
+        status, body = await house.curl("/healthz", "--retry", "0")
+        # The request may not have arrived when the connection is turned away: then the answer is the plain line.
+        assert (status, "too many connections" in body) == (503, True)
+
+
+OUT_OF_DESCRIPTORS = """
+import resource, socket, sys, trio
+from sessiond.rpc.dispatch import Dispatcher
+from sessiond.rpc.limits import Limits
+from sessiond.transports.listener import bind_unix
+from sessiond.transports.serve import Server
+from pathlib import Path
+import os
+
+async def main():
+    listener = bind_unix(Path(sys.argv[1]), "sessiond")
+    dispatcher = Dispatcher([], None, limits=Limits(), on_fault=lambda *what: print(what, flush=True))
+    server = Server(dispatcher, authenticate=None, peer_uid=lambda sock: os.geteuid())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, [listener])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+        print("ready", flush=True)
+trio.run(main)
+"""
+
+
+async def test_running_out_of_descriptors_is_survived(open_house, folder):
+    path = folder / "few.sock"
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", OUT_OF_DESCRIPTORS, str(path)], stdout=subprocess.PIPE
+    )
+    try:
+        with trio.fail_after(20):
+            assert await process.stdout.receive_some() == b"ready\n"
+            streams = [await trio.open_unix_socket(path) for _ in range(30)]
+            for stream in streams:
+                await stream.send_all(b'{"jsonrpc":"2.0","id":1,"method":"x"}\n')
+            assert b"-32601" in await streams[0].receive_some()
+            with trio.move_on_after(0.3) as unanswered:
+                await streams[29].receive_some()
+            assert unanswered.cancelled_caught
+            for stream in streams[:25]:
+                await stream.aclose()
+            assert b"-32601" in await streams[29].receive_some()
+            for stream in streams[25:]:
+                await stream.aclose()
+    finally:
+        process.kill()
+        await process.wait()
+        await process.stdout.aclose()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 20
+
+
+async def test_draining_answers_what_is_in_flight_and_ends(open_house):
+    async with open_house() as house:
+        async with await trio.open_unix_socket(house.owner) as stream:
+            await stream.send_all(WAIT)
+            await until(lambda: house.services.started)
+            with trio.fail_after(10):
+                await house.server.drain(0.05)
+                answer = b"".join([chunk async for chunk in stream])
+        assert msgspec.json.decode(answer)["error"] == {
+            "code": -32008,
+            "message": "The daemon is stopping; try again when it is back.",
+            "data": {"type": "stopping", "retryAfterMs": 1000},
+        }
+
+
+async def test_draining_waits_for_what_ends_in_time(open_house):
+    async with open_house() as house, trio.open_nursery() as nursery:
+        async with await trio.open_unix_socket(house.owner) as stream:
+            await stream.send_all(WAIT)
+            await until(lambda: house.services.started)
+            nursery.start_soon(house.server.drain, 10)
+            house.services.release.set()
+            with trio.fail_after(5):
+                answer = b"".join([chunk async for chunk in stream])
+        assert msgspec.json.decode(answer)["result"] == {"released": True}
+
+
+async def test_a_revoked_token_ends_its_connections_and_no_others(open_house):
+    async with open_house() as house:
+        streams = {}
+        for token in ("lister", "reader"):
+            streams[token] = await trio.open_unix_socket(house.agent)
+            await streams[token].send_all(intro(token))
+            await streams[token].receive_some()
+        assert house.server.visitors.cut(lambda caller: caller.token_id == "t-lister") == 1
+        with trio.fail_after(5):
+            assert await streams["lister"].receive_some() == b""
+        await streams["reader"].send_all(PING)
+        assert msgspec.json.decode(await streams["reader"].receive_some()) == PONG
+        for stream in streams.values():
+            await stream.aclose()

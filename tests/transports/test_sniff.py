@@ -1,0 +1,38 @@
+import pytest
+
+from sessiond.errors import InvalidRequest
+from sessiond.transports.sniff import dialect_of
+
+
+def test_every_first_byte_has_one_dialect_or_one_clear_error():
+    found = {}
+    for byte in range(256):
+        try:
+            found[byte] = dialect_of(bytes([byte, 0x20]))
+        except InvalidRequest as error:
+            assert f"0x{byte:02x}" in error.message and "HTTP/1.1" in error.message  # noqa: PT017
+            found[byte] = "error"
+    assert {byte for byte, dialect in found.items() if dialect == "ndjson"} == set(b"{[ \t\r\n")
+    assert {byte for byte, dialect in found.items() if dialect == "cbor"} == set(range(0x80, 0xDC))
+    assert {byte for byte, dialect in found.items() if dialect == "http"} == set(range(0x41, 0x5B))
+
+
+@pytest.mark.parametrize("size", range(1, 15))
+def test_the_beginning_of_content_length_needs_more(size):
+    assert dialect_of(b"Content-Length: 12\r\n"[:size]) is None
+    assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") == "http"
+
+
+def test_nothing_needs_more():
+    assert dialect_of(b"") is None
+
+
+@pytest.mark.parametrize("first", [b"Content-Length:", b"Content-Length: 5\r\n\r\n{}", b"CONTENT-LENGTH: 5"])
+def test_lsp_framing_is_named(first):
+    with pytest.raises(InvalidRequest, match="LSP framing"):
+        dialect_of(first)
+
+
+@pytest.mark.parametrize("first", [b"CONNECT ", b"COPY", b"GET / HTTP/1.1", b"Contents /"])
+def test_other_capitals_are_http(first):
+    assert dialect_of(first) == "http"
