@@ -69,6 +69,10 @@ class RuntimeConfig(Table, frozen=True):
     env: dict[str, str] = {}
     preset: Preset | None = None
 
+    def __hash__(self) -> int:
+        """Without `env`, which has none: agents as they are configured are keys of what is built for them."""
+        return hash((self.type, self.command, self.input, self.output, self.preset))
+
 
 class AgentConfig(Table, frozen=True):
     """One agent, as it is run: what `agents.defaults` says is filled in already. `workspace` None is the store's."""

@@ -269,6 +269,15 @@ def test_every_documented_key_can_be_set() -> None:
     assert config.http.address() == ("127.0.0.1", 7433)
 
 
+def test_agents_can_be_keys_of_what_is_built_for_them() -> None:
+    first, again = parse(EVERY_KEY).agents.list, parse(EVERY_KEY).agents.list
+    other = parse(EVERY_KEY.replace('LANG = "C"', 'LANG = "D"')).agents.list
+    assert {agent: number for number, agent in enumerate(first)} == {
+        agent: number for number, agent in enumerate(again)
+    }
+    assert other[0] not in dict.fromkeys(first)
+
+
 def test_the_first_agent_is_the_default_where_none_says_so() -> None:
     config = parse(
         '[[agents.list]]\nid = "b"\nruntime.type = "echo"\n[[agents.list]]\nid = "a"\nruntime.type = "attached"'
