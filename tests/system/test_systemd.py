@@ -83,7 +83,7 @@ class World:
     def answer(self, *words: str) -> Any:
         """What the command says with `--json`."""
         done = self.sessiond(*words, "--json")
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{self.systemd.log()}"
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{self.systemd.log()}\n{self.log()}"
         return json.loads(done.stdout)
 
     def service(self, *names: str) -> dict[str, str]:
