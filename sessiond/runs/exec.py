@@ -123,9 +123,9 @@ class ExecRuntime:
         argv = [_fill(word, spec) for word in self._runtime.command]
         own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
         env = _environment(self._environ, own, spec)
-        stdin = _json_input(spec) if self._runtime.input == "json" else _text_input(spec)
+        stdin = _json_input(spec) if self._runtime.input == "json" else _lines(_text(spec))
         if self._preset is not None:
-            argv = self._preset.command(spec, argv)
+            argv, stdin = self._preset.command(spec, argv), _text(spec)
         fds: tuple[int, ...] = ()
         if spec.sandboxed:
             missing = await self._bubblewrap.unavailable()
@@ -164,10 +164,14 @@ def _fill(text: str, spec: RunSpec) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def _text_input(spec: RunSpec) -> bytes:
-    """The context, then the message, as lines: `bc` and its like do not read a last line without its newline."""
-    text = "\n\n".join(part for part in (spec.context, spec.message) if part)
-    return (text if text.endswith("\n") else text + "\n").encode("utf-8", "surrogatepass")
+def _text(spec: RunSpec) -> bytes:
+    """The context, then the message."""
+    return "\n\n".join(part for part in (spec.context, spec.message) if part).encode("utf-8", "surrogatepass")
+
+
+def _lines(text: bytes) -> bytes:
+    """`text` as whole lines: `bc` and its like do not read a last line without its newline."""
+    return text if text.endswith(b"\n") else text + b"\n"
 
 
 def _json_input(spec: RunSpec) -> bytes:

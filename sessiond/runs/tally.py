@@ -61,10 +61,15 @@ class Tally:
 
 
 def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, Any]:
-    """The sum of two usages of pi's shape. Members that are no sensible numbers are left out."""
-    total = _added(sum_ or {}, usage)
-    if isinstance(usage.get("cost"), dict):
-        total["cost"] = _added(total.get("cost", {}), usage["cost"])
+    """The sum of two usages of pi's shape. Members that are no sensible numbers are left out.
+
+    A `cost` that is a number is the total."""
+    before = dict(sum_ or {})
+    costs = before.pop("cost", None)
+    total = _added(before, {key: value for key, value in usage.items() if key != "cost"})
+    cost = usage.get("cost")
+    if cost is not None or costs is not None:
+        total["cost"] = _added(costs or {}, cost if isinstance(cost, dict) else {"total": cost})
     return total
 
 

@@ -75,8 +75,9 @@ class OpencodeLines:
         state = table(part, "state")
         call = text(part, "callID")
         yield from self._draft.call(call, text(part, "tool"), table(state, "input"))
-        failed = text(state, "status") == "error"
-        self._results.append((call, text(state, "error") if failed else text(state, "output"), failed))
+        # A command that failed is a tool that worked, to opencode; a transcript says what the other programs say of it.
+        failed = text(state, "status") == "error" or count(state, "metadata", "exit") != 0
+        self._results.append((call, text(state, "output") or text(state, "error"), failed))
 
     def _finish(self, part: dict[str, Any], timestamp: int | None) -> Iterator[Event]:
         tokens = table(part, "tokens")

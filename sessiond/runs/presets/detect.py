@@ -1,0 +1,88 @@
+"""Which known agent programs are installed, and what to write into the configuration for them.
+
+Knows the presets and the file system. Starts each program once, to ask for its version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from sessiond.runs.presets import PRESETS
+
+# What a service of a user's systemd has for a PATH, more or less; a shell has more.
+_SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
+# The slowest of them takes two seconds on a busy machine.
+_VERSION_S = 20
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An installed agent program. `config` are lines for the configuration file."""
+
+    preset: str
+    path: str
+    version: str | None
+    config: str
+
+
+def detect(path: str, *, names: Iterable[str] = tuple(PRESETS)) -> list[Found]:
+    """The agent programs in `path` (a PATH), in the order of the presets."""
+    found = []
+    for name in names:
+        program = shutil.which(PRESETS[name].program, path=path)
+        if program is not None:
+            where = os.path.abspath(program)
+            found.append(
+                Found(preset=name, path=where, version=_version(where, path), config=_config(name, where, path))
+            )
+    return found
+
+
+def _version(program: str, path: str) -> str | None:
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_VERSION_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = _VERSION.search(done.stdout.decode("utf-8", "replace"))
+    return version[0] if version is not None else None
+
+
+def _config(name: str, program: str, path: str) -> str:
+    """The lines; with the full path of what a service would not find."""
+    parts = ['type = "exec"', f"preset = {_quoted(name)}"]
+    if os.path.dirname(program) not in _SERVICE_PATH:
+        parts.append(f"command = [{_quoted(program)}]")
+    interpreter = _interpreter(program, path)
+    if interpreter is not None and os.path.dirname(interpreter) not in _SERVICE_PATH:
+        parts.append(f"env = {{ PATH = {_quoted(':'.join((os.path.dirname(interpreter), *_SERVICE_PATH)))} }}")
+    return f"[[agents.list]]\nid = {_quoted(name)}\nruntime = {{ {', '.join(parts)} }}\n"
+
+
+def _interpreter(program: str, path: str) -> str | None:
+    """What `#!/usr/bin/env NAME` of a script leads to."""
+    try:
+        with Path(program).open("rb") as file:
+            words = file.readline(256).decode("utf-8", "replace").split()
+    except OSError:
+        return None
+    names = [word for word in words[1:] if not word.startswith("-")]
+    return shutil.which(names[0], path=path) if words[:1] == ["#!/usr/bin/env"] and names else None
+
+
+def _quoted(text: str) -> str:
+    # A JSON string is a TOML basic string.
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,173 @@
+"""Real agent programs from the npm registry, told to ask a model server on loopback. Run by `just test-agents`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+HERE = Path(__file__).parent
+PATH = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+
+
+class ModelServer:
+    """The stub as a process of its own; `requests()` are the bodies that it was sent so far."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, str(HERE / "model_server.py"), "--log", str(log)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text().splitlines()] if self._log.exists() else []
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A package of the registry, and what its program needs to know about the model server."""
+
+    name: str
+    package: str
+    version: str
+    model: str
+    setup: Callable[[Path, int], dict[str, str]]
+    extra: tuple[str, ...] = ()
+    # A program that is put in place by a script of its package, which npm no longer runs unasked.
+    installer: str | None = None
+
+
+def _claude(home: Path, port: int) -> dict[str, str]:
+    return {
+        "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
+        "ANTHROPIC_API_KEY": "stub",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+    }
+
+
+def _codex(home: Path, port: int) -> dict[str, str]:
+    (home / ".codex").mkdir(exist_ok=True)
+    (home / ".codex" / "config.toml").write_text(
+        'model_provider = "local"\n[model_providers.local]\nname = "local"\nwire_api = "responses"\n'
+        f'base_url = "http://127.0.0.1:{port}/v1"\nenv_key = "STUB_KEY"\n'
+    )
+    return {"STUB_KEY": "stub"}
+
+
+def _gemini(home: Path, port: int) -> dict[str, str]:
+    (home / ".gemini").mkdir(exist_ok=True)
+    (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+    return {
+        "GEMINI_API_KEY": "stub",
+        "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+    }
+
+
+def _opencode(home: Path, port: int) -> dict[str, str]:
+    folder = home / ".config" / "opencode"
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"baseURL": f"http://127.0.0.1:{port}/v1", "apiKey": "stub"}
+    config = {"autoupdate": False, "share": "disabled", "provider": {"anthropic": {"options": options}}}
+    (folder / "opencode.json").write_text(json.dumps({**config, "small_model": "anthropic/claude-sonnet-4-5"}))
+    return {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+
+
+def _pi(home: Path, port: int) -> dict[str, str]:
+    folder = home / ".pi" / "agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "models.json").write_text(
+        json.dumps({"providers": {"anthropic": {"baseUrl": f"http://127.0.0.1:{port}"}}})
+    )
+    return {"PI_OFFLINE": "1", "ANTHROPIC_API_KEY": "stub"}
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(
+            "claude",
+            "@anthropic-ai/claude-code",
+            "2.1.329",
+            "claude-sonnet-4-5",
+            _claude,
+            ("--allowedTools", "Bash"),
+            "install.cjs",
+        ),
+        # Its own sandbox wants to be installed outside of temporary folders.
+        Program("codex", "@openai/codex", "0.169.0", "gpt-5", _codex, ("--dangerously-bypass-approvals-and-sandbox",)),
+        Program("gemini", "@google/gemini-cli", "0.61.0", "gemini-2.5-pro", _gemini, ("--yolo",)),
+        Program("opencode", "opencode-ai", "1.18.33", "anthropic/claude-sonnet-4-5", _opencode),
+        Program("pi", "@mariozechner/pi-coding-agent", "0.73.1", "anthropic/claude-sonnet-4-5", _pi),
+    )
+}
+
+
+def install(program: Program) -> Path | str:
+    """The program's path, installed where it is not yet; or why that cannot be done."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        return "npm is not installed"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "sessiond" / "test-agents" / f"{program.name}-{program.version}"
+    path = folder / "node_modules" / ".bin" / program.name
+    if (folder / "done").exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package.json").write_text("{}")
+    steps = [[npm, "install", "--no-audit", "--no-fund", f"{program.package}@{program.version}"]]
+    if program.installer is not None:
+        steps.append([node, str(folder / "node_modules" / program.package / program.installer)])
+    for step in steps:
+        done = subprocess.run(step, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode != 0:
+            return f"{program.package} cannot be installed: {done.stderr.strip()[-300:]}"
+    (folder / "done").touch()
+    return path
+
+
+@pytest.fixture(params=sorted(PROGRAMS))
+def program(request: pytest.FixtureRequest) -> Program:
+    return PROGRAMS[request.param]
+
+
+@pytest.fixture
+def program_path(program: Program) -> Path:
+    path = install(program)
+    if isinstance(path, str):
+        pytest.skip(path)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[ModelServer]:
+    server = ModelServer(tmp_path / "requests.jsonl")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
