@@ -1,4 +1,4 @@
-"""What happened, as the bus carries it: frozen facts, encoded once for all who get them. Source: protocol.md, "Events"."""
+"""What happened, as the bus carries it: frozen facts, encoded once for all. Source: protocol.md, "Events"."""
 
 from __future__ import annotations
 

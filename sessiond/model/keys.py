@@ -57,7 +57,8 @@ def canonical(text: str, rules: KeyRules, *, agent_id: str | None = None, field:
         agent, _, rest = key[len("agent:") :].partition(":")
         if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
             raise InvalidParams(
-                f"{field} is not a session key: write agent:<agentId>:<rest>, with an agent id like [a-z0-9][a-z0-9_-]*",
+                f"{field} is not a session key: write agent:<agentId>:<rest>,"
+                " with an agent id like [a-z0-9][a-z0-9_-]*",
                 field=field,
             )
         if rest in ("main", "global") and (rest == "main" or rules.scope == "global"):

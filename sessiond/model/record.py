@@ -5,6 +5,7 @@ Knows the record types of store.md. Does not know where a line stands in a file,
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,13 @@ from sessiond.clock import iso_ms, parse_iso_ms
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
+
+# The end of the year 9999, where ISO timestamps end too.
+MAX_MS = 253_402_300_800_000
+# Far more than any message needs, and little enough that a decoder's recursion limit never decides what a record is.
+MAX_NESTING = 128
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 RunStatus = Literal["accepted", "running", "ok", "error", "timeout", "aborted"]
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
@@ -72,6 +80,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_head = msgspec.json.Decoder(_MessageHead).decode
+_encode = msgspec.json.Encoder().encode
+_NO_HEAD = _MessageHead()
 
 
 def parse(line: bytes) -> Record:
@@ -79,33 +89,40 @@ def parse(line: bytes) -> Record:
     # msgspec passes over the bytes inside a Raw: what it does not look at is looked at here.
     if b"\0" in line or not (line.isascii() or _is_utf8(line)):
         raise BadLine(_why_bad(line))
+    if line.count(b"{") + line.count(b"[") > MAX_NESTING and _is_deep(line):
+        raise BadLine("nested too deeply")
     try:
         envelope = _decode_envelope(line)
+        kind = envelope.type if isinstance(envelope.type, str) else ""
+        message = bytes(envelope.message) if kind == "message" else None
+        if message is not None and message[:1] != b"{":
+            message = None
+        head = _decode_head(message) if message is not None else _NO_HEAD
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadLine(_why_bad(line)) from None
-    kind = envelope.type if isinstance(envelope.type, str) else ""
-    stamp = parse_iso_ms(envelope.timestamp) if isinstance(envelope.timestamp, str) else None
-    message, role = None, None
-    if kind == "message":
-        message = bytes(envelope.message)
-        if message[:1] != b"{":
-            message = None
-        else:
-            head = _decode_head(message)
-            role = head.role if isinstance(head.role, str) else None
-            if stamp is None and isinstance(head.timestamp, int) and not isinstance(head.timestamp, bool):
-                stamp = head.timestamp
     custom = envelope.custom_type if kind == "custom" and isinstance(envelope.custom_type, str) else None
     return Record(
         type=kind,
         raw=line,
         id=envelope.id if isinstance(envelope.id, str) else None,
-        timestamp_ms=stamp,
-        role=role,
+        timestamp_ms=_stamp(envelope.timestamp, head.timestamp),
+        role=head.role if isinstance(head.role, str) else None,
         message=message,
         custom_type=custom,
         data=bytes(envelope.data) if custom is not None else None,
     )
+
+
+def _stamp(iso: object, ms: object) -> int | None:
+    stamp = whole_ms(parse_iso_ms(iso)) if isinstance(iso, str) else None
+    return stamp if stamp is not None else whole_ms(ms)
+
+
+def whole_ms(value: object) -> int | None:
+    """`value` as milliseconds since 1970, None where it is no time that a calendar knows."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if 0 <= value < MAX_MS else None
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -114,6 +131,15 @@ def _is_utf8(line: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _is_deep(line: bytes) -> bool:
+    brackets = _STRING.sub(b"", line).translate(None, _NO_BRACKET)
+    for _ in range(MAX_NESTING):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
 
 
 def _why_bad(line: bytes) -> str:
@@ -126,44 +152,74 @@ def _why_bad(line: bytes) -> str:
     return "torn or not JSON"
 
 
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A record that waits for the id of the one before it: that is known when it is written and not sooner."""
+
+    id: str
+    before: bytes
+    after: bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """The longest that the line can get, without its newline."""
+        return len(self.before) + len(self.after) - 1 + len(_encode("0" * 16))
+
+    def line(self, parent_id: str | None) -> bytes:
+        """The line behind the record `parent_id`, newline included."""
+        return b"".join((self.before, _encode(parent_id), self.after))
+
+
+def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> Draft:
+    """A `message` record. A Raw message keeps its bytes, except that line breaks between its tokens become spaces."""
+    if isinstance(message, msgspec.Raw) and b"\n" in bytes(message):
+        message = msgspec.Raw(bytes(message).replace(b"\n", b" "))
+    head = {"type": "message", "id": record_id}
+    return _draft(record_id, head, {"timestamp": iso_ms(now_ms), "message": message})
+
+
+def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> Draft:
+    """A `custom` record."""
+    head = {"type": "custom", "customType": custom_type, "data": data, "id": record_id}
+    return _draft(record_id, head, {"timestamp": iso_ms(now_ms)})
+
+
+def _draft(record_id: str, head: dict[str, Any], rest: dict[str, Any]) -> Draft:
+    before = _encode(head)[:-1] + b',"parentId":'
+    return Draft(id=record_id, before=before, after=b"," + _encode(rest)[1:] + b"\n")
+
+
 def message_line(record_id: str, parent_id: str | None, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> bytes:
-    """The bytes of a `message` record, newline included. A Raw message keeps its bytes."""
-    return _line(
-        {"type": "message", "id": record_id, "parentId": parent_id, "timestamp": iso_ms(now_ms), "message": message}
-    )
+    """The bytes of a `message` record, newline included."""
+    return message_draft(record_id, now_ms, message).line(parent_id)
 
 
 def custom_line(record_id: str, parent_id: str | None, now_ms: int, custom_type: str, data: dict[str, Any]) -> bytes:
     """The bytes of a `custom` record, newline included."""
-    return _line(
-        {
-            "type": "custom",
-            "customType": custom_type,
-            "data": data,
-            "id": record_id,
-            "parentId": parent_id,
-            "timestamp": iso_ms(now_ms),
-        }
-    )
+    return custom_draft(record_id, now_ms, custom_type, data).line(parent_id)
 
 
 def header_line(
-    session_id: str, session_key: str, agent_id: str, now_ms: int, *, cwd: str, spawned_by: str | None = None
+    session_id: str,
+    session_key: str | None,
+    agent_id: str,
+    now_ms: int,
+    *,
+    cwd: str,
+    spawned_by: str | None = None,
 ) -> bytes:
-    """The first line of a transcript, newline included. Source: store.md, "A transcript"."""
+    """The first line of a transcript, newline included. Source: store.md, "A transcript".
+
+    Without a key it is a header as pi writes it, of a file that waits for its adoption.
+    """
     header: dict[str, Any] = {
         "type": "session",
         "version": 3,
         "id": session_id,
         "timestamp": iso_ms(now_ms),
         "cwd": cwd,
-        "sessionKey": session_key,
-        "agentId": agent_id,
     }
+    if session_key is not None:
+        header |= {"sessionKey": session_key, "agentId": agent_id}
     if spawned_by is not None:
         header["spawnedBy"] = spawned_by
-    return _line(header)
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
+    return _encode(header) + b"\n"

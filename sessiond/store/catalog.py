@@ -7,7 +7,7 @@ same with 200 of them and 200,000, because the order is kept and not made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -31,8 +31,8 @@ class Folder:
 class Session:
     """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
 
-    `epoch` changes whenever the file has to be read again from the start. `names_next_parent` is the id of the newest
-    record handed to the committer, which the next one names as its parent.
+    `epoch` changes whenever the file has to be read again from the start. `written_id` is the id of the newest record
+    that the daemon wrote, which ends at `written_end`: the fold may not have come that far.
     """
 
     key: str
@@ -40,10 +40,10 @@ class Session:
     folder: Folder
     superseded: bool = False
     in_flight: int = 0
-    names_next_parent: str | None = None
+    written_id: str | None = None
+    written_end: int = 0
     epoch: int = 0
-    stale: bool = False
-    _order: tuple[int, str] = field(default=(0, ""))
+    _order: tuple[int, str] | None = None
 
     @property
     def session_id(self) -> str:
@@ -62,6 +62,16 @@ class Session:
         """The transcript's path relative to the store."""
         return layout.transcript_path(self.folder.agent_id, self.session_id, archived=self.folder.archived)
 
+    @property
+    def last_id(self) -> str | None:
+        """The id of the newest record, which the next one names as its parent."""
+        facts = self.entry.file
+        return self.written_id if self.written_end > facts.folded_to else facts.last_id
+
+    @property
+    def _age(self) -> tuple[int, str]:
+        return self.entry.created_at, self.session_id
+
 
 class Catalog:
     """All sessions of the store. `by_key` holds the live ones; archived and superseded ones are found by their id."""
@@ -73,6 +83,7 @@ class Catalog:
         self._order: SortedList[tuple[int, str]] = SortedList()
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
         self._children: dict[str, dict[str, None]] = {}
+        self._superseded: dict[str, list[Session]] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -80,48 +91,67 @@ class Catalog:
     def load(self, sessions: list[Session]) -> None:
         """Take in many sessions at once, which is quicker than adding each to the order."""
         for session in sessions:
-            if self._claim(session):
-                self._index(session, ordered=False)
-        self._order.update(session._order for session in sessions if not session.archived)
+            self._claim(session)
+        live = [session for session in sessions if not session.archived]
+        for session in live:
+            self._index(session)
+        self._order.update(session._order for session in live)
 
     def add(self, session: Session) -> None:
         """Take in a session. Where its key is taken the newer header wins; the other is history of that key."""
         if self._claim(session):
-            self._index(session, ordered=True)
+            self._index(session)
+            self._order.add(session._order)
 
     def _claim(self, session: Session) -> bool:
-        self.by_id[session.session_id] = session
+        """Whether the session is the live one of its key."""
+        namesake = self.by_id.get(session.session_id)
+        if namesake is None or namesake.archived or not session.folder.archived:
+            self.by_id[session.session_id] = session
+        session.superseded = False
         if session.folder.archived:
             return False
         rival = self.by_key.get(session.key)
-        if rival is None or rival is session:
-            self.by_key[session.key] = session
-            return True
-        if (rival.entry.created_at, rival.session_id) > (session.entry.created_at, session.session_id):
-            session.superseded = True
-            return False
-        if rival._order in self._order:
+        if rival is not None and rival is not session:
+            if rival._age > session._age:
+                self._supersede(session)
+                return False
             self._unindex(rival)
-        rival.superseded = True
+            self._supersede(rival)
         self.by_key[session.key] = session
         return True
 
+    def _supersede(self, session: Session) -> None:
+        session.superseded = True
+        self._superseded.setdefault(session.key, []).append(session)
+
     def remove(self, session: Session) -> None:
-        """Forget a session."""
+        """Forget a session. Where an older one had its key, that one is the key's again, as after a restart."""
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
+        older = self._superseded.get(session.key, [])
+        if session in older:
+            older.remove(session)
         if self.by_key.get(session.key) is session:
             self._unindex(session)
             del self.by_key[session.key]
+            if older:
+                heir = max(older, key=lambda other: other._age)
+                older.remove(heir)
+                self.add(heir)
+        if not older:
+            self._superseded.pop(session.key, None)
 
     def replace(self, session: Session, entry: Entry) -> None:
         """Put the folded entry in the place of the old one."""
         old = session.entry
         session.entry = entry
         session.folder.dirty = True
-        self.corrupt_records += entry.corrupt_records - old.corrupt_records
-        if session.archived or self.by_key.get(session.key) is not session:
+        if entry.file.folded_to < old.file.folded_to:
+            session.written_end = 0  # the file was written anew; what was in it is no parent of anything
+        if session._order is None:
             return
+        self.corrupt_records += entry.corrupt_records - old.corrupt_records
         if old.updated_at != entry.updated_at:
             self._order.remove(session._order)
             session._order = (-entry.updated_at, session.key)
@@ -149,18 +179,20 @@ class Catalog:
 
     def children(self, key: str) -> list[str]:
         """The keys of the sessions that `key` spawned, oldest first."""
-        return list(self._children.get(key, ()))
+        found = self._children.get(key, ())
+        return sorted(found, key=lambda child: (self.by_key[child].entry.created_at, child))
 
-    def _index(self, session: Session, *, ordered: bool) -> None:
+    def _index(self, session: Session) -> None:
         session._order = (-session.entry.updated_at, session.key)
-        if ordered:
-            self._order.add(session._order)
         self.corrupt_records += session.entry.corrupt_records
         self._put_label(session)
         self._put_child(session)
 
     def _unindex(self, session: Session) -> None:
+        if session._order is None:
+            return
         self._order.discard(session._order)
+        session._order = None
         self.corrupt_records -= session.entry.corrupt_records
         self._drop(self._labels, (agent_of(session.key), session.entry.label or ""), session.key)
         self._drop(self._children, session.entry.spawned_by or "", session.key)

@@ -112,7 +112,6 @@ class Committer:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit until cancelled. What was asked for before the cancellation is still written."""
         async with trio.open_nursery() as lanes:
-            lanes.cancel_scope.shield = True
             task_status.started()
             try:
                 while True:
@@ -136,7 +135,9 @@ class Committer:
 
     async def _lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
         try:
-            await self._run_sync(_commit, jobs, self._sync)
+            # Shielded, not the nursery: its body, which waits for work, must end when it is told to.
+            with trio.CancelScope(shield=True):
+                await self._run_sync(_commit, jobs, self._sync)
         except BaseException:
             # No thread to be had, or a mistake in here. Nobody may take that for an acknowledgement.
             for job in jobs:

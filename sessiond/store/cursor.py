@@ -50,10 +50,15 @@ class Cursors:
             )
         offset, seq = int(shape[1]), int(shape[2])
         if shape[3] != self._tag(session_id, inode, offset, seq) or offset > size:
-            raise InvalidParams(
-                f"{field} does not belong to this session's transcript as it is now (another session's, or from before it was"
-                " reset or replaced); start again without a cursor",
-                field=field,
-                code="cursor_stale",
-            )
+            raise stale(field)
         return Position(offset, seq)
+
+
+def stale(field: str) -> InvalidParams:
+    """What a caller is told of a cursor that names no place in the transcript any more."""
+    return InvalidParams(
+        f"{field} does not belong to this session's transcript as it is now (another session's, or from before it was"
+        " reset or replaced); start again without a cursor",
+        field=field,
+        code="cursor_stale",
+    )

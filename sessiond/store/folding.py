@@ -1,6 +1,6 @@
-"""Bring a session's entry up to its file: read what is new, fold it. Synchronous; used at start, by the feed and by doctor.
+"""Bring a session's entry up to its file: read what is new, fold it.
 
-Knows files and entries. Does not know who is told.
+Synchronous; used at start, by the feed and by doctor. Knows files and entries. Does not know who is told.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import os
 import msgspec
 from msgspec.structs import replace
 
-from sessiond.model.entry import Entry, FileFacts, fold, fold_bad
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.fold import fold, fold_bad
 from sessiond.store import dirfd, transcript
+from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line
 
 
@@ -43,7 +45,7 @@ def advance(
 ) -> Advance:
     """The entry after every whole line that the file has and the entry has not seen. Raises OSError where it is gone.
 
-    `max_bytes` bounds how much is read at once; `more` says that something is left. Without `collect` there are no
+    After `max_bytes` no further line is begun; `more` then says that something is left. Without `collect` there are no
     steps, and memory does not grow with the file.
     """
     fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
@@ -63,28 +65,29 @@ def advance_open(
     if rewritten:
         entry = Entry(session_id=entry.session_id)
         facts = FileFacts()
-    start = facts.folded_to
-    stop = stat.st_size if max_bytes is None else min(stat.st_size, start + max_bytes)
+    start, last_id = facts.folded_to, facts.last_id
+    passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
+    tail = Tail(start, record_limit, passed_to)
     steps: list[Step] = []
-    folded_to, last_id = start, facts.last_id
     mtime_ms = stat.st_mtime_ns // 1_000_000
-    while True:
-        for line in transcript.read_lines(fd, folded_to, record_limit, stop=stop):
-            entry, last_id = _fold_line(entry, last_id, line, mtime_ms)
-            folded_to = line.end
-            if collect:
-                steps.append(Step(line, entry, entry.message_count))
-        if folded_to > start or stop >= stat.st_size:
+    read_to = stat.st_size
+    for line in transcript.read_tail(fd, tail, stop=stat.st_size):
+        entry, last_id = _fold_line(entry, last_id, line, mtime_ms)
+        if collect:
+            steps.append(Step(line, entry, entry.message_count))
+        if max_bytes is not None and line.end - start >= max_bytes:
+            read_to = line.end
             break
-        # One line is longer than max_bytes: read on until its end.
-        stop = min(stat.st_size, stop + (max_bytes or 0) + transcript.BLOCK)
-    more = stop < stat.st_size
+    more = read_to < stat.st_size
+    folded_to = read_to if more else tail.whole
     facts = FileFacts(
-        bytes=stat.st_size if not more else stop,
+        bytes=read_to,
         mtime_ns=stat.st_mtime_ns,
         inode=stat.st_ino,
         folded_to=folded_to,
         last_id=last_id,
+        check=transcript.checksum(fd, folded_to),
+        passed_to=0 if more else tail.passed_to,
     )
     return Advance(entry=replace(entry, file=facts), steps=steps, rewritten=rewritten, more=more)
 
@@ -108,4 +111,4 @@ def _continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
         return True
     if facts.inode != stat.st_ino or stat.st_size < facts.bytes:
         return False
-    return transcript.boundary(fd, facts.folded_to)
+    return transcript.checksum(fd, facts.folded_to) == facts.check

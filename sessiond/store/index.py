@@ -1,6 +1,7 @@
 """sessions.json: load it, save it. A projection of the transcripts beside it; losing it costs time, never data.
 
-One entry a line, so that `grep` and `jq` both read it. Knows our entries and keeps foreign ones as they are, for adoption.
+One entry a line, so that `grep` and `jq` both read it. Knows our entries and keeps foreign ones as they are, for their
+adoption.
 """
 
 from __future__ import annotations
@@ -40,11 +41,10 @@ def load(folder_fd: int) -> Index:
     except OSError:
         index.damaged = True
         return index
-    with os.fdopen(fd, "rb") as file:
-        data = file.read()
     try:
-        rows = _decode_rows(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with os.fdopen(fd, "rb") as file:
+            rows = _decode_rows(file.read())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         index.damaged = True
         return index
     for key, raw in rows.items():
@@ -55,7 +55,7 @@ def load(folder_fd: int) -> Index:
 def _take(index: Index, key: str, raw: msgspec.Raw) -> None:
     try:
         entry = _decode_entry(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         entry = None
     if entry is not None and entry.session_key and entry.file.inode:
         index.ours[entry.session_id] = entry

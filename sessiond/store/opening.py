@@ -6,9 +6,10 @@ name the holder.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from sessiond.store.scan import Problem
 
 class _StoreFile(msgspec.Struct, frozen=True, rename="camel"):
     format: int
-    created_at: int
+    created_at: int = 0
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -36,37 +37,49 @@ class Opened(msgspec.Struct, frozen=True):
 @contextmanager
 def opened(path: Path, clock: Clock) -> Iterator[Opened]:
     """The store at `path`. StoreInUse where another process holds it, ConfigError where it cannot be used."""
-    try:
-        # Not exist_ok: the mode counts only for what is made here, and a store may be a symlink to a folder.
-        if not path.is_dir():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.chmod(0o700)
-        root_fd = dirfd.open_root(path)
-    except OSError as error:
-        raise ConfigError(f"the store {path} cannot be opened: {os.strerror(error.errno or 5)}") from None
-    try:
-        lock_fd = _lock(root_fd, path)
+    with contextlib.ExitStack() as held:
         try:
+            root_fd = _open_root(path)
+            held.callback(os.close, root_fd)
+            lock_fd = _lock(root_fd, path)
+            held.callback(os.close, lock_fd)
             _check_format(root_fd, path, clock)
-            yield Opened(path=path, root_fd=root_fd, secret=_secret(root_fd))
-        finally:
-            os.close(lock_fd)
-    finally:
-        os.close(root_fd)
+            secret = _secret(root_fd)
+        except OSError as error:
+            what = f" ({Path(error.filename).name})" if isinstance(error.filename, str) else ""
+            reason = error.strerror or os.strerror(error.errno or 5)
+            raise ConfigError(f"the store {path} cannot be opened: {reason}{what}") from None
+        yield Opened(path=path, root_fd=root_fd, secret=secret)
+
+
+def _open_root(path: Path) -> int:
+    # Nothing is done to a folder that is there: a store may be a symlink, and its mode is its owner's choice.
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o700)  # whatever the umask
+        with dirfd.closing(dirfd.open_root(folder.parent)) as parent_fd:
+            dirfd.fsync_dir(parent_fd)
+    return dirfd.open_root(path)
 
 
 def _lock(root_fd: int, path: Path) -> int:
     fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         holder = _holder(fd)
         os.close(fd)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise StoreInUse(
-            f"the store {path} is in use by {holder}; stop that one first, or give this one a store of its own with --store"
+            f"the store {path} is in use by {holder};"
+            " stop that one first, or give this one a store of its own with --store"
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    # A full disk is no reason not to start: the number only serves to name the holder.
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
 
 
@@ -101,8 +114,7 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
 
 
 def _secret(root_fd: int) -> bytes:
-    keys_fd = dirfd.open_path_dir(root_fd, (layout.KEYS,), create=True)
-    try:
+    with dirfd.closing(open_folder(root_fd, (layout.KEYS,))) as keys_fd:
         try:
             fd = dirfd.open_file(keys_fd, layout.SIGNING_KEY, os.O_RDONLY)
         except FileNotFoundError:
@@ -111,31 +123,53 @@ def _secret(root_fd: int) -> bytes:
             return secret
         with os.fdopen(fd, "rb") as file:
             secret = file.read(64)
-        if len(secret) != 32:
-            raise ConfigError(
-                f"{layout.KEYS}/{layout.SIGNING_KEY} in the store is damaged: it has {len(secret)} bytes, not 32"
-            )
-        return secret
-    finally:
-        os.close(keys_fd)
+    if len(secret) != 32:
+        raise ConfigError(
+            f"{layout.KEYS}/{layout.SIGNING_KEY} in the store is damaged: it has {len(secret)} bytes, not 32"
+        )
+    return secret
+
+
+def open_folder(root_fd: int, parts: Sequence[str]) -> int:
+    """A descriptor of a folder in the store. What is missing is made, and its name is on disk when this returns."""
+    fd = os.dup(root_fd)
+    for part in parts:
+        with dirfd.closing(fd) as parent_fd:
+            try:
+                fd = dirfd.open_dir(parent_fd, part)
+            except FileNotFoundError:
+                fd = dirfd.open_path_dir(parent_fd, (part,), create=True)
+                dirfd.fsync_dir(parent_fd)
+    return fd
 
 
 def agent_folders(root_fd: int, problems: list[Problem]) -> list[str]:
-    """The agents that have a sessions folder, in order of name."""
-    agents_fd = dirfd.open_path_dir(root_fd, (layout.AGENTS,), create=True)
+    """The agents that have a folder which can be used, in order of name."""
     found: list[str] = []
+    with dirfd.closing(open_folder(root_fd, (layout.AGENTS,))) as agents_fd:
+        for name in sorted(os.listdir(agents_fd)):
+            if dirfd.is_symlink(agents_fd, name):
+                problems.append(Problem(f"{layout.AGENTS}/{_printable(name)}", "a symlink; it is not followed"))
+            elif layout.is_agent_folder(name) and _usable(agents_fd, name, problems):
+                found.append(name)
+    return found
+
+
+def _usable(agents_fd: int, name: str, problems: list[Problem]) -> bool:
+    where = f"{layout.AGENTS}/{name}"
     try:
-        with os.scandir(agents_fd) as entries:
-            for item in entries:
-                if item.is_symlink():
-                    problems.append(Problem(f"{layout.AGENTS}/{item.name}", "a symlink; it is not followed"))
-                elif item.is_dir(follow_symlinks=False) and layout.is_agent_folder(item.name):
-                    if dirfd.is_symlink(agents_fd, f"{item.name}/{layout.SESSIONS}"):
-                        problems.append(
-                            Problem(f"{layout.AGENTS}/{item.name}/{layout.SESSIONS}", "a symlink; it is not followed")
-                        )
-                    else:
-                        found.append(item.name)
-    finally:
-        os.close(agents_fd)
-    return sorted(found)
+        with dirfd.closing(dirfd.open_dir(agents_fd, name)) as agent_fd:
+            where = f"{where}/{layout.SESSIONS}"
+            with dirfd.closing(dirfd.open_dir(agent_fd, layout.SESSIONS)):
+                return True
+    except FileNotFoundError:
+        return where.endswith(layout.SESSIONS)  # it is made when the first session is
+    except dirfd.SymlinkRefused:
+        problems.append(Problem(where, "a symlink; it is not followed"))
+    except OSError as error:
+        problems.append(Problem(where, os.strerror(error.errno or 5)))
+    return False
+
+
+def _printable(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

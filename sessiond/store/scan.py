@@ -1,5 +1,7 @@
-"""Find every session of the store at start: list the folders, trust the index where the file has not changed since, fold
-what is new, and adopt what came from another program. Synchronous; runs in a worker thread before anything is served.
+"""Find every session of the store at start. Synchronous; runs in a worker thread before anything is served.
+
+Lists the folders, trusts the index where the file has not changed since, and folds what is new. Does not know what is
+done with the sessions.
 """
 
 from __future__ import annotations
@@ -11,15 +13,12 @@ from typing import Any
 import msgspec
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import InvalidParams
-from sessiond.model import record as records
 from sessiond.model.entry import Entry
-from sessiond.model.keys import SESSION_ID, KeyRules, agent_of, canonical
-from sessiond.store import dirfd, folding, index, layout, transcript
+from sessiond.model.keys import KeyRules
+from sessiond.store import adoption, dirfd, folding, index, layout, transcript
 from sessiond.store.catalog import Folder, Session
 
 Progress = Callable[[int, int, str], None]
-_INDEX_FIELDS = {field.encode_name for field in msgspec.structs.fields(Entry)}
 
 
 class ScanSettings(msgspec.Struct, frozen=True):
@@ -44,10 +43,10 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     known = index.load(folder.fd)
     names = _transcripts(folder, problems)
     sessions: list[Session] = []
+    prefix = f"agent:{folder.agent_id}:"
     for done, (name, stat) in enumerate(names):
-        session_id = name[: -len(layout.SUFFIX)]
-        entry = known.ours.get(session_id)
-        if entry is not None and folding.is_current(entry.file, stat):
+        entry = known.ours.get(name[: -len(layout.SUFFIX)])
+        if entry is not None and folding.is_current(entry.file, stat) and entry.session_key.startswith(prefix):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
             continue
         progress(done, len(names), folder.agent_id)
@@ -60,7 +59,7 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
         if made is not None:
             sessions.append(made)
     if not folder.archived:
-        sessions += _settings_only(folder, known, {session.session_id for session in sessions}, settings)
+        sessions += _settings_only(folder, known, settings, problems)
     folder.dirty = folder.dirty or known.damaged or len(known.ours) != len(sessions)
     return sessions
 
@@ -68,91 +67,62 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
 def read_session(
     folder: Folder, name: str, entry: Entry | None, foreign: dict[str, dict[str, Any]], settings: ScanSettings
 ) -> Session | None:
-    """Fold one file, and adopt it where it does not say its key. None where it has no whole line yet."""
+    """Fold one file, and adopt it where it does not say its key. None where it is no transcript, or not one yet."""
     session_id = name[: -len(layout.SUFFIX)]
-    got = folding.advance(folder.fd, entry or Entry(session_id=session_id), name, settings.record_limit, collect=False)
-    if got.entry.file.folded_to == 0:
-        return None
-    folded = got.entry
-    if not _is_own_key(folded.session_key, folder.agent_id, settings.rules):
-        folded = _adopt(folder, name, folded, foreign, settings)
+    fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
+    try:
+        if not _is_transcript(fd, settings.record_limit):
+            return None
+        empty = Entry(session_id=session_id)
+        folded = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False).entry
+    finally:
+        os.close(fd)
+    if not adoption.is_own_key(folded.session_key, folder.agent_id):
+        key_before = entry.session_key if entry is not None else ""
+        claim = adoption.claim(folder.agent_id, session_id, key_before, foreign, settings.rules)
+        folded = _adopt(folder, name, folded, claim, settings)
     return Session(key=folded.session_key, entry=folded, folder=folder)
 
 
-def _is_own_key(key: str, agent_id: str, rules: KeyRules) -> bool:
-    # A file may claim any key; only one of the folder's own agent, spelt canonically, is believed.
-    try:
-        return bool(key) and canonical(key, rules) == key and agent_of(key) == agent_id
-    except InvalidParams:
-        return False
+def _is_transcript(fd: int, record_limit: int) -> bool:
+    # Other programs keep other JSON Lines beside their transcripts; those are theirs. A first line that cannot be
+    # read does not count against a file.
+    first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)
+    return first is not None and (first.record is None or first.record.type == "session")
 
 
-def _adopt(
-    folder: Folder, name: str, entry: Entry, foreign: dict[str, dict[str, Any]], settings: ScanSettings
-) -> Entry:
-    key, fields = _foreign_entry(folder.agent_id, entry.session_id, foreign, settings.rules)
-    data = {"sessionKey": key, **fields}
-    now = settings.clock.wall_ms()
-    line = records.custom_line(settings.ids.record(), entry.file.last_id, now, records.ENTRY, data)
+def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, settings: ScanSettings) -> Entry:
     fd = dirfd.open_file(folder.fd, name, os.O_RDWR | os.O_APPEND)
     try:
+        line = claim.line(settings.ids.record(), entry.file.last_id, settings.clock.wall_ms(), settings.record_limit)
         transcript.append(fd, line)
         if settings.sync:
             os.fdatasync(fd)
-        return folding.advance_open(fd, entry, settings.record_limit).entry
+        return folding.advance_open(fd, entry, settings.record_limit, collect=False).entry
     finally:
         os.close(fd)
 
 
-def _foreign_entry(
-    agent_id: str, session_id: str, foreign: dict[str, dict[str, Any]], rules: KeyRules
-) -> tuple[str, dict[str, Any]]:
-    fallback = f"agent:{agent_id}:import:{session_id.lower()}"
-    best: tuple[str, dict[str, Any]] | None = None
-    for key, fields in foreign.items():
-        if fields.get("sessionId") != session_id:
-            continue
-        text = _foreign_key(key, agent_id, rules)
-        if text is not None and (best is None or _updated(fields) > _updated(best[1])):
-            best = text, fields
-    if best is None:
-        return fallback, {}
-    kept = {name: value for name, value in best[1].items() if name not in ("sessionId", "file", "sessionKey")}
-    return best[0], kept
-
-
-def _updated(fields: dict[str, Any]) -> float:
-    value = fields.get("updatedAt")
-    return value if isinstance(value, (int, float)) else 0
-
-
-def _foreign_key(key: str, agent_id: str, rules: KeyRules) -> str | None:
-    try:
-        text = canonical(key, msgspec.structs.replace(rules, default_agent=agent_id), agent_id=agent_id)
-    except InvalidParams:
-        return None
-    return text if text is not None and agent_of(text) == agent_id else None
-
-
-def _settings_only(folder: Folder, known: index.Index, present: set[str], settings: ScanSettings) -> list[Session]:
+def _settings_only(
+    folder: Folder, known: index.Index, settings: ScanSettings, problems: list[Problem]
+) -> list[Session]:
     """Foreign index entries without a transcript get one, so that their settings live on."""
     made: list[Session] = []
-    for key, fields in known.foreign.items():
-        session_id, text = fields.get("sessionId"), _foreign_key(key, folder.agent_id, settings.rules)
-        if not isinstance(session_id, str) or session_id in present or text is None:
-            continue
+    for session_id, created in adoption.session_ids(known.foreign):
         name = session_id + layout.SUFFIX
-        if not SESSION_ID.fullmatch(session_id.lower()) or _exists(folder.fd, name):
+        if layout.session_id_of(name) is None or _exists(folder.fd, name):
             continue
-        created = int(_updated(fields)) or settings.clock.wall_ms()
-        create_file(
-            folder.fd, name, records.header_line(session_id, text, folder.agent_id, created, cwd=""), settings.sync
-        )
-        adopted = Entry(session_id=session_id)
-        adopted = folding.advance(folder.fd, adopted, name, settings.record_limit).entry
-        adopted = _adopt(folder, name, adopted, {key: fields}, settings)
-        present.add(session_id)
-        made.append(Session(key=adopted.session_key, entry=adopted, folder=folder))
+        # A header as pi writes it: should the adoption not come to its end, the next start goes on with it.
+        header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
+        try:
+            create_file(folder.fd, name, header, settings.sync)
+            session = read_session(folder, name, None, known.foreign, settings)
+        except OSError as error:
+            problems.append(Problem(_path(folder, name), os.strerror(error.errno or 5)))
+            continue
+        if session is not None:
+            folder.dirty = True
+            made.append(session)
     return made
 
 
@@ -165,7 +135,7 @@ def _exists(folder_fd: int, name: str) -> bool:
 
 
 def create_file(folder_fd: int, name: str, data: bytes, sync: bool) -> None:
-    """Make a transcript that is there whole or not at all, and on disk when this returns (with `sync`)."""
+    """Make a transcript, on disk when this returns (with `sync`). After an error it is gone again."""
     fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
     try:
         transcript.append(fd, data)
@@ -187,8 +157,12 @@ def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.
                 continue
             if item.is_symlink():
                 problems.append(Problem(_path(folder, item.name), "a symlink; it is not followed"))
-            elif item.is_file(follow_symlinks=False):
-                found.append((item.name, os.stat(item.name, dir_fd=folder.fd, follow_symlinks=False)))
+                continue
+            try:
+                if item.is_file(follow_symlinks=False):
+                    found.append((item.name, os.stat(item.name, dir_fd=folder.fd, follow_symlinks=False)))
+            except FileNotFoundError:
+                continue  # gone between the two looks
     return found
 
 

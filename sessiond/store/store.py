@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import LimitExceeded, StorageError
+from sessiond.errors import StorageError
 from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
@@ -24,32 +24,11 @@ from sessiond.model.record import Record
 from sessiond.store import dirfd, folding, index, layout, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync, storage_error
-from sessiond.store.cursor import Cursors, Position
+from sessiond.store.cursor import Cursors, Position, stale
+from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
 from sessiond.store.transcript import Page
 
-
-class Message(msgspec.Struct, frozen=True):
-    """A `message` record to append; a Raw body keeps its bytes."""
-
-    body: msgspec.Raw | dict[str, Any]
-
-
-class Custom(msgspec.Struct, frozen=True):
-    """A `custom` record to append."""
-
-    type: str
-    data: dict[str, Any]
-
-
-Part = Message | Custom
-
-
-class Written(msgspec.Struct, frozen=True):
-    """Where a record came to stand."""
-
-    id: str
-    offset: int
-    end: int
+__all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
 
 class SessionStore:
@@ -69,11 +48,11 @@ class SessionStore:
         self.rules = KeyRules()
         self.record_limit = record_limit
         self.run_sync = run_sync
-        self.on_committed: Callable[[Session], None] = lambda session: None
-        self.on_created: Callable[[Session, list[folding.Step]], None] = lambda session, steps: None
+        self.on_committed: Callable[[Session], None] = _nobody
+        self.on_created: Callable[[Session, list[folding.Step]], None] = _nobody
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()
-        self.on_folder: Callable[[Folder], None] = lambda folder: None
+        self.on_folder: Callable[[Folder], None] = _nobody
         self._clock, self._ids, self._durable = clock, ids, durable
         self.committer = Committer(sync=durable, run_sync=run_sync, on_committed=self._committed)
 
@@ -88,16 +67,22 @@ class SessionStore:
     def load(self, progress: scan.Progress) -> None:
         """Find every session. Blocks; call it in a worker thread."""
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
-            folder = self.folder(agent_id)
-            self.catalog.load(scan.scan_folder(folder, self.settings, progress, self.problems))
-            archive = self.archive_folder(agent_id)
-            for session in scan.scan_folder(archive, self.settings, progress, self.problems):
-                self.catalog.add(session)
+            self.catalog.load(self._scan(self.folder(agent_id), progress))
+            try:
+                archive = self.archive_folder(agent_id)
+            except OSError as error:
+                path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}/{layout.ARCHIVE}"
+                self.problems.append(scan.Problem(path, error.strerror or os.strerror(error.errno or 5)))
+            else:
+                self.catalog.load(self._scan(archive, progress))
+
+    def _scan(self, folder: Folder, progress: scan.Progress) -> list[Session]:
+        return scan.scan_folder(folder, self.settings, progress, self.problems)
 
     def folder(self, agent_id: str) -> Folder:
         """The agent's sessions folder, made when needed."""
         if agent_id not in self.folders:
-            fd = dirfd.open_path_dir(self.root_fd, (layout.AGENTS, agent_id, layout.SESSIONS), create=True)
+            fd = opening.open_folder(self.root_fd, (layout.AGENTS, agent_id, layout.SESSIONS))
             self.folders[agent_id] = Folder(agent_id, fd)
             self.on_folder(self.folders[agent_id])
         return self.folders[agent_id]
@@ -105,7 +90,7 @@ class SessionStore:
     def archive_folder(self, agent_id: str) -> Folder:
         """The agent's archive, made when needed."""
         if agent_id not in self.archives:
-            fd = dirfd.open_path_dir(self.folder(agent_id).fd, (layout.ARCHIVE,), create=True)
+            fd = opening.open_folder(self.folder(agent_id).fd, (layout.ARCHIVE,))
             self.archives[agent_id] = Folder(agent_id, fd, archived=True)
         return self.archives[agent_id]
 
@@ -123,13 +108,13 @@ class SessionStore:
         session_id = session_id or self._ids.uuid()
         now = self._clock.wall_ms()
         header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
-        lines, ids, _ = self._compose(parts, None, now)
-        data = header + b"".join(lines)
+        drafts = drafts_of(parts, self._ids, now, self.record_limit)
+        lines = lines_of(drafts, None)
         name = session_id + layout.SUFFIX
         self.busy_names.add(name)
         try:
             folder = self.folder(agent_id)
-            made = await self.run_sync(self._create, folder, name, data)
+            made = await self.run_sync(self._create, folder, name, header + b"".join(lines))
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
@@ -138,7 +123,7 @@ class SessionStore:
         finally:
             self.busy_names.discard(name)
         self.on_created(session, made.steps)
-        return session, _written(ids, lines, len(header))
+        return session, written_at(len(header), drafts, lines)
 
     def _create(self, folder: Folder, name: str, data: bytes) -> folding.Advance:
         scan.create_file(folder.fd, name, data, self._durable)
@@ -147,34 +132,11 @@ class SessionStore:
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns once they are on disk, folded and announced."""
-        parent = session.names_next_parent if session.in_flight else session.entry.file.last_id
-        lines, ids, last = self._compose(parts, parent, self._clock.wall_ms())
-        session.names_next_parent = last
-        offset = await self.committer.append(session, b"".join(lines))
-        return _written(ids, lines, offset)
-
-    def _compose(
-        self, parts: Sequence[Part], parent: str | None, now: int
-    ) -> tuple[list[bytes], list[str], str | None]:
-        lines: list[bytes] = []
-        ids: list[str] = []
-        for part in parts:
-            record_id = self._ids.record()
-            match part:
-                case Message(body):
-                    line = records.message_line(record_id, parent, now, body)
-                case Custom(custom_type, data):
-                    line = records.custom_line(record_id, parent, now, custom_type, data)
-            if len(line) - 1 > self.record_limit:
-                raise LimitExceeded(
-                    f"the record is {len(line) - 1} bytes long, the limit is {self.record_limit} (limits.maxRecordBytes)",
-                    limit="limits.maxRecordBytes",
-                    value=self.record_limit,
-                )
-            lines.append(line)
-            ids.append(record_id)
-            parent = record_id
-        return lines, ids, parent
+        if not parts:
+            return []
+        drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
+        places = await self.committer.append(session, partial(lines_of, drafts), drafts[-1].id)
+        return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 
     async def page(
         self,
@@ -187,7 +149,23 @@ class SessionStore:
     ) -> Page:
         """The newest `limit` wanted messages (before a position), oldest first."""
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
-        return await self.read(session, _read_page, end, wanted, limit, max_bytes, self.record_limit)  # type: ignore[no-any-return]
+
+        def read(fd: int) -> Page:
+            # A cursor from before the file was written anew in place names the middle of some line.
+            if not transcript.boundary(fd, end.offset):
+                raise stale("$.cursor")
+            return transcript.page_backwards(
+                fd,
+                end.offset,
+                end.seq,
+                wanted=wanted,
+                limit=limit,
+                max_bytes=max_bytes,
+                record_limit=self.record_limit,
+            )
+
+        page: Page = await self.read(session, read)
+        return page
 
     async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:
         """`function(fd, *args)` in a worker thread, on the session's open file."""
@@ -216,20 +194,25 @@ class SessionStore:
         return self.cursors.read(text, session.session_id, facts.inode, facts.folded_to, field=field)
 
     async def archive(self, session: Session) -> None:
-        """Move the transcript to the archive, by rename; on disk when this returns. The session leaves the live ones."""
-        archive = self.archive_folder(session.folder.agent_id)
-        self.busy_names.add(session.file_name)
+        """Move the transcript to the archive, by rename; it is on disk when this returns.
+
+        The session leaves the live ones. Appends under way are written before or after the move, never to nowhere.
+        """
+        name = session.file_name
+        self.busy_names.add(name)
         try:
-            await self.run_sync(_move, session.folder.fd, archive.fd, session.file_name, self._durable)
+            async with self.committer.hold(session):
+                archive = self.archive_folder(session.folder.agent_id)
+                await self.run_sync(_move, session.folder.fd, archive.fd, name, self._durable)
+                self.catalog.remove(session)
+                session.folder.dirty = True
+                session.folder = archive
+                archive.dirty = True
+                self.catalog.add(session)
         except OSError as error:
             raise storage_error(error, session.key) from None
         finally:
-            self.busy_names.discard(session.file_name)
-        self.catalog.remove(session)
-        session.folder.dirty = True
-        session.folder = archive
-        archive.dirty = True
-        self.catalog.add(session)
+            self.busy_names.discard(name)
 
     def dirty(self) -> list[Folder]:
         """The folders whose index is behind."""
@@ -238,41 +221,39 @@ class SessionStore:
     async def save(self, folder: Folder) -> None:
         """Save the index of a folder, a chunk at a time so that nobody waits long."""
         folder.dirty = False
-        mine = [session for session in self.catalog.by_id.values() if session.folder is folder]
-        pieces: list[bytes] = []
-        for piece in index.lines(mine):
-            pieces.append(piece)
-            await trio.lowlevel.checkpoint()
+        saved = False
         try:
+            mine = [session for session in self.catalog.by_id.values() if session.folder is folder]
+            pieces: list[bytes] = []
+            for piece in index.lines(mine):
+                pieces.append(piece)
+                await trio.lowlevel.checkpoint()
             await self.run_sync(index.save, folder.fd, pieces)
+            saved = True
         except OSError as error:
-            folder.dirty = True
             raise StorageError(
                 f"could not save the index of agent {folder.agent_id}: {os.strerror(error.errno or 5)}"
             ) from None
+        finally:
+            folder.dirty = folder.dirty or not saved
 
 
-def _read_page(
-    fd: int, end: Position, wanted: Callable[[Record], bool], limit: int, max_bytes: int, record_limit: int
-) -> Page:
-    return transcript.page_backwards(
-        fd, end.offset, end.seq, wanted=wanted, limit=limit, max_bytes=max_bytes, record_limit=record_limit
-    )
+def _nobody(*_: object) -> None:
+    pass
 
 
 def _move(source_fd: int, target_fd: int, name: str, sync: bool) -> None:
-    dirfd.rename(source_fd, name, target_fd, name)
-    if sync:
+    # Nothing is deleted silently, not even an archived file of the same name.
+    dirfd.rename(source_fd, name, target_fd, name, replace=False)
+    if not sync:
+        return
+    try:
         dirfd.fsync_dir(target_fd)
         dirfd.fsync_dir(source_fd)
-
-
-def _written(ids: list[str], lines: list[bytes], offset: int) -> list[Written]:
-    made: list[Written] = []
-    for record_id, line in zip(ids, lines, strict=True):
-        made.append(Written(record_id, offset, offset + len(line)))
-        offset += len(line)
-    return made
+    except OSError:
+        # The caller is told that it was not moved, so it is not.
+        dirfd.rename(target_fd, name, source_fd, name, replace=False)
+        raise
 
 
 @asynccontextmanager
@@ -285,7 +266,7 @@ async def open_store(
     clock: Clock | None = None,
     ids: Ids | None = None,
     run_sync: RunSync = trio.to_thread.run_sync,
-    progress: scan.Progress = lambda done, total, agent_id: None,
+    progress: scan.Progress = _nobody,
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
     clock, ids = clock or Clock(), ids or Ids()

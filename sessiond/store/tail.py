@@ -10,16 +10,25 @@ from collections.abc import Iterator
 
 
 class Tail:
-    """`offset` is where the next byte fed will stand; `whole` is the offset behind the last whole line."""
+    """`offset` is where the next byte fed will stand; `whole` is the offset behind the last whole line.
+
+    With `passed_to` the line that begins at `offset` was found to be over the limit, and to go on there at least: the
+    next byte fed stands there. The attribute says the same of the half line at the end, 0 where it is within the limit.
+    """
 
     __slots__ = ("_half", "_limit", "_skipping", "offset", "whole")
 
-    def __init__(self, offset: int, limit: int) -> None:
-        self.offset = offset
+    def __init__(self, offset: int, limit: int, passed_to: int = 0) -> None:
+        self.offset = passed_to or offset
         self.whole = offset
         self._limit = limit
         self._half: list[bytes] = []
-        self._skipping = False
+        self._skipping = passed_to > 0
+
+    @property
+    def passed_to(self) -> int:
+        """How far the half line at the end was passed over, 0 where there is none over the limit."""
+        return self.offset if self._skipping else 0
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
         """`(offset, line without newline)` for every line that `chunk` completes; the line is None over the limit."""

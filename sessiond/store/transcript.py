@@ -5,7 +5,9 @@ Synchronous. Knows lines, offsets and the shape of a page. Does not know session
 
 from __future__ import annotations
 
+import errno
 import os
+import zlib
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -14,6 +16,8 @@ from sessiond.model.record import BadLine, Record, parse
 from sessiond.store.tail import Tail
 
 BLOCK = 64 * 1024
+# The end of a record has its time and most of its text: no two files share this much of it by accident.
+CHECKED = 128
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -26,9 +30,10 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages read backwards, oldest first. `seq` of `lines[0]` is `first_seq`, of older lines counted from there.
+    """Messages read backwards, each with its `seq`, oldest first.
 
-    `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts bad lines.
+    `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
+    this page's stretch; `bytes` the messages that fit.
     """
 
     lines: list[tuple[Line, int]]
@@ -40,8 +45,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def read_lines(fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
-    """Every whole line from `offset` (the start of a line) to `stop` or the end of the file. Blank lines are left out."""
-    tail = Tail(offset, limit)
+    """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, without the blank ones."""
+    return read_tail(fd, Tail(offset, limit), stop=stop, block=block)
+
+
+def read_tail(fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
+    """As `read_lines`, from where `tail` is. It keeps the half line at the end."""
     while stop is None or tail.offset < stop:
         size = block if stop is None else min(block, stop - tail.offset)
         chunk = os.pread(fd, size, tail.offset)
@@ -120,31 +129,31 @@ def page_backwards(
 ) -> Page:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
-    `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter.
+    `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
+    over `max_bytes` takes none of them: the reader puts something small in its place.
     """
     found: list[tuple[Line, int]] = []
-    seq, skipped, size = end_seq, 0, 0
-    start, start_seq, has_more = 0, 0, False
+    seq, size, skipped, skipped_since = end_seq, 0, 0, 0
     for line in read_backwards(fd, end, record_limit):
         record = line.record
         if record is None:
-            skipped += 1
+            skipped_since += 1
             continue
         if record.message is None:
             continue
         if wanted(record):
             message_bytes = len(record.message)
             if len(found) == limit or (found and size + min(message_bytes, max_bytes) > max_bytes):
-                has_more = True
-                break
+                # What was skipped below the oldest found is the next page's.
+                oldest, oldest_seq = found[-1]
+                found.reverse()
+                return Page(found, oldest.offset, oldest_seq - 1, has_more=True, skipped=skipped, bytes=size)
             size += message_bytes if message_bytes <= max_bytes else 0
             found.append((line, seq))
-            start, start_seq = line.offset, seq - 1
+            skipped, skipped_since = skipped + skipped_since, 0
         seq -= 1
     found.reverse()
-    if not has_more:
-        start, start_seq = 0, 0
-    return Page(lines=found, start=start, start_seq=start_seq, has_more=has_more, skipped=skipped, bytes=size)
+    return Page(found, start=0, start_seq=0, has_more=False, skipped=skipped + skipped_since, bytes=size)
 
 
 def boundary(fd: int, offset: int) -> bool:
@@ -152,6 +161,12 @@ def boundary(fd: int, offset: int) -> bool:
     if offset == 0:
         return True
     return os.pread(fd, 1, offset - 1) == b"\n"
+
+
+def checksum(fd: int, offset: int) -> int:
+    """A checksum of the bytes right before `offset`: tells a file that grew from one that was written anew."""
+    begin = max(0, offset - CHECKED)
+    return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
 
 
 def append(fd: int, data: bytes) -> int:
@@ -166,14 +181,21 @@ def append(fd: int, data: bytes) -> int:
     try:
         written = os.write(fd, payload)
     except OSError:
-        # Some file systems fail a write and keep a part of it.
-        blank_out(fd, size, os.fstat(fd).st_size - size)
+        _blank_out_start(fd, size, payload)
         raise
+    # Where an O_APPEND write ended: a stranger may have appended between fstat and write.
     end = os.lseek(fd, 0, os.SEEK_CUR)
     if written < len(payload):
         blank_out(fd, end - written, written)
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return end - len(data)
+
+
+def _blank_out_start(fd: int, offset: int, payload: bytes) -> None:
+    # Some file systems fail a write and keep a part of it. What stands there may be a stranger's instead, so look.
+    kept = os.pread(fd, len(payload), offset)
+    if kept and payload.startswith(kept):
+        blank_out(fd, offset, len(kept))
 
 
 def blank_out(fd: int, offset: int, length: int) -> None:
@@ -190,5 +212,10 @@ def blank_out(fd: int, offset: int, length: int) -> None:
         blanks = b" " * (length - 1) + b"\n"
         while done < length:
             done += os.pwrite(plain, blanks[done:], offset + done)
+    except OSError:
+        # Copy-on-write file systems need room to overwrite. What is ours alone at the end can still be cut off.
+        if os.fstat(plain).st_size != offset + length:
+            raise
+        os.ftruncate(plain, offset)
     finally:
         os.close(plain)

@@ -1,0 +1,90 @@
+"""What becomes of sessions that another program wrote: their key, and the metadata of the index beside them. Pure.
+
+OpenClaw keeps in `sessions.json` what it knows of a session; pi keeps no index. A file that is adopted gets one
+`sessiond/entry` record with both, and from then on says it all. Source: store.md, "Rules"; shapes.md, "Adoption".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sessiond.errors import InvalidParams
+from sessiond.model import record as records
+from sessiond.model.entry import Entry
+from sessiond.model.keys import KeyRules, agent_of, canonical, clean
+from sessiond.model.record import whole_ms
+
+Foreign = dict[str, dict[str, Any]]
+# What the file itself says, and what only the other program's paths and file facts are about.
+_LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
+_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The key of an adopted session and what its old index said of it."""
+
+    key: str
+    fields: dict[str, Any]
+
+    def line(self, record_id: str, parent_id: str | None, now_ms: int, record_limit: int) -> bytes:
+        """The record that adopts the file. Of an entry too large for one, only what this program reads is kept."""
+        line = self._line(record_id, parent_id, now_ms, self.fields)
+        if len(line) <= record_limit:
+            return line
+        known = {name: value for name, value in self.fields.items() if name in _FIELDS}
+        line = self._line(record_id, parent_id, now_ms, known)
+        return line if len(line) <= record_limit else self._line(record_id, parent_id, now_ms, {})
+
+    def _line(self, record_id: str, parent_id: str | None, now_ms: int, fields: dict[str, Any]) -> bytes:
+        return records.custom_line(record_id, parent_id, now_ms, records.ENTRY, {"sessionKey": self.key, **fields})
+
+
+def is_own_key(key: str, agent_id: str) -> bool:
+    """Whether a session of this agent can have the key that its file claims. Does not depend on the configuration."""
+    prefix = f"agent:{agent_id}:"
+    try:
+        return key.startswith(prefix) and bool(key[len(prefix) :].strip(":")) and clean(key, "key") == key
+    except InvalidParams:
+        return False
+
+
+def claim(agent_id: str, session_id: str, key_before: str, foreign: Foreign, rules: KeyRules) -> Claim:
+    """The key and metadata of a file that does not say its key.
+
+    The index beside it tells; else `key_before`, which it had until somebody wrote the file anew; else it is an import.
+    """
+    mine = [(key, fields) for key, fields in foreign.items() if fields.get("sessionId") == session_id]
+    # Several keys for one session: the one that was used last.
+    mine.sort(key=lambda item: whole_ms(item[1].get("updatedAt")) or 0, reverse=True)
+    named = [(text, fields) for key, fields in mine if (text := _own_spelling(key, agent_id, rules)) is not None]
+    key = f"agent:{agent_id}:import:{session_id.lower()}"
+    if named:
+        key = named[0][0]
+    elif is_own_key(key_before, agent_id):
+        key = key_before
+    fields = (named or mine or [("", {})])[0][1]
+    return Claim(key, {name: value for name, value in fields.items() if name not in _LEFT_OUT})
+
+
+def _own_spelling(key: str, agent_id: str, rules: KeyRules) -> str | None:
+    try:
+        text = canonical(key, msgspec.structs.replace(rules, default_agent=agent_id), agent_id=agent_id)
+    except InvalidParams:
+        return None
+    return text if text is not None and agent_of(text) == agent_id else None
+
+
+def session_ids(foreign: Foreign) -> Iterator[tuple[str, int | None]]:
+    """The session ids in a foreign index, each with the time when it was used last."""
+    for fields in foreign.values():
+        session_id = fields.get("sessionId")
+        if isinstance(session_id, str):
+            yield session_id, whole_ms(fields.get("updatedAt"))
+
+
+def bare_header(session_id: str, agent_id: str, created_ms: int) -> bytes:
+    """The header of a file for a session that had none, without our fields."""
+    return records.header_line(session_id, None, agent_id, created_ms, cwd="")

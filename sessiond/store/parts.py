@@ -1,0 +1,83 @@
+"""What a caller appends, and the lines that it becomes. Pure; the file is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from sessiond.clock import Ids
+from sessiond.errors import InvalidParams, LimitExceeded
+from sessiond.model import record as records
+from sessiond.model.record import BadLine, Draft
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A `message` record to append; a Raw body keeps its bytes."""
+
+    body: msgspec.Raw | dict[str, Any]
+
+
+class Custom(msgspec.Struct, frozen=True):
+    """A `custom` record to append."""
+
+    type: str
+    data: dict[str, Any]
+
+
+Part = Message | Custom
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Where a record came to stand."""
+
+    id: str
+    offset: int
+    end: int
+
+
+def drafts_of(parts: Sequence[Part], ids: Ids, now_ms: int, record_limit: int) -> list[Draft]:
+    """The records of `parts`. LimitExceeded or InvalidParams where one could not be read again."""
+    drafts: list[Draft] = []
+    for part in parts:
+        record_id = ids.record()
+        match part:
+            case Message(body):
+                draft = records.message_draft(record_id, now_ms, body)
+            case Custom(custom_type, data):
+                draft = records.custom_draft(record_id, now_ms, custom_type, data)
+        _check(draft, record_limit)
+        drafts.append(draft)
+    return drafts
+
+
+def _check(draft: Draft, record_limit: int) -> None:
+    if draft.max_bytes > record_limit:
+        raise LimitExceeded(
+            f"the record is {draft.max_bytes} bytes long, the limit is {record_limit} (limits.maxRecordBytes)",
+            limit="limits.maxRecordBytes",
+            value=record_limit,
+        )
+    try:
+        records.parse(draft.line(None)[:-1])
+    except BadLine as bad:
+        raise InvalidParams(f"the message cannot be stored: {bad.reason}") from None
+
+
+def lines_of(drafts: Sequence[Draft], parent_id: str | None) -> list[bytes]:
+    """The lines, each behind the one before it and the first behind `parent_id`."""
+    lines: list[bytes] = []
+    for draft in drafts:
+        lines.append(draft.line(parent_id))
+        parent_id = draft.id
+    return lines
+
+
+def written_at(offset: int, drafts: Sequence[Draft], lines: Sequence[bytes]) -> list[Written]:
+    """Where the lines stand that were written at `offset`."""
+    written: list[Written] = []
+    for draft, line in zip(drafts, lines, strict=True):
+        written.append(Written(draft.id, offset, offset + len(line)))
+        offset += len(line)
+    return written
