@@ -95,9 +95,9 @@ def _socket_address(address: str | None) -> bytes | None:
 
 
 def watchdog_seconds(environ: Mapping[str, str] = os.environ, pid: int | None = None) -> float | None:
-    """How long the manager waits for `alive`, in seconds; None where it does not watch this process.
+    """How often to say `alive`, in seconds: half of what the manager waits for. None where it does not watch us.
 
-    Call `alive` at half of it. Source: sd_watchdog_enabled(3): `$WATCHDOG_PID`, if given, must be ours.
+    Source: sd_watchdog_enabled(3): `$WATCHDOG_PID`, if given, must be ours.
     """
     watched = environ.get("WATCHDOG_PID", "")
     if watched and watched != str(os.getpid() if pid is None else pid):
@@ -106,7 +106,7 @@ def watchdog_seconds(environ: Mapping[str, str] = os.environ, pid: int | None = 
     # isascii: isdigit alone takes digits that int() takes too but no manager writes.
     if not (usec.isascii() and usec.isdigit()) or len(usec) > 18 or int(usec) == 0:
         return None
-    return int(usec) / 1_000_000
+    return int(usec) / 2_000_000
 
 
 def logs_to_journal(stream: IO[str] | int, environ: Mapping[str, str] = os.environ) -> bool:
