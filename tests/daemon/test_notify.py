@@ -150,7 +150,9 @@ def _is_socket(fd: int) -> bool:
         ({"WATCHDOG_USEC": "9" * 5000}, None),
     ],
 )
-def test_the_watchdog_wants_half_its_time_and_only_if_its_variables_name_us(environ: dict[str, str], seconds: float | None) -> None:
+def test_the_watchdog_wants_half_its_time_and_only_if_its_variables_name_us(
+    environ: dict[str, str], seconds: float | None
+) -> None:
     assert watchdog_seconds(environ, pid=42) == seconds
 
 
