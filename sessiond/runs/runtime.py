@@ -81,7 +81,10 @@ class RunSink(Protocol):
         """A live tool event. Not stored."""
 
     def native_session(self, session_id: str) -> None:
-        """The agent program's own id of this conversation, handed back as `RunSpec.native_session_id` next time."""
+        """The agent program's own id of this conversation, handed back as `RunSpec.native_session_id` next time.
+
+        Opaque text: a runtime may keep more in it than the id. It is written with the next message.
+        """
 
 
 class Runtime(Protocol):

@@ -33,7 +33,9 @@ class ModelServer:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 class Program(msgspec.Struct, frozen=True):
