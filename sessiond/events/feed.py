@@ -29,9 +29,13 @@ from sessiond.store.store import SessionStore
 MAX_STEP_BYTES = 512 * 1024
 
 
+class _Asked(msgspec.Struct, frozen=True, gc=False):
+    message: msgspec.Raw = msgspec.Raw()
+
+
 class _RunData(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     status: object = None
-    run_id: object = None
+    request: _Asked = _Asked()
 
 
 class TranscriptFeed:
@@ -304,7 +308,8 @@ def _change(record: Record) -> tuple[Phase, str | None] | None:
             return "error", str(data.status)
         case str() as status if status in FINAL:
             return "end", status
-        case "accepted":
+        case "accepted" if bytes(data.request.message):
+            # Only a run that has to wait carries its message; one that starts at once has it in the next record.
             return "patch", "queued"
         case _:
             return None
