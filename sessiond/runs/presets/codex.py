@@ -99,6 +99,7 @@ class CodexLines:
     def _item(self, phase: str, item: dict[str, Any]) -> Iterator[Event]:
         inner = table(item, "item")
         done = phase == "item.completed"
+        arguments: dict[str, Any]
         match text(inner, "type"):
             case "agent_message":
                 if done and text(inner, "text"):
