@@ -407,22 +407,25 @@ async def test_processes_have_the_limit_of_the_configuration(sandboxed, store, r
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
 async def test_an_abort_ends_everything_inside(sandboxed, store, recorder) -> None:
     spec = sandboxed()
+    # A number that nobody else sleeps for.
+    seconds = 4_000_000 + os.getpid()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            command = runtime("/bin/sh", "-c", "setsid sleep 4242 & echo up; exec sleep 4242", store=store)
+            command = runtime("/bin/sh", "-c", f"setsid sleep {seconds} & echo up; exec sleep {seconds}", store=store)
             nursery.start_soon(command.run, spec, recorder)
             await recorder.arrived.wait()
-            assert _sleepers() == 2
+            while _sleepers(seconds) != 2:  # noqa: ASYNC110
+                await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
-        while _sleepers():  # noqa: ASYNC110
+        while _sleepers(seconds):  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
-def _sleepers() -> int:
+def _sleepers(seconds: int) -> int:
     count = 0
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            count += path.read_bytes() == b"sleep\x004242\x00"
+            count += path.read_bytes() == f"sleep\0{seconds}\0".encode()
         except OSError:
             continue
     return count
