@@ -65,12 +65,12 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
         case "custom", records.RUN:
             return _fold_run(entry, _data(record), offset)
         case "model_change", _:
-            body = _body(record)
+            body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
         case "thinking_level_change", _:
-            return replace(entry, thinking_level=_text(_body(record).get("thinkingLevel")))
+            return replace(entry, thinking_level=_text(record.body().get("thinkingLevel")))
         case "session_info", _:
-            name = _text(_body(record).get("name"))
+            name = _text(record.body().get("name"))
             return replace(entry, display_name=name) if name else entry
         case _:
             return entry
@@ -82,7 +82,7 @@ def fold_bad(entry: Entry) -> Entry:
 
 
 def _fold_header(entry: Entry, record: Record, mtime_ms: int) -> Entry:
-    body = _body(record)
+    body = record.body()
     created = record.timestamp_ms if record.timestamp_ms is not None else mtime_ms
     return replace(
         entry,
@@ -102,10 +102,7 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     if record.role != "assistant":
         return replace(entry, message_count=count, updated_at=updated)
     assert record.message is not None
-    try:
-        head = _decode_assistant(record.message)
-    except msgspec.DecodeError:  # a number out of range where a name should be
-        head = _AssistantHead()
+    head = _decode_assistant(record.message)
     changes: dict[str, Any] = {"message_count": count, "updated_at": updated}
     usage = read_usage(head.usage)
     if usage is not None:
@@ -229,18 +226,9 @@ def _remember(keyed: tuple[KeyedRun, ...], data: dict[str, Any], run_id: str) ->
 
 
 def _data(record: Record) -> dict[str, Any]:
-    return _object(record.data) if record.data is not None else {}
-
-
-def _body(record: Record) -> dict[str, Any]:
-    return _object(record.raw)
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        decoded = msgspec.json.decode(text)
-    except msgspec.DecodeError:  # a number that no float can hold
+    if not record.data:
         return {}
+    decoded = msgspec.json.decode(record.data)
     return decoded if isinstance(decoded, dict) else {}
 
 

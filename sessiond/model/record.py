@@ -21,7 +21,10 @@ MAX_MS = 253_402_300_800_000
 # Far more than any message needs, and little enough that a decoder's recursion limit never decides what a record is.
 MAX_NESTING = 128
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+# The beginnings of numbers that no float, or no int of Python's, can hold.
+_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{309}")
 _NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 RunStatus = Literal["accepted", "running", "ok", "error", "timeout", "aborted"]
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
@@ -80,6 +83,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_head = msgspec.json.Decoder(_MessageHead).decode
+_decode_all = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _NO_HEAD = _MessageHead()
 
@@ -98,6 +102,8 @@ def parse(line: bytes) -> Record:
         if message is not None and message[:1] != b"{":
             message = None
         head = _decode_head(message) if message is not None else _NO_HEAD
+        if _HUGE.search(line):
+            _decode_all(line)  # who reads the message later must not stumble over it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadLine(_why_bad(line)) from None
     custom = envelope.custom_type if kind == "custom" and isinstance(envelope.custom_type, str) else None
@@ -134,11 +140,11 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _is_deep(line: bytes) -> bool:
-    brackets = _STRING.sub(b"", line).translate(None, _NO_BRACKET)
+    brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NO_BRACKET)
     for _ in range(MAX_NESTING):
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
     return bool(brackets)
 
 

@@ -1,0 +1,421 @@
+"""The fold: the same lines give the same entry, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from sessiond.model import record as records
+from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
+from sessiond.model.fold import MAX_KEYED_RUNS, fold, fold_bad, merge_patch
+
+T = 1795224660000
+MTIME = 1795224999000
+EMPTY = Entry(session_id="s")
+
+
+def folded(*bodies: dict[str, Any], entry: Entry = EMPTY, offset: int = 0) -> Entry:
+    """The entry after these lines, of which the first stands at `offset`."""
+    for body in bodies:
+        line = json.dumps(body).encode()
+        entry = fold(entry, records.parse(line), offset, MTIME)
+        offset += len(line) + 1
+    return entry
+
+
+def iso(ms: int) -> str:
+    return records.iso_ms(ms)
+
+
+def message(ms: int, role: str = "user", **more: Any) -> dict[str, Any]:
+    return {"type": "message", "timestamp": iso(ms), "message": {"role": role, "content": "x", **more}}
+
+
+def patch(**data: Any) -> dict[str, Any]:
+    return {"type": "custom", "customType": records.ENTRY, "data": data}
+
+
+def run(run_id: str, status: str, at: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "custom", "customType": records.RUN, "data": {"runId": run_id, "status": status, "at": at, **more}}
+
+
+HEADER = {
+    "type": "session",
+    "version": 3,
+    "id": "s",
+    "timestamp": iso(T),
+    "cwd": "/w",
+    "sessionKey": "agent:main:main",
+    "agentId": "main",
+    "spawnedBy": "agent:main:boss",
+}
+BEGUN = Entry(
+    session_id="s",
+    session_key="agent:main:main",
+    spawned_by="agent:main:boss",
+    cwd="/w",
+    created_at=T,
+    updated_at=T,
+)
+
+
+def test_the_header_gives_key_parent_folder_and_time():
+    assert folded(HEADER) == BEGUN
+
+
+def test_a_header_anywhere_but_at_the_start_does_nothing():
+    assert folded(HEADER, {**HEADER, "sessionKey": "agent:main:other"}) == BEGUN
+    assert folded(HEADER, offset=10) == EMPTY
+
+
+def test_a_header_without_a_time_has_the_files():
+    assert folded({"type": "session"}) == replace(EMPTY, created_at=MTIME, updated_at=MTIME)
+
+
+def test_the_newest_message_gives_the_time_whatever_the_order_and_nothing_else_moves_it():
+    late = {"type": "model_change", "timestamp": iso(T + 9000), "provider": "p", "modelId": "m"}
+    assert folded(HEADER, message(T + 2000), message(T + 1000), late) == replace(
+        BEGUN, updated_at=T + 2000, message_count=2, model="m", model_provider="p"
+    )
+
+
+def test_a_message_older_than_the_header_still_gives_the_time():
+    assert folded(HEADER, message(T - 5000)).updated_at == T - 5000
+
+
+def test_a_message_without_any_time_has_the_files():
+    assert folded({"type": "message", "message": {"role": "user"}}).updated_at == MTIME
+
+
+def usage(**more: Any) -> dict[str, Any]:
+    return {"input": 10, "output": 5, "cacheRead": 3, "cacheWrite": 2, "totalTokens": 20, **more}
+
+
+def test_usage_is_added_up_and_the_last_total_is_the_size_of_the_context():
+    first = message(T, "assistant", model="m1", provider="p1", usage=usage(cost={"total": 0.5}))
+    second = message(T, "assistant", model="m2", usage=usage(totalTokens=30, cost={"total": 0.25}))
+    assert folded(first, second) == replace(
+        EMPTY,
+        updated_at=T,
+        message_count=2,
+        model="m2",
+        model_provider="p1",
+        input_tokens=20,
+        output_tokens=10,
+        cache_read=6,
+        cache_write=4,
+        total_tokens=30,
+        estimated_cost_usd=0.75,
+    )
+
+
+def test_an_injected_note_without_usage_does_not_say_which_model_runs():
+    zero = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
+    entry = folded(message(T, "assistant", model="gateway-injected", provider="openclaw", usage=zero))
+    assert entry == replace(EMPTY, updated_at=T, message_count=1)
+
+
+def test_a_missing_total_is_the_sum():
+    entry = folded(message(T, "assistant", usage={"input": 10, "output": 5, "cacheRead": 3}))
+    assert entry.total_tokens == 18
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        "usage",
+        [],
+        {},
+        {"input": {}},
+        {"input": "nan", "output": 1},
+        {"input": "inf"},
+        {"input": -1, "output": 5},
+        {"totalTokens": 1e300},
+    ],
+)
+def test_usage_that_is_none_counts_nothing(bad):
+    assert folded(message(T, "assistant", usage=bad)) == replace(EMPTY, updated_at=T, message_count=1)
+
+
+@pytest.mark.parametrize("cost", [None, "1", True, -1, 1e300, {"total": "1"}, {"total": None}, [1]])
+def test_a_cost_that_is_none_is_not_added(cost):
+    entry = folded(message(T, "assistant", usage=usage(cost=cost)))
+    assert (entry.estimated_cost_usd, entry.total_tokens) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "entry"),
+    [
+        ({"type": "thinking_level_change", "thinkingLevel": "low"}, {"thinking_level": "low"}),
+        ({"type": "thinking_level_change", "thinkingLevel": 5}, {"thinking_level": None}),
+        ({"type": "session_info", "name": "Kitchen"}, {"display_name": "Kitchen"}),
+        ({"type": "session_info", "name": ""}, {"display_name": "before"}),
+        ({"type": "compaction", "summary": "x", "tokensBefore": 5}, {}),
+        ({"type": "invented", "anything": [1]}, {}),
+        ({"type": "custom", "customType": "model-snapshot", "data": {"label": "x"}}, {}),
+    ],
+)
+def test_what_other_records_do(line, entry):
+    start = replace(EMPTY, display_name="before", thinking_level="high")
+    assert folded(line, entry=start) == replace(start, **entry)
+
+
+def test_a_patch_sets_and_null_clears():
+    entry = folded(
+        patch(label="kitchen", model="m", contextTokens=5, sandboxed=True, spawnDepth=2, estimatedCostUsd=1),
+        patch(model=None, contextTokens=None),
+    )
+    assert entry == replace(EMPTY, label="kitchen", sandboxed=True, spawn_depth=2, estimated_cost_usd=1.0)
+
+
+def test_a_patch_merges_into_objects():
+    entry = folded(
+        patch(deliveryContext={"channel": "telegram", "to": "1", "more": {"a": 1, "b": 2}}),
+        patch(deliveryContext={"to": None, "accountId": "x", "more": {"a": None}}),
+    )
+    assert entry.delivery_context == {"channel": "telegram", "accountId": "x", "more": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_patches_do_as_the_test_cases_of_rfc_7386_appendix_a(target, change, result):
+    assert merge_patch(target, change) == result
+
+
+def test_a_patch_of_a_wrong_type_leaves_the_field_and_takes_the_others():
+    start = replace(EMPTY, label="old", context_tokens=5)
+    assert folded(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
+
+
+@pytest.mark.parametrize("value", [2**53 + 2, -(2**60), 10**40])
+def test_a_patch_with_a_number_that_not_every_reader_can_hold_sets_nothing(value):
+    assert folded(patch(contextTokens=value, estimatedCostUsd=float(value))) == EMPTY
+
+
+def test_a_patch_cannot_touch_what_the_file_itself_says():
+    forged = {
+        "sessionId": "x",
+        "updatedAt": 1,
+        "createdAt": 1,
+        "messageCount": 9,
+        "corruptRecords": 9,
+        "runs": [{"runId": "r", "offset": 0}],
+        "keyed": [["k", "r", "p"]],
+        "file": {"bytes": 1},
+        "invented": 1,
+    }
+    assert folded(patch(**forged)) == EMPTY
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 5, {}])
+def test_a_patch_that_is_no_object_does_nothing(data):
+    assert folded({"type": "custom", "customType": records.ENTRY, "data": data}) == EMPTY
+
+
+def test_an_adopted_file_has_the_key_and_metadata_of_the_foreign_index():
+    entry = folded(
+        patch(
+            sessionKey="agent:main:main",
+            provider="telegram",
+            lastProvider="telegram",
+            room="-100",
+            status="done",
+            abortedLastRun=False,
+            skillsSnapshot={"big": [1, 2, 3]},
+        )
+    )
+    assert entry == replace(
+        EMPTY,
+        session_key="agent:main:main",
+        channel="telegram",
+        last_channel="telegram",
+        group_id="-100",
+        status="ok",
+        aborted_last_run=False,
+    )
+
+
+@pytest.mark.parametrize("data", [{"channel": "a", "provider": "b"}, {"provider": "b", "channel": "a"}])
+def test_the_new_name_of_a_field_wins_over_the_old_one(data):
+    assert folded(patch(**data)).channel == "a"
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("done", "ok"),
+        ("failed", "error"),
+        ("killed", "aborted"),
+        ("timeout", "timeout"),
+        ("running", None),
+        ("ok", "ok"),
+    ],
+)
+def test_foreign_status_words_are_mapped(word, status):
+    assert folded(patch(status=word)).status == status
+
+
+def test_a_run_is_queued_running_and_ended():
+    accepted = folded(run("r", "accepted", T), offset=77)
+    assert accepted == replace(EMPTY, status="queued", runs=(LiveRun(run_id="r", offset=77, accepted_at=T),))
+    running = folded(run("r", "running", T + 5), entry=accepted)
+    assert running == replace(
+        accepted,
+        status="running",
+        started_at=T + 5,
+        aborted_last_run=False,
+        runs=(LiveRun(run_id="r", offset=77, accepted_at=T, started_at=T + 5),),
+    )
+    ended = folded(run("r", "ok", T + 25, estimatedCostUsd=0.5), entry=running)
+    assert ended == replace(
+        EMPTY,
+        status="ok",
+        started_at=T + 5,
+        ended_at=T + 25,
+        runtime_ms=20,
+        aborted_last_run=False,
+        estimated_cost_usd=0.5,
+    )
+    assert folded(run("r", "error", T + 30), entry=ended) == ended
+
+
+def test_a_run_that_was_aborted_while_it_waited_took_no_time():
+    entry = folded(run("r", "accepted", T), run("r", "aborted", T + 9))
+    assert entry == replace(
+        EMPTY, status="aborted", started_at=T + 9, ended_at=T + 9, runtime_ms=0, aborted_last_run=True
+    )
+
+
+def test_a_second_run_waits_behind_a_running_one():
+    entry = folded(run("a", "accepted", T), run("a", "running", T), run("b", "accepted", T), run("b", "accepted", T))
+    assert (entry.status, [live.run_id for live in entry.runs]) == ("running", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [run("r", "ok", T), run("r", "running", T), run("r", "accepted", True), run("r", "accepted", -1), run("r", "x", T)],
+)
+def test_a_step_of_an_unknown_run_or_without_a_time_does_nothing(body):
+    assert folded(body) == EMPTY
+
+
+def test_the_newest_idempotency_keys_are_remembered_up_to_the_limit():
+    bodies = [run(f"r{n}", "accepted", T, idempotencyKey=f"k{n}", payload="p") for n in range(MAX_KEYED_RUNS + 1)]
+    full = folded(*bodies[:-1])
+    assert (len(full.keyed), full.keyed[0]) == (MAX_KEYED_RUNS, KeyedRun("k0", "r0", "p"))
+    over = folded(bodies[-1], entry=full)
+    assert (len(over.keyed), over.keyed[0], over.keyed[-1]) == (
+        MAX_KEYED_RUNS,
+        KeyedRun("k1", "r1", "p"),
+        KeyedRun(f"k{MAX_KEYED_RUNS}", f"r{MAX_KEYED_RUNS}", "p"),
+    )
+
+
+def test_a_bad_line_is_counted():
+    assert fold_bad(replace(EMPTY, corrupt_records=2)) == replace(EMPTY, corrupt_records=3)
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+WIRE_NAMES = [field.encode_name for field in msgspec.structs.fields(Entry)] + ["provider", "surface", "room", "at"]
+anything = st.one_of(
+    st.fixed_dictionaries(
+        {"type": st.just("message")},
+        optional={
+            "timestamp": st.integers(0, 2**41).map(iso) | values,
+            "message": st.fixed_dictionaries(
+                {"role": st.sampled_from(["user", "assistant", "toolResult"])},
+                optional={
+                    "timestamp": values,
+                    "model": values,
+                    "provider": values,
+                    "usage": st.dictionaries(
+                        st.sampled_from(["input", "output", "cacheRead", "cacheWrite", "totalTokens", "cost"]), values
+                    ),
+                },
+            ),
+        },
+    ),
+    st.builds(lambda data: patch(**data), st.dictionaries(st.sampled_from(WIRE_NAMES), values, max_size=6)),
+    st.builds(
+        run,
+        st.sampled_from("abc"),
+        st.sampled_from(["accepted", "running", "ok", "error", "timeout", "aborted", "x"]),
+        st.integers(0, 2**41) | values,
+        idempotencyKey=values,
+        payload=values,
+        estimatedCostUsd=values,
+    ),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["session", "model_change", "thinking_level_change", "session_info", "other"])},
+        optional=dict.fromkeys(("sessionKey", "spawnedBy", "cwd", "modelId", "provider", "name", "timestamp"), values),
+    ),
+)
+
+
+@given(st.lists(anything, max_size=12))
+def test_folding_anything_gives_an_entry_that_its_index_line_brings_back(bodies):
+    offset, entry = 0, EMPTY
+    for body in bodies:
+        line = json.dumps(body).encode()
+        try:
+            record = records.parse(line)
+        except records.BadLine:
+            entry = fold_bad(entry)
+        else:
+            entry = fold(entry, record, offset, MTIME)
+        offset += len(line) + 1
+    entry = replace(entry, file=FileFacts(bytes=offset, mtime_ns=5, inode=7, folded_to=offset, last_id="x", check=9))
+    assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
+    assert entry.message_count + entry.corrupt_records <= len(bodies)
+    assert entry.estimated_cost_usd is None or math.isfinite(entry.estimated_cost_usd)
+
+
+@given(st.lists(anything, max_size=12), st.data())
+def test_folding_with_a_restart_from_the_saved_entry_in_between_is_the_same(bodies, data):
+    cuts = data.draw(st.sets(st.integers(0, len(bodies))))
+    offset, straight, restarted = 0, EMPTY, EMPTY
+    for place, body in enumerate(bodies):
+        if place in cuts:
+            restarted = msgspec.json.decode(msgspec.json.encode(restarted), type=Entry)
+        line = json.dumps(body).encode()
+        try:
+            record = records.parse(line)
+        except records.BadLine:
+            straight, restarted = fold_bad(straight), fold_bad(restarted)
+        else:
+            straight, restarted = fold(straight, record, offset, MTIME), fold(restarted, record, offset, MTIME)
+        offset += len(line) + 1
+    assert restarted == straight

@@ -1,0 +1,182 @@
+"""What callers may write, what it resolves to, and what a key says. Source: protocol.md, "Keys"."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from sessiond.errors import InvalidParams
+from sessiond.model import keys
+from sessiond.model.keys import KeyRules
+
+RULES = KeyRules()
+UUID = "0e821bfa-101c-4841-b9ad-71d2ff5627e8"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("main", "agent:main:main"),
+        ("  Main\n", "agent:main:main"),
+        ("agent:main:main", "agent:main:main"),
+        ("AGENT:Ops:Main", "agent:ops:main"),
+        ("agent:ops:whatsapp:group:120@g.us", "agent:ops:whatsapp:group:120@g.us"),
+        ("agent:ops:discord:channel:42", "agent:ops:discord:channel:42"),
+        ("discord:group:42", "agent:main:discord:group:42"),
+        ("slack:channel:general", "agent:main:slack:channel:general"),
+        ("cron:nightly", "agent:main:cron:nightly"),
+        (f"hook:{UUID}", f"agent:main:hook:{UUID}"),
+        ("node-phone", "agent:main:node-phone"),
+        (f"agent:main:subagent:{UUID}", f"agent:main:subagent:{UUID}"),
+        (UUID, None),
+        ("some label", None),
+        ("unknown", None),
+        ("global", None),
+        ("current", None),
+        ("cron:", None),
+    ],
+)
+def test_what_a_caller_writes_resolves_to_a_canonical_key_or_needs_a_look_up(text, key):
+    assert keys.canonical(text, RULES) == key
+
+
+def test_main_is_the_callers_agents_main_session():
+    assert keys.canonical("main", RULES, agent_id="ops") == "agent:ops:main"
+
+
+def test_bare_keys_fall_under_the_default_agent_whoever_asks():
+    rules = KeyRules(default_agent="home")
+    assert keys.canonical("cron:nightly", rules, agent_id="ops") == "agent:home:cron:nightly"
+
+
+def test_another_main_key_is_what_main_means():
+    rules = KeyRules(main_key="desk")
+    assert [keys.canonical(text, rules) for text in ("main", "desk", "agent:main:main", "agent:main:desk")] == [
+        "agent:main:desk"
+    ] * 4
+
+
+def test_global_is_main_where_the_scope_is_global():
+    rules = KeyRules(scope="global")
+    assert keys.canonical("global", rules, agent_id="ops") == "agent:ops:main"
+    assert keys.canonical("agent:ops:global", rules) == "agent:ops:main"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "agent:",
+        "agent:main",
+        "agent:main:",
+        "agent:main:::",
+        "agent::main",
+        "agent:-x:main",
+        "agent:a b:main",
+        f"agent:{'a' * 65}:main",
+        "agent:main:a\0b",
+        "agent:main:a\x7fb",
+        "agent:main:a\u2028b",
+        "agent:main:\ud800",
+    ],
+)
+def test_a_malformed_key_is_refused_by_the_name_of_its_field(text):
+    with pytest.raises(InvalidParams) as refused:
+        keys.canonical(text, RULES, field="$.key")
+    assert refused.value.message.startswith("$.key ")
+    assert refused.value.data == {"field": "$.key"}
+
+
+def test_a_key_of_512_bytes_is_taken_and_one_of_513_is_not():
+    prefix = "agent:main:"
+    longest = prefix + "é" * ((512 - len(prefix)) // 2) + "x" * ((512 - len(prefix)) % 2)
+    assert len(longest.encode()) == 512
+    assert keys.canonical(longest, RULES) == longest
+    with pytest.raises(InvalidParams, match="513 bytes long, the limit is 512"):
+        keys.canonical(longest + "x", RULES)
+
+
+def test_an_agent_id_has_at_most_64_characters():
+    assert keys.canonical(f"agent:{'a' * 64}:main", RULES) == f"agent:{'a' * 64}:main"
+
+
+@pytest.mark.parametrize(
+    ("key", "chat_type", "kind"),
+    [
+        ("agent:main:main", None, "main"),
+        ("agent:ops:main", None, "main"),
+        ("agent:main:cron:x", None, "cron"),
+        ("agent:main:hook:x", None, "hook"),
+        ("agent:main:node-x", None, "node"),
+        ("agent:main:node:x", None, "node"),
+        ("agent:main:telegram:group:1", None, "group"),
+        ("agent:main:discord:channel:1", None, "group"),
+        ("agent:main:whatsapp:120", "group", "group"),
+        ("agent:main:whatsapp:120", "direct", "other"),
+        ("agent:main:subagent:x", None, "other"),
+        ("agent:main:import:x", None, "other"),
+    ],
+)
+def test_the_kind_is_decided_on_what_follows_the_agent(key, chat_type, kind):
+    assert keys.kind_of(key, RULES, chat_type) == kind
+
+
+@pytest.mark.parametrize(
+    ("key", "chat_type"),
+    [
+        ("agent:main:telegram:group:1", "group"),
+        ("agent:main:discord:channel:1", "channel"),
+        ("agent:main:telegram:direct:1", "direct"),
+        ("agent:main:telegram:dm:1", "direct"),
+        ("agent:main:main", None),
+    ],
+)
+def test_the_chat_type_is_read_off_the_key_where_it_says_so(key, chat_type):
+    assert keys.chat_type_of(key) == chat_type
+
+
+def test_the_parts_of_a_key():
+    key = "agent:ops:telegram:group:-100:7"
+    assert keys.agent_of(key) == "ops"
+    assert keys.rest_of(key) == "telegram:group:-100:7"
+    assert keys.group_part(key) == ("telegram", "group", "-100:7")
+    assert not keys.is_subagent(key)
+    assert keys.is_subagent("agent:ops:subagent:1")
+
+
+def test_a_row_shows_the_main_session_of_the_callers_agent_as_main():
+    assert keys.displayed("agent:ops:main", RULES, "ops") == "main"
+    assert keys.displayed("agent:ops:main", RULES, "main") == "agent:ops:main"
+    assert keys.displayed("agent:main:main", RULES, None) == "main"
+
+
+def test_global_and_unknown_are_never_listed():
+    assert [keys.listed(f"agent:main:{rest}") for rest in ("global", "unknown", "main", "unknown:x")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@given(
+    st.one_of(
+        st.text(max_size=40), st.builds("agent:{}:{}".format, st.from_regex(keys.AGENT_ID), st.text(max_size=30))
+    ),
+    st.sampled_from([RULES, KeyRules(main_key="desk"), KeyRules(scope="global", default_agent="ops")]),
+)
+@example("agent:a:İ", RULES)
+@example("agent:a:global", KeyRules(scope="global"))
+def test_resolving_never_fails_otherwise_and_what_it_gives_stays_as_it_is(text, rules):
+    try:
+        key = keys.canonical(text, rules)
+    except InvalidParams:
+        return
+    assume(key is not None)
+    assert keys.canonical(key, rules) == key
+    assert keys.AGENT_ID.fullmatch(keys.agent_of(key))
+    assert key == f"agent:{keys.agent_of(key)}:{keys.rest_of(key)}"
+    assert len(key.encode()) <= keys.MAX_KEY_BYTES + len("agent:") + 64 + len(":main")
+    assert keys.kind_of(key, rules) in ("main", "group", "cron", "hook", "node", "other")
