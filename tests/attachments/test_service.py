@@ -1,0 +1,95 @@
+"""The async door: ids, the thread hop as a parameter, and what cancellation cannot do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from sessiond.attachments.decode import Attachment, Prepared, PreparedFile
+from sessiond.attachments.remove import Report
+from sessiond.attachments.service import AttachmentService
+from sessiond.clock import Ids
+from sessiond.config import AttachmentsConfig
+from sessiond.errors import Forbidden, InvalidParams
+
+ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+OTHER = "1" + ID[1:]
+
+
+async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+async def test_what_is_checked_is_written_found_and_removed(tmp_path: Path) -> None:
+    service = AttachmentService(ids=Ids(uuid=lambda: ID))
+    prepared = service.check([Attachment(name="a", content="text")], AttachmentsConfig())
+    receipt = await service.materialize(prepared, tmp_path)
+    assert (receipt.attachments_id, (tmp_path / receipt.rel_dir / "a").read_text()) == (ID, "text")
+    assert await service.remove(tmp_path, receipt.attachments_id) == Report(removed=True)
+    assert os.listdir(tmp_path / ".openclaw/attachments") == []
+
+
+async def test_an_id_on_record_beforehand_is_used(tmp_path: Path) -> None:
+    service = AttachmentService(run_sync=inline)
+    receipt = await service.materialize(Prepared((PreparedFile("a", b""),)), tmp_path, OTHER)
+    assert receipt.rel_dir == f".openclaw/attachments/{OTHER}"
+
+
+async def test_folders_that_a_crash_left_half_written_are_found(tmp_path: Path) -> None:
+    service = AttachmentService(run_sync=inline)
+    (tmp_path / ".openclaw/attachments" / ID).mkdir(parents=True)
+    await service.materialize(Prepared((PreparedFile("a", b""),)), tmp_path, OTHER)
+    assert await service.unfinished(tmp_path) == [ID]
+
+
+@pytest.mark.parametrize("bad", ["", "..", "a", f"../{ID}", ID.upper(), ID + "/", ID + "\n", f"{ID}/../{OTHER}"])
+async def test_only_a_uuid_becomes_a_path(tmp_path: Path, bad: str) -> None:
+    (tmp_path / ".openclaw/attachments" / ID).mkdir(parents=True)
+    service = AttachmentService(run_sync=inline)
+    with pytest.raises(InvalidParams) as caught:
+        await service.remove(tmp_path, bad)
+    assert caught.value.code == "attachments_invalid_id"
+    if bad:
+        with pytest.raises(InvalidParams):
+            await service.materialize(Prepared(), tmp_path, bad)
+    assert os.listdir(tmp_path / ".openclaw/attachments") == [ID]
+
+
+def test_the_check_writes_nothing_and_needs_no_loop(tmp_path: Path) -> None:
+    with pytest.raises(Forbidden):
+        AttachmentService().check([Attachment(name="a", content="")], AttachmentsConfig(enabled=False))
+
+
+async def test_file_work_is_off_the_loop_unless_told_otherwise(tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    def uuid() -> str:
+        threads.append(threading.get_ident())
+        return ID
+
+    async def recording(function: Callable[..., Any], *arguments: Any) -> Any:
+        def run() -> Any:
+            threads.append(threading.get_ident())
+            return function(*arguments)
+
+        return await trio.to_thread.run_sync(run)
+
+    await AttachmentService(ids=Ids(uuid=uuid), run_sync=recording).materialize(Prepared(), tmp_path)
+    assert threads[0] == threading.get_ident() != threads[1]
+
+
+async def test_a_cancelled_write_ends_whole(tmp_path: Path) -> None:
+    service = AttachmentService()
+    prepared = Prepared(tuple(PreparedFile(f"f{i}", b"x" * 1000) for i in range(20)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.materialize, prepared, tmp_path, ID)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(os.listdir(tmp_path / ".openclaw/attachments" / ID)) == 21
