@@ -1,29 +1,19 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from fake_daemon import FakeDaemon, Refusal
 
 from sessiond import cli
 
 
-def _fake_daemon() -> Any:
-    if "fake_daemon" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("fake_daemon", Path(__file__).parents[1] / "fake_daemon.py")
-        assert spec and spec.loader
-        sys.modules["fake_daemon"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["fake_daemon"])
-    return sys.modules["fake_daemon"]
-
-
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Any]:
+def fake(tmp_path: Path) -> Iterator[FakeDaemon]:
     """A stand-in for the daemon: `fake.answers[method] = lambda params, connection: result`."""
-    daemon = _fake_daemon().FakeDaemon(tmp_path / "d.sock")
+    daemon = FakeDaemon(tmp_path / "d.sock")
     yield daemon
     if daemon.path.exists():
         daemon.stop()
@@ -31,7 +21,7 @@ def fake(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def refusal() -> Any:
-    return _fake_daemon().Refusal
+    return Refusal
 
 
 class Done(NamedTuple):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_daemon import NO_ANSWER
 
 from sessiond import cli
 from sessiond.cli.frame.failures import CommandFailed, describe
@@ -71,7 +72,7 @@ def test_a_daemon_that_dies_before_it_answers_is_exit_3(fake: Any, sessiond: Cal
 
 
 def test_no_answer_in_time_is_exit_5(fake: Any, sessiond: Callable[..., Any]) -> None:
-    fake.answers["ping"] = lambda _, connection: sys.modules["fake_daemon"].NO_ANSWER
+    fake.answers["ping"] = lambda _, connection: NO_ANSWER
     done = sessiond("call", "ping", "--timeout", "0.05")
     assert (done.status, done.err.splitlines()[0]) == (5, "sessiond: sessiond did not answer ping within 0.05 s")
 

@@ -1,0 +1,246 @@
+"""The command line against the real daemon, as its own process on a throw-away store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_daemon import Daemon
+
+from sessiond.client import Client, ClientError, Run
+
+pytestmark = pytest.mark.system
+
+AGENT = """
+import sys, time
+text = sys.stdin.read().strip()
+if text.startswith("slow"):
+    time.sleep(float(text.split()[1]))
+if text == "fail":
+    sys.exit("out of order")
+print("you said: " + text)
+"""
+CONFIG = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = {{ type = "exec", command = ['{python}', '-I', '{agent}'], input = "text", output = "text" }}
+subagents = {{ allowAgents = ["*"] }}
+
+[[agents.list]]
+id = "alice"
+runtime = {{ type = "attached" }}
+"""
+
+
+def run(daemon: Daemon, *words: str, **more: Any) -> tuple[int, str, str]:
+    done = daemon.cli(*words, **more)
+    return done.returncode, done.stdout, done.stderr
+
+
+def popen(daemon: Daemon, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sessiond", *words]
+    return subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(daemon: Daemon, is_so: Callable[[], object]) -> None:
+    daemon.wait_for(is_so, "it did not come")
+
+
+@pytest.fixture
+def started(daemon: Daemon) -> Daemon:
+    agent = daemon.folder / "agent.py"
+    agent.write_text(AGENT)
+    daemon.environ["COLUMNS"] = "100"
+    return daemon.start(CONFIG.format(python=sys.executable, agent=agent))
+
+
+def test_a_message_its_reply_the_list_and_the_history(started: Daemon) -> None:
+    assert run(started, "send", "main", "hello", "there") == (0, "you said: hello there\n", "")
+    assert run(started, "send", "main", "-", input="from a pipe\n") == (0, "you said: from a pipe\n", "")
+    status, out, _ = run(started, "list")
+    assert (status, out.splitlines()[0].split(), out.splitlines()[1].split()[:4]) == (
+        0,
+        ["KEY", "STATUS", "UPDATED", "MSGS"],
+        ["main", "ok", "now", "4"],
+    )
+    status, out, err = run(started, "history", "main", "-n", "3")
+    assert [line.split(" ", 1)[1] for line in out.splitlines()] == [
+        "assistant you said: hello there",
+        "user      from a pipe",
+        "assistant you said: from a pipe",
+    ]
+    cursor = err.strip().rpartition(" ")[2]
+    status, out, err = run(started, "history", "main", "--before", cursor)
+    assert [line.split(" ", 1)[1] for line in out.splitlines()] == ["user      hello there"]
+
+
+def test_failures_have_their_exit_codes(started: Daemon) -> None:
+    status, out, err = run(started, "send", "main", "fail")
+    assert (status, out) == (1, "") and "out of order" in err
+    assert run(started, "history", "agent:main:nobody")[0] == 4
+    assert run(started, "history", "agent:::")[0] == 2
+    assert run(started, "send", "agent:nobody:main", "x")[0] == 4
+    assert run(started, "call", "no.such.method")[0] == 2
+    status, _, err = run(started, "serve", "--store", str(started.store))
+    assert status == 69 and str(started.process.pid) in err
+    bad = started.config.with_name("bad.toml")
+    bad.write_text("[sesion]\n")
+    status, _, err = run(started, "serve", "--store", str(started.store) + "2", "--config", str(bad))
+    assert status == 78 and "bad.toml:1" in err and "session" in err
+
+
+def test_a_timeout_ends_the_wait_and_not_the_run(started: Daemon) -> None:
+    status, out, err = run(started, "send", "main", "slow 0.8", "--timeout", "0.1")
+    assert (status, out) == (5, "")
+    assert "goes on" in err and "sessiond history main" in err
+    until(started, lambda: "you said: slow 0.8" in run(started, "history", "main")[1])
+
+
+def test_a_wait_goes_on_over_a_restart_and_hears_that_the_run_was_interrupted(started: Daemon) -> None:
+    with popen(started, "send", "main", "slow 30") as process:
+        until(started, lambda: "running" in run(started, "list")[1])
+        started.kill()
+        started.start()
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines()[0] == "reconnecting…" and "interrupted" in err
+
+
+@pytest.mark.parametrize(
+    "words", [["watch", "--json"], ["watch", "main", "--json"], ["history", "main", "-f", "--json"]]
+)
+def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, words: list[str]) -> None:
+    run(started, "send", "main", "zero")
+    seen: list[str] = []
+
+    def read(stream: Any) -> None:
+        for line in stream:
+            event = json.loads(line)
+            if event["event"] == "session.message" and event["message"]["role"] == "user":
+                seen.append(event["message"]["content"])
+
+    with popen(started, *words) as process:
+        reader = threading.Thread(target=read, args=(process.stdout,))
+        reader.start()
+        until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+        for number in range(3):
+            run(started, "send", "main", f"before {number}")
+            started.kill()
+            transcript = next((started.store / "agents" / "main" / "sessions").glob("*.jsonl"))
+            stranger = {"type": "message", "id": f"x{number}", "message": {"role": "user", "content": f"away {number}"}}
+            with transcript.open("a") as file:
+                file.write(json.dumps(stranger) + "\n")
+            started.start()
+        run(started, "send", "main", "last")
+        until(started, lambda: "last" in seen)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        reader.join(10)
+        assert process.stderr is not None
+        # Said once for each outage that it noticed: two in a row may be one to somebody who is waiting.
+        assert set(process.stderr.read().splitlines()) == {"reconnecting…"}
+    expected = [f"{word} {number}" for number in range(3) for word in ("before", "away")] + ["last"]
+    assert seen == (["zero", *expected] if words[0] == "history" else expected)
+
+
+def test_sessions_are_made_changed_put_away_and_searched(started: Daemon) -> None:
+    assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
+    assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
+    assert run(started, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
+    assert "remember the milk" in run(started, "search", "milk")[1]
+    assert run(started, "reset", "agent:main:notes")[0] == 0
+    assert run(started, "delete", "agent:main:notes")[0] == 0
+    assert run(started, "delete", "main")[0] != 0
+
+
+def test_a_token_narrows_what_the_command_line_may_do(started: Daemon, tmp_path: Path) -> None:
+    run(started, "send", "main", "x")
+    status, token, err = run(started, "token", "mint", "--scope", "list", "--session", "main")
+    assert status == 0
+    file = tmp_path / "token"
+    file.write_text(token)
+    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(started, "list")[0] == 0
+    assert run(started, "history", "main")[0] == 4
+    assert run(started, "status")[0] == 4
+    del started.environ["SESSIOND_TOKEN_FILE"]
+    token_id = err.split()[1].rstrip(",")
+    assert run(started, "token", "revoke", token_id)[0] == 0
+    assert "revoked" in run(started, "token", "list")[1]
+    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(started, "list")[0] == 77
+
+
+def test_runs_are_stopped_and_steered(started: Daemon) -> None:
+    for words in (["abort", "main"], ["kill", "main"]):
+        run_id = run(started, "send", "main", "slow 30", "--no-wait")[1].strip()
+        until(started, lambda: "running" in run(started, "list")[1])
+        status, out, _ = run(started, *words)
+        assert (status, out.split()[1]) == (0, run_id)
+    run(started, "send", "main", "slow 30", "--no-wait")
+    until(started, lambda: "running" in run(started, "list")[1])
+    status, steered, err = run(started, "steer", "main", "go left")
+    assert status == 0 and "interrupted" in err
+    assert json.loads(run(started, "call", "agent.wait", json.dumps({"runId": steered.strip()}))[1])["status"] == "ok"
+
+
+def test_a_sub_agent_gets_its_file_and_its_reply_is_printed(started: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("contents")
+    status, out, err = run(started, "spawn", "--attach", str(tmp_path / "a.txt"), "--wait", "look")
+    assert status == 0 and "look" in out and "a.txt" in err
+
+
+def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
+    client = Client(str(started.socket))
+
+    def answer(run: Run) -> str:
+        return f"alice heard {run.message}"
+
+    thread = threading.Thread(target=lambda: client.attach("alice", answer))
+    thread.start()
+    until(started, lambda: json.loads(run(started, "status", "--json")[1])["attachedAgents"] != {})
+    assert run(started, "send", "agent:alice:main", "hi")[:2] == (0, "alice heard hi\n")
+    assert "alice" in run(started, "agents")[1]
+    started.kill()
+    started.start()
+    assert run(started, "send", "agent:alice:main", "again")[:2] == (0, "alice heard again\n")
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "sessiond", "demo"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    for said in (
+        "$ sessiond send main",
+        "You sent 4 words",
+        "$ sessiond list",
+        "$ cat ",
+        "poem.txt: 24 words",
+        "removed",
+    ):
+        assert said in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_can_be_kept(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "sessiond", "demo", "--keep", "--json"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    facts = json.loads(done.stdout)
+    assert facts["reply"]["reply"].startswith("Yes!")
+    assert Path(facts["sessions"][0]["transcriptPath"]).is_file()
+    with pytest.raises(ClientError):
+        Client(facts["socket"]).call("ping")
