@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 # For a loaded machine with two cores; nothing waits so long when all is well.
 PATIENCE_S = 30.0
@@ -75,7 +75,7 @@ class Daemon:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}:\n{self.log.read_text()}")
-            time.sleep(0.005)
+            time.sleep(0.005)  # noqa: TID251
 
     def kill(self) -> None:
         """kill -9."""
@@ -155,7 +155,7 @@ class Wire:
         self._next = 0
         self.events: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ import structlog
 import trio
 
 import sessiond
+from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
 from sessiond.daemon.credentials import RunCredentials
@@ -27,6 +28,7 @@ from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.recover import recover
+from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import Births
 from sessiond.sessions.tokens import Tokens
@@ -87,6 +89,16 @@ async def built(
         supervisor = RunSupervisor(store, bus, host, clock, ids)
         attached.on_change = supervisor.dispatch
         saver = IndexSaver(store, feed, clock)
+        spawner = Spawner(
+            store,
+            supervisor,
+            AttachmentService(ids=ids),
+            lambda: services.config,
+            clock=clock,
+            ids=ids,
+            workspace=host.workspace,
+            sandboxed=host.sandboxed,
+        )
         services = Services(
             store=store,
             bus=bus,
@@ -95,6 +107,7 @@ async def built(
             attached=attached,
             births=Births(store),
             tokens=tokens,
+            spawner=spawner,
             config=config,
             clock=clock,
             ids=ids,
@@ -109,6 +122,7 @@ async def built(
             background.start_soon(feed.run, watcher)
             background.start_soon(saver.run)
             await background.start(supervisor.run)
+            await spawner.recover()
             await recover(store, supervisor)
             yield App(services=services, dispatcher=dispatcher, saver=saver, background=background)
             background.cancel_scope.cancel()

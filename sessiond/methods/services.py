@@ -24,6 +24,7 @@ from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.attached import AttachedAgents, Connection
+from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import resolve
 from sessiond.sessions.lifecycle import Births
@@ -51,6 +52,7 @@ class Services:
     started_ms: int
     attached: AttachedAgents
     tokens: Tokens
+    spawner: Spawner
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], dict[str, Any]] = dict
@@ -123,6 +125,13 @@ class Services:
     ) -> Session:
         """The session a caller means; NotFound where there is none for this caller."""
         return resolve.find(self.store.catalog, self.sight(caller, action), caller, self.rules, text, field=field)
+
+    def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:
+        """The session whose settings or existence a caller means to change; an archived one is none of these."""
+        session = self.find(caller, text, field=field, action="send")
+        if session.archived:
+            raise resolve.missing(text)
+        return session
 
 
 Context = RpcContext[Services]

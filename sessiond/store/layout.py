@@ -18,6 +18,7 @@ ARCHIVE = "archive"
 INDEX = "sessions.json"
 OUTBOX = "outbox"
 RUN = "run"
+SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
 SUFFIX = ".jsonl"
 

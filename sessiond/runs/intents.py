@@ -1,0 +1,51 @@
+"""What a spawn is about to write: a small file in the store while it writes, so that a crash leaves nothing behind.
+
+Knows ids only. Not synced: it serves against the daemon's own death, which the kernel's memory survives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from sessiond.model.keys import AGENT_ID, UUID
+from sessiond.store import dirfd, layout
+from sessiond.store.store import SessionStore
+
+
+class Intents:
+    """Files `spawning/<child id>`, whose content is the agent id."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._root_fd = store.root_fd
+
+    def begin(self, agent_id: str, child_id: str) -> None:
+        """From here on, what lies under this id belongs to a spawn that may not come to be."""
+        with dirfd.closing(self._folder()) as folder:
+            fd = dirfd.open_file(folder, child_id, os.O_WRONLY | os.O_CREAT)
+            with os.fdopen(fd, "wb") as file:
+                file.write(agent_id.encode())
+
+    def done(self, child_id: str) -> None:
+        """The child is there, or everything of it is gone."""
+        with dirfd.closing(self._folder()) as folder, contextlib.suppress(FileNotFoundError):
+            os.unlink(child_id, dir_fd=folder)
+
+    def left(self) -> list[tuple[str, str]]:
+        """`(agent id, child id)` of the spawns that a crash cut off."""
+        found: list[tuple[str, str]] = []
+        with dirfd.closing(self._folder()) as folder:
+            for name in os.listdir(folder):
+                if UUID.fullmatch(name) is None:
+                    continue
+                with os.fdopen(dirfd.open_file(folder, name, os.O_RDONLY), "rb") as file:
+                    agent_id = file.read(128).decode("ascii", "replace")
+                # An empty file: the crash came before anything else was written.
+                if AGENT_ID.fullmatch(agent_id):
+                    found.append((agent_id, name))
+                else:
+                    os.unlink(name, dir_fd=folder)
+        return found
+
+    def _folder(self) -> int:
+        return dirfd.open_path_dir(self._root_fd, (layout.SPAWNING,), create=True)

@@ -1,0 +1,246 @@
+"""sessions_spawn: check, write the attachments, make the child and its first run. All of it, or nothing.
+
+Knows the policy, the attachments and the supervisor. What follows the child's run is `runs/announce.py`.
+Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sessiond.attachments.materialize import Receipt
+from sessiond.attachments.names import check_mount_path
+from sessiond.attachments.notice import describe
+from sessiond.attachments.service import AttachmentService
+from sessiond.clock import Clock, Ids
+from sessiond.config import Config
+from sessiond.errors import SessiondError
+from sessiond.model.keys import agent_of
+from sessiond.model.message import user_message
+from sessiond.model.record import ENTRY
+from sessiond.policy import spawn as policy
+from sessiond.policy.spawn import SpawnFacts, SpawnPlan, SpawnRequest
+from sessiond.runs.intents import Intents
+from sessiond.runs.run import Request, Run, payload_hash
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.resolve import spawner_of
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, SessionStore
+
+# A child's key is made of its requester and the idempotency key, so that the same request finds the same child.
+_NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A spawn as it was asked for. `asked` is all that counts for idempotency."""
+
+    task: str
+    request: SpawnRequest
+    asked: dict[str, Any]
+    label: str | None = None
+    run_timeout_s: float | None = None
+    attachments: Sequence[Any] = ()
+    mount_path: str | None = None
+    idempotency_key: str | None = None
+
+
+class Spawned(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    run_id: str
+    child_key: str
+    mode: str
+    receipt: Receipt | None
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What is settled of a child before it is written."""
+
+    key: str
+    plan: SpawnPlan
+    receipt: Receipt | None
+    mount_path: str | None
+    payload: str | None
+    thread: str | None
+
+
+class Spawner:
+    """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works.
+
+    `threads(session)` says whether a channel with threads serves the requester, and `bind_thread(session, child_key,
+    label)` asks it for one.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        supervisor: RunSupervisor,
+        attachments: AttachmentService,
+        config: Callable[[], Config],
+        *,
+        clock: Clock,
+        ids: Ids,
+        workspace: Callable[[str], Path],
+        sandboxed: Callable[[str], bool],
+    ) -> None:
+        self._store, self._supervisor, self._attachments = store, supervisor, attachments
+        self._config, self._clock, self._ids = config, clock, ids
+        self._workspace, self._sandboxed = workspace, sandboxed
+        self._intents = Intents(store)
+        self.threads: Callable[[Session], bool] = lambda _session: False
+        self.bind_thread: Callable[[Session, str, str | None], Awaitable[str]] | None = None
+
+    async def recover(self) -> None:
+        """Remove the attachments of spawns that a crash cut off before there was a child."""
+        for agent_id, child_id in self._intents.left():
+            if f"agent:{agent_id}:subagent:{child_id}" not in self._store.catalog.by_key:
+                await self._attachments.remove(self._workspace(agent_id), child_id)
+            self._intents.done(child_id)
+
+    async def spawn(self, requester: Session, wanted: Wanted, *, sandboxed: bool) -> Spawned:
+        """The child, accepted. Every refusal comes before the first byte is written."""
+        config = self._config()
+        child_id = self._child_id(requester, wanted)
+        agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
+        child_key = f"agent:{agent_id}:subagent:{child_id}"
+        payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
+        if wanted.idempotency_key is not None and payload is not None:
+            known = self._known(child_key, wanted.idempotency_key, payload)
+            if known is not None:
+                return known
+        plan = policy.check(wanted.request, self._facts(requester, child_key, agent_id, sandboxed=sandboxed))
+        prepared = self._attachments.check(wanted.attachments, config.tools.sessions_spawn.attachments)
+        mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
+        policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
+        thread = await self._bind(requester, child_key, wanted)
+        receipt: Receipt | None = None
+        if wanted.attachments:
+            self._intents.begin(agent_id, child_id)
+            receipt = await self._attachments.materialize(prepared, self._workspace(agent_id), child_id)
+        try:
+            made = _Made(
+                key=child_key, plan=plan, receipt=receipt, mount_path=mount_path, payload=payload, thread=thread
+            )
+            run = await self._create(requester, wanted, made)
+        except SessiondError:
+            if receipt is not None:
+                await self._attachments.remove(self._workspace(agent_id), child_id)
+                self._intents.done(child_id)
+            raise
+        if receipt is not None:
+            self._intents.done(child_id)
+        return Spawned(run.run_id, child_key, plan.mode, receipt)
+
+    def _child_id(self, requester: Session, wanted: Wanted) -> str:
+        if wanted.idempotency_key is None:
+            return self._ids.uuid()
+        return str(uuid.uuid5(_NAMESPACE, f"{requester.session_id}\0{wanted.idempotency_key}"))
+
+    def _known(self, child_key: str, idempotency_key: str, payload: str) -> Spawned | None:
+        child = self._store.catalog.by_key.get(child_key)
+        run_id = self._supervisor.known(child, idempotency_key, payload) if child is not None else None
+        if child is None or run_id is None:
+            return None
+        facts = child.entry.spawn or {}
+        receipt = facts.get("attachments")
+        return Spawned(
+            run_id,
+            child_key,
+            facts.get("mode", "run"),
+            msgspec.convert(receipt, Receipt) if receipt is not None else None,
+        )
+
+    def _facts(self, requester: Session, child_key: str, agent_id: str, *, sandboxed: bool) -> SpawnFacts:
+        config, catalog = self._config(), self._store.catalog
+        agent = config.agent(agent_of(requester.key))
+        limits = agent.subagents if agent is not None else config.agents.defaults.subagents
+        children = [catalog.by_key[key] for key in catalog.children(requester.key)]
+
+        def depth_of(key: str) -> int | None:
+            session = catalog.by_key.get(key)
+            return session.entry.spawn_depth if session is not None else None
+
+        return SpawnFacts(
+            requester_agent=agent_of(requester.key),
+            requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
+            max_spawn_depth=limits.max_spawn_depth,
+            children_running=sum(bool(child.entry.runs) for child in children),
+            max_children=limits.max_children_per_agent,
+            configured_agents=tuple(one.id for one in config.agents.list),
+            allow_agents=tuple(limits.allow_agents or ()),
+            requester_sandboxed=sandboxed or bool(requester.entry.sandboxed),
+            child_sandboxed=config.agent(agent_id) is not None and self._sandboxed(child_key),
+            models=tuple(config.models.allow),
+            threads=self.threads(requester),
+        )
+
+    async def _bind(self, requester: Session, child_key: str, wanted: Wanted) -> str | None:
+        if not wanted.request.thread or self.bind_thread is None:
+            return None
+        return await self.bind_thread(requester, child_key, wanted.label)
+
+    async def _create(self, requester: Session, wanted: Wanted, made: _Made) -> Run:
+        plan, receipt = made.plan, made.receipt
+        config = self._config()
+        defaults = config.agents.defaults.subagents
+        agent = config.agent(plan.agent_id)
+        subagents = agent.subagents if agent is not None else defaults
+        facts = self._facts(requester, made.key, plan.agent_id, sandboxed=False)
+        attached = msgspec.to_builtins(receipt) if receipt is not None else None
+        entry: dict[str, Any] = {
+            "spawnDepth": facts.requester_depth + 1,
+            "sandboxed": facts.child_sandboxed,
+            "spawn": {
+                "mode": plan.mode,
+                "cleanup": plan.cleanup,
+                "requesterKey": requester.key,
+                "attachments": attached,
+                "mountPath": made.mount_path,
+            },
+        }
+        model = plan.model or subagents.model
+        entry |= {"model": model, "modelOverride": model} if model is not None else {}
+        entry |= {"label": wanted.label} if wanted.label is not None else {}
+        entry |= _thread_fields(requester, made.thread)
+        limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
+        provenance = {"kind": "inter_session", "sourceSessionKey": requester.key, "sourceTool": "sessions_spawn"}
+        request = Request(
+            text=wanted.task,
+            message=user_message(wanted.task, self._clock.wall_ms(), provenance),
+            context=_context(requester.key, facts, receipt, made.mount_path),
+            thinking=plan.thinking or subagents.thinking,
+            model=model,
+            attachments=attached,
+            mount_path=made.mount_path,
+            timeout_s=limit_s or None,
+            idempotency_key=wanted.idempotency_key,
+            payload=made.payload,
+            follow={"spawn": {"requesterKey": requester.key, "task": wanted.task}},
+        )
+        workspace = str(self._workspace(plan.agent_id))
+        return await self._supervisor.create(
+            made.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
+        )
+
+
+def _context(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:
+    lines = [
+        f"You are a sub-agent of {requester_key} (depth {facts.requester_depth + 1} of {facts.max_spawn_depth}).",
+        "Do the task below; your last answer is what it gets.",
+    ]
+    if receipt is not None:
+        lines.append(describe(receipt, mount_path))
+    return "\n".join(lines)
+
+
+def _thread_fields(requester: Session, thread: str | None) -> dict[str, Any]:
+    if thread is None:
+        return {}
+    entry = requester.entry
+    delivery = {**(entry.delivery_context or {}), "threadId": thread}
+    return {"deliveryContext": delivery, "lastChannel": entry.last_channel, "lastTo": entry.last_to}
