@@ -43,6 +43,8 @@ class HttpWire:
             if not isinstance(event, h11.Request):
                 return None
             self._method = event.method
+            if event.http_version not in (b"1.0", b"1.1"):
+                raise HttpError(505, "bad_request", "HTTP/1.1 is spoken here.")
             return event
         if self._heard:
             raise HttpError(408, "request_timeout", "The request did not come in time.")
@@ -133,7 +135,7 @@ class HttpWire:
                     return False
         except h11.RemoteProtocolError:
             return False
-        return True
+        return self._h11.their_state is not h11.ERROR
 
 
 def _no_http(error: h11.RemoteProtocolError) -> HttpError:

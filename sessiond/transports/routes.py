@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from sessiond.errors import NotFound, SessiondError
+from sessiond.rpc.cbor_items import check_single_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.errors import status_of_code
@@ -118,6 +119,8 @@ async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, reques
     """
     codec = _codec_of(request)
     try:
+        if codec is CBOR:
+            check_single_item(request.body, dispatcher.limits.max_nesting)
         text = codec.to_json(request.body).strip()
     except SessiondError as error:
         return _answer(encode_failure(None, error), codec)

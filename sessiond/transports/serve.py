@@ -31,6 +31,12 @@ from sessiond.transports.visitors import Visitors
 
 _OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
 _FULL_PAUSE_S = 0.1  # no descriptors, no memory: clients wait in the backlog until somebody has closed something
+_DECLINE_S = 1.0
+_MAX_TURNING_AWAY = 32
+_HTTP_503 = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Server:
         self._peer_uid = peer_uid
         self._rules = rules or HouseRules()
         self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
+        self._turning_away = 0
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         add_standard_routes(self.router, dispatcher, self.visitors)
@@ -110,23 +117,34 @@ class Server:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = ByteStream(sock)
             place = self._admission.enter(stranger=door.caller.kind == "nobody")
-            if place is None:
-                _turn_away(stream)
-            else:
-                connections.start_soon(self._connection, stream, door, place)
+            connections.start_soon(self._connection, stream, door, place)
 
-    async def _connection(self, stream: ByteStream, door: Door, place: Place) -> None:
+    async def _connection(self, stream: ByteStream, door: Door, place: Place | None) -> None:
         async def converse() -> None:
             try:
-                await self._converse(stream, door, place)
+                if place is None:
+                    await self._turn_away(stream)
+                else:
+                    await self._converse(stream, door, place)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # the client has gone, which is its right
 
         try:
             await self._dispatcher.contain(f"connection on {door.name}", converse)
         finally:
-            place.leave()
+            if place is not None:
+                place.leave()
             stream.close()
+
+    async def _turn_away(self, stream: ByteStream) -> None:
+        """There is no place for this client. It is told so in its own dialect, unless too many wait to be told."""
+        if self._turning_away >= _MAX_TURNING_AWAY:
+            return
+        self._turning_away += 1
+        try:
+            await _decline(stream)
+        finally:
+            self._turning_away -= 1
 
     async def _converse(self, stream: ByteStream, door: Door, place: Place) -> None:
         dialect: Dialect | None = None
@@ -218,18 +236,18 @@ async def _last_words(stream: ByteStream, error: SessiondError, codec: Codec = J
     await stream.linger()
 
 
-def _turn_away(stream: ByteStream) -> None:
-    """Tell a client that there is no place, in its own dialect if that is known already, without a wait or a task."""
-    error = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
-    text = encode_failure(None, error)
+async def _decline(stream: ByteStream) -> None:
+    """Say that there is no place, to a silent client in JSON."""
+    error: SessiondError = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
+    dialect: Dialect | None = None
     try:
-        if stream.first_bytes()[:1].isalpha():
-            stream.send_now(
-                b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
-                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
-            )
-        else:
-            stream.send_now(text + b"\n")
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
-    stream.close()
+        with trio.move_on_after(_DECLINE_S):
+            dialect = await _sniff(stream)
+    except SessiondError as refusal:
+        error = refusal
+    text = encode_failure(None, error)
+    if dialect == "http":
+        stream.send_now(_HTTP_503 % (len(text), text))
+    else:
+        stream.send_now(CODECS["cbor" if dialect == "cbor" else "json"].from_json(text))
+    await stream.linger()

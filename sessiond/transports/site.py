@@ -143,7 +143,10 @@ class Conversation:
             with visitors.present(peer):
                 await peer.run()
 
-        self._stream.push_back(websocket.handshake_bytes(head) + self._wire.rest())
+        if self._wire.rest():
+            # RFC 6455, section 4.1: the client waits for the answer first. trio-websocket would let the bytes lie.
+            raise HttpError(400, "bad_request", "Frames cannot come before the handshake is answered.")
+        self._stream.push_back(websocket.handshake_bytes(head))
         await websocket.converse(self._stream, dispatcher.limits, serve)
 
     async def _stream_events(self, events: Events, request: Request, origin: str | None) -> None:

@@ -38,10 +38,6 @@ class EventStream:
         """Send an event; `cursor` becomes its id, which a reader gives back as `Last-Event-ID`."""
         await self._write(encode_event(data, name=name, cursor=cursor))
 
-    async def comment(self, text: str = "") -> None:
-        """Send a comment, which readers ignore and which keeps the connection from looking dead."""
-        await self._write(b": " + text.encode().replace(b"\n", b" ") + b"\n\n")
-
     async def run(
         self, source: Callable[[EventStream], Awaitable[None]], until_gone: Callable[[], Awaitable[None]]
     ) -> None:
@@ -62,19 +58,23 @@ class EventStream:
         self._written_at = trio.current_time()
         while True:
             await trio.sleep_until(self._written_at + _HEARTBEAT_S)
-            if trio.current_time() >= self._written_at + _HEARTBEAT_S:
-                await self.comment()
+            async with self._turn:
+                if trio.current_time() >= self._written_at + _HEARTBEAT_S:
+                    await self._put(b": \n\n")
 
     async def _write(self, data: bytes) -> None:
         async with self._turn:
-            with trio.move_on_after(_STALL_S) as patience:
-                try:
-                    await self._send(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    self.close()
-            if patience.cancelled_caught:
+            await self._put(data)
+
+    async def _put(self, data: bytes) -> None:
+        with trio.move_on_after(_STALL_S) as patience:
+            try:
+                await self._send(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.close()
-            self._written_at = trio.current_time()
+        if patience.cancelled_caught:
+            self.close()
+        self._written_at = trio.current_time()
         await trio.lowlevel.checkpoint_if_cancelled()
 
 

@@ -6,8 +6,11 @@ Trio's own SocketStream has no non-blocking send, and a direct send is what keep
 from __future__ import annotations
 
 import errno
+import operator
 import select
 import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -26,6 +29,8 @@ class ByteStream(trio.abc.HalfCloseableStream):
         sock.setblocking(False)
         self.socket = sock
         self._pushed = b""
+        self._is_sending = False
+        self._half_ended = False
 
     def push_back(self, data: bytes) -> None:
         """The next `receive_some` gives `data` first."""
@@ -33,30 +38,23 @@ class ByteStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """What has arrived, at most 64 KiB; empty at the end."""
+        size = _RECEIVE_BYTES if max_bytes is None else operator.index(max_bytes)
+        if size < 1:
+            raise ValueError("max_bytes must be at least 1")
         if self._pushed:
             await trio.lowlevel.checkpoint()
-            size = len(self._pushed) if max_bytes is None else max_bytes
             data, self._pushed = self._pushed[:size], self._pushed[size:]
             return data
         while True:
             # Waiting first, not trying first: a client that waits for its answers has nothing there yet, and the wait
             # is also where other connections get their turn.
-            await trio.lowlevel.wait_readable(self.socket)
+            await self._wait(trio.lowlevel.wait_readable)
             try:
-                return self.socket.recv(max_bytes or _RECEIVE_BYTES)
+                return self.socket.recv(size)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise _translated(error) from error
-
-    def first_bytes(self) -> bytes:
-        """What has arrived already, left where it is; nothing where that is nothing."""
-        try:
-            return self.socket.recv(16, socket.MSG_PEEK)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            raise _translated(error) from error
 
     def send_now(self, data: bytes | memoryview) -> int:
         """Send what fits into the socket's buffer without waiting; the number of bytes taken."""
@@ -68,24 +66,29 @@ class ByteStream(trio.abc.HalfCloseableStream):
             raise _translated(error) from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await trio.lowlevel.checkpoint()
-        with memoryview(data) as rest:
-            sent = 0
+        with self._sending(), memoryview(data) as rest:
+            await trio.lowlevel.checkpoint()
+            if self._half_ended:
+                raise trio.ClosedResourceError("this side has ended its half")
+            sent = self.send_now(rest)
             while sent < len(rest):
-                taken = self.send_now(rest[sent:])
-                sent += taken
-                if not taken:
-                    await trio.lowlevel.wait_writable(self.socket)
+                await self._wait(trio.lowlevel.wait_writable)
+                sent += self.send_now(rest[sent:])
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.wait_writable(self.socket)
+        with self._sending():
+            await self._wait(trio.lowlevel.wait_writable)
 
     async def send_eof(self) -> None:
-        await trio.lowlevel.checkpoint()
-        try:
-            self.socket.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            raise _translated(error) from error
+        with self._sending():
+            await trio.lowlevel.checkpoint()
+            if self._half_ended:
+                return
+            self._half_ended = True
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                raise _translated(error) from error
 
     def hung_up(self) -> bool:
         """Whether the other side has closed both halves, or the connection broke.
@@ -111,6 +114,23 @@ class ByteStream(trio.abc.HalfCloseableStream):
                     left -= len(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """One task sends at a time: two would mix their bytes."""
+        if self._is_sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._is_sending = True
+        try:
+            yield
+        finally:
+            self._is_sending = False
+
+    async def _wait(self, until_ready: Callable[[socket.socket], Awaitable[None]]) -> None:
+        if self.socket.fileno() < 0:  # waiting on a closed one would be a ValueError
+            await trio.lowlevel.checkpoint()
+            raise trio.ClosedResourceError("this side closed the connection")
+        await until_ready(self.socket)
 
     async def aclose(self) -> None:
         self.close()

@@ -57,6 +57,13 @@ def handshake_bytes(request: h11.Request) -> bytes:
 
 async def converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
     """Finish the handshake that `stream` begins with, and let `serve` have the link until it is done."""
+    try:
+        await _converse(stream, limits, serve)
+    except* ConnectionClosed:
+        pass  # the library's reader tells this way too that the client has gone
+
+
+async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(_HANDSHAKE_S) as patience:
             request = await wrap_server_stream(

@@ -1,0 +1,379 @@
+import json
+
+import cbor2
+import pytest
+import trio
+
+from sessiond.rpc.limits import Limits
+from sessiond.transports.serve import HouseRules
+
+PING = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
+JSON = ("-H", "Content-Type: application/json")
+BEARER = ("-H", "Authorization: Bearer reader")
+
+
+async def until(condition):
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
+            await trio.sleep(0.001)
+
+
+def answers(data):
+    """Status and JSON body of each response in `data`, which came with lengths."""
+    found = []
+    while data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])}
+        size = int(headers.get("content-length", 0))
+        found.append((int(lines[0].split()[1]), json.loads(data[:size] or "null"), headers))
+        data = data[size:]
+    return found
+
+
+async def test_curl_calls_a_method_on_the_unix_socket(open_house):
+    async with open_house() as house:
+        status, body = await house.curl("/rpc", *JSON, "-d", PING)
+        assert (status, json.loads(body)) == (200, {"jsonrpc": "2.0", "id": 1, "result": {}})
+        assert (await house.curl("/rpc", "-d", PING))[0] == 200  # as curl says it by itself
+        assert (await house.curl("/rpc", "-H", "Content-Type: application/json; charset=utf-8", "-d", PING))[0] == 200
+        assert (await house.curl("/rpc", "-H", "Content-Type: text/plain", "-d", PING))[0] == 415
+
+
+def call(method, request_id: object = 1, **params):
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ("{", 400, -32700),
+        ("", 400, -32700),
+        ("{}", 400, -32600),
+        ("[]", 400, -32600),
+        ("[" * 100_000, 400, -32600),
+        (call("nope"), 404, -32601),
+        (call("echo"), 400, -32602),
+        (call("echo", x=1), 400, -32602),
+        (call("broken"), 500, -32603),
+        (call("conflict"), 409, -32004),
+        (call("subscribe"), 422, -32006),
+    ],
+)
+async def test_a_single_call_has_the_status_of_the_error_table(open_house, body, status, code):
+    async with open_house() as house:
+        found, text = await house.curl("/rpc", *JSON, "--data-binary", "@-", stdin=body.encode())
+        assert (found, json.loads(text)["error"]["code"]) == (status, code)
+
+
+async def test_batches_and_notifications_have_statuses_of_their_own(open_house):
+    async with open_house() as house:
+        status, body = await house.curl("/rpc", *JSON, "-d", f"[{PING},{call('nope', 2)}]")
+        assert (status, [answer["id"] for answer in json.loads(body)]) == (200, [1, 2])
+        notification = '{"jsonrpc":"2.0","method":"broken"}'
+        assert await house.curl("/rpc", *JSON, "-d", notification) == (204, "")
+        assert await house.curl("/rpc", *JSON, "-d", f"[{notification}]") == (204, "")
+
+
+async def test_cbor_is_a_body_too(open_house):
+    async with open_house() as house:
+        import httpx
+
+        with trio.fail_after(20):
+            transport = httpx.AsyncHTTPTransport(uds=str(house.owner))
+            async with httpx.AsyncClient(transport=transport, base_url="http://d") as client:
+                cbor = {"Content-Type": "application/cbor"}
+                asked = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "hé"}})
+                answer = await client.post("/rpc", content=asked, headers=cbor)
+                assert (answer.status_code, answer.headers["content-type"]) == (200, "application/cbor")
+                assert cbor2.loads(answer.content) == {"jsonrpc": "2.0", "id": 1, "result": {"text": "hé"}}
+                for bad, status in ((b"\xff", 400), (asked + b"\x00", 400), (b"\x81" * 1000, 400)):
+                    refused = await client.post("/rpc", content=bad, headers=cbor)
+                    assert (refused.status_code, cbor2.loads(refused.content)["id"]) == (status, None)
+
+
+async def test_the_agents_socket_and_tcp_want_a_token(open_house):
+    async with open_house() as house:
+
+        async def over_tcp(*options):
+            return await house.curl_tcp("/rpc", *options, "-d", call("whoami"))
+
+        async def over_agent(*options):
+            return await house.curl("/rpc", *options, "-d", call("whoami"), socket=house.agent)
+
+        for ask in (over_tcp, over_agent):
+            status, body = await ask()
+            assert (status, json.loads(body)) == (
+                401,
+                {
+                    "ok": False,
+                    "error": {
+                        "type": "unauthenticated",
+                        "message": "A token is needed: Authorization: Bearer <token>.",
+                    },
+                },
+            )
+            assert (await ask("-H", "Authorization: Bearer bad"))[0] == 401
+            status, body = await ask(*BEARER)
+            assert (status, json.loads(body)["result"]) == (200, {"token": "t-reader"})
+        assert json.loads((await house.curl("/rpc", "-d", call("whoami")))[1])["result"] == {"token": None}
+        assert (await house.curl("/rpc", *BEARER, "-d", call("whoami")))[1].count("t-reader") == 1
+        # Nothing is said about what is there to those who may not come in, but this.
+        for socket in (house.owner, house.agent):
+            assert await house.curl("/healthz", socket=socket) == (200, '{"ok":true}')
+        assert await house.curl_tcp("/healthz") == (200, '{"ok":true}')
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (["Host: localhost.evil:{port}"], 403),
+        (["Host: evil"], 403),
+        (["Host: 127.0.0.1"], 403),
+        (["Host: 127.0.0.1:1"], 403),
+        (["Host: localhost:{port}"], 200),
+        (["Origin: null"], 403),
+        (["Origin: http://evil"], 403),
+        (["Origin: http://localhost:{port}.evil"], 403),
+        (["Origin: http://localhost:{port}"], 200),
+        (["Origin: https://app.example"], 200),
+        (["Origin: https://app.example", "Origin: http://evil"], 403),
+    ],
+)
+async def test_tcp_takes_this_machines_names_and_known_origins_only(open_house, headers, status):
+    async with open_house(rules=HouseRules(allowed_origins=frozenset(["https://app.example"]))) as house:
+        port = house.tcp.split(":")[1]
+        options = [part for header in headers for part in ("-H", header.format(port=port))]
+        for path in ("/healthz", "/sessions/main/history", "/ws"):
+            expected = {"/ws": 426}.get(path, 200) if status == 200 else status
+            assert (await house.curl_tcp(path, *BEARER, *options))[0] == expected, path
+
+
+async def test_hosts_are_counted_and_absolute_targets_are_looked_at(open_house):
+    async with open_house() as house:
+
+        async def status(head):
+            [(found, _, _)] = answers(await house.raw_tcp(head.format(host=house.tcp).encode()))
+            return found
+
+        assert await status("GET /healthz HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n") == 400
+        assert await status("GET /healthz HTTP/1.1\r\n\r\n") == 400
+        assert await status("GET /healthz HTTP/1.0\r\n\r\n") == 403
+        assert await status("GET http://{host}/healthz HTTP/1.1\r\nHost: {host}\r\n\r\n") == 200
+        assert await status("GET http://evil/healthz HTTP/1.1\r\nHost: {host}\r\n\r\n") == 403
+        assert await status("GET http://{host}/healthz HTTP/1.1\r\nHost: evil\r\n\r\n") == 403
+        assert await status("GET https://{host}/healthz HTTP/1.1\r\nHost: {host}\r\n\r\n") == 400
+        assert await status("CONNECT evil:80 HTTP/1.1\r\nHost: {host}\r\n\r\n") == 400
+
+
+async def test_other_dialects_are_not_spoken_on_tcp(open_house):
+    async with open_house() as house:
+        for data in (PING.encode() + b"\n", b"\xa0"):
+            assert json.loads(await house.raw_tcp(data))["error"]["code"] == -32600
+
+
+async def test_a_listed_page_may_ask_first_and_read_the_answer(open_house):
+    async with open_house(rules=HouseRules(allowed_origins=frozenset(["https://app.example"]))) as house:
+        head = (
+            f"OPTIONS /rpc HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: {{}}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
+        )
+        [(status, _, headers)] = answers(await house.raw_tcp(head.format("https://app.example").encode()))
+        assert (status, headers["access-control-allow-origin"]) == (204, "https://app.example")
+        assert "authorization" in headers["access-control-allow-headers"]
+        [(status, _, headers)] = answers(await house.raw_tcp(head.format("https://evil").encode()))
+        assert (status, "access-control-allow-origin" in headers) == (403, False)
+        get = f"GET /nope HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: https://app.example\r\n\r\n"
+        [(status, _, headers)] = answers(await house.raw_tcp(get.encode()))
+        assert (status, headers["access-control-allow-origin"], headers["vary"]) == (
+            404,
+            "https://app.example",
+            "Origin",
+        )
+
+
+async def test_paths_are_split_before_they_are_decoded(open_house):
+    async with open_house() as house:
+
+        async def key(path):
+            status, body = await house.curl(path, "--path-as-is")
+            return json.loads(body)["key"] if status == 200 else status
+
+        assert await key("/sessions/agent:main:main/history") == "agent:main:main"
+        assert await key("/sessions/agent%3Amain%3Aa%2Fb/history?x=1") == "agent:main:a/b"
+        assert await key("/sessions/../history") == ".."
+        assert await key("/sessions//history") == 404
+        assert await key("/sessions/a/b/history") == 404
+        _, body = await house.curl("/sessions/k/history?limit=5&cursor=a%26b&empty=&follow")
+        assert json.loads(body)["query"] == {"limit": "5", "cursor": "a&b", "empty": "", "follow": ""}
+        assert (await house.curl("/sessions/k/history?" + "&".join("abc" for _ in range(33))))[0] == 400
+        assert (await house.curl("/sessions/k/history?a=%ff"))[0] == 400
+
+
+async def test_errors_are_json(open_house):
+    async with open_house() as house:
+
+        def error(kind, message, **more):
+            return {"ok": False, "error": {"type": kind, "message": message, **more}}
+
+        status, body = await house.curl("/nope")
+        assert (status, json.loads(body)) == (404, error("not_found", "There is nothing at this path."))
+        status, body = await house.curl("/refuse")
+        assert (status, json.loads(body)) == (409, error("conflict", "The label is in use.", code="label_in_use"))
+        status, body = await house.curl("/fault")
+        assert (status, json.loads(body)["error"]["type"]) == (500, "internal")
+        assert [(what, type(fault)) for what, fault in house.services.faults] == [("/fault", LookupError)]
+        [(status, body, headers)] = answers(await house.raw(b"DELETE /rpc HTTP/1.1\r\nHost: x\r\n\r\n"))
+        assert (status, body["error"]["type"], headers["allow"]) == (405, "method_not_allowed", "POST")
+
+
+async def test_a_connection_is_kept_for_the_next_request(open_house):
+    async with open_house() as house:
+        one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(PING), PING.encode())
+        chunked = (
+            b"POST /rpc HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n"
+            % (
+                PING[:5].encode(),
+                len(PING) - 5,
+                PING[5:].encode(),
+            )
+        )
+        found = answers(await house.raw(one + post + chunked + one))
+        assert [status for status, _, _ in found] == [200, 200, 200, 200]
+        assert found[1][1] == found[2][1] == {"jsonrpc": "2.0", "id": 1, "result": {}}
+        # HTTP/1.0 and `Connection: close` end it.
+        for ending in (
+            b"GET /healthz HTTP/1.0\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        ):
+            assert len(answers(await house.raw(ending + one))) == 1
+        # A refusal does not, where the whole request was read.
+        found = answers(await house.raw(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + one))
+        assert [status for status, _, _ in found] == [404, 200]
+        # An offer of another protocol is passed over.
+        h2c = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+        assert [status for status, _, _ in answers(await house.raw(h2c))] == [200]
+
+
+async def test_head_is_get_without_a_body(open_house):
+    async with open_house() as house:
+        data = await house.raw(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        head, get = data.split(b"HTTP/1.1 200")[1:]
+        assert b"Content-Length: 11\r\n" in head and head.endswith(b"\r\n\r\n")
+        assert get.endswith(b'{"ok":true}')
+
+
+async def test_bodies_are_taken_up_to_the_limit_and_not_beyond(open_house):
+    async with open_house() as house:
+
+        def post(size, chunked):
+            head = b"POST /sessions/k/kill HTTP/1.1\r\nHost: x\r\n"
+            if chunked:
+                return head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size)
+            return head + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+
+        for chunked in (False, True):
+            [(status, body, _)] = answers(await house.raw(post(1000, chunked)))
+            assert (status, body) == (200, {"bytes": 1000})
+            [(status, body, headers)] = answers(await house.raw(post(1001, chunked)))
+            assert (status, body["error"]) == (
+                413,
+                {
+                    "type": "limit_exceeded",
+                    "message": "A body may have 1000 bytes here.",
+                    "limit": "body",
+                    "value": 1000,
+                },
+            )
+        # One that is only announced is not waited for, and one that is too large for memory neither.
+        [(status, _, headers)] = answers(await house.raw(post(1001, False)[:200]))
+        assert (status, headers["connection"]) == (413, "close")
+    async with open_house(limits=Limits(max_frame_bytes=100_000)) as house:
+        assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 100_000))[0] == 400
+        assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 3_000_000))[0] == 413
+
+
+async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not(open_house):
+    async with open_house() as house:
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+        async with await trio.open_unix_socket(house.owner) as stream:
+            await stream.send_all(head % b"/sessions/k/kill")
+            with trio.fail_after(5):
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+                await stream.send_all(b"abc")
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        refused = await house.raw(head % b"/nope")
+        assert refused.startswith(b"HTTP/1.1 404 ") and b"Connection: close" in refused
+        refused = await house.raw(head % b"/sessions/k/kill", house.agent)
+        assert refused.startswith(b"HTTP/1.1 401 ") and b"WWW-Authenticate: Bearer" in refused
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", 400),
+        (b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /rpc HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"POST /rpc HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000, 431),
+        (b"A" * 100_000, 431),
+    ],
+)
+async def test_what_is_no_http_is_refused_in_http(open_house, data, status):
+    async with open_house() as house:
+        [(found, body, headers)] = answers(await house.raw(data))
+        assert (found, body["ok"], headers.get("connection")) == (status, False, "close" if status != 505 else None)
+        assert house.services.faults == []
+
+
+async def test_a_client_that_goes_away_ends_its_waits(open_house):
+    async with open_house() as house:
+        post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+        wait = call("wait").encode()
+        for request in (b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n", post % (len(wait), wait)):
+            stream = await trio.open_unix_socket(house.owner)
+            await stream.send_all(request)
+            before = house.services.started
+            await until(lambda before=before: house.services.started > before)
+            await stream.aclose()
+        await until(lambda: house.services.ended == 2)
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
+async def test_a_half_closed_client_still_gets_its_answer(open_house):
+    async with open_house() as house, trio.open_nursery() as nursery:
+
+        async def release():
+            await until(lambda: house.services.started)
+            house.services.release.set()
+
+        nursery.start_soon(release)
+        wait = call("wait").encode()
+        data = await house.raw(b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(wait), wait))
+        assert answers(data)[0][1]["result"] == {"released": True}
+
+
+async def test_an_idle_connection_is_closed_in_silence(open_house):
+    async with open_house(rules=HouseRules(first_message_s=0.2)) as house:
+        async with await trio.open_unix_socket(house.agent) as stream:
+            await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            with trio.fail_after(5):
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+                assert await stream.receive_some() == b""
+
+
+async def test_http_is_imported_by_the_first_http_client_only():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, sessiond.transports.serve\n"
+        "late = {'h11', 'cbor2', 'trio_websocket', 'wsproto', 'sessiond.transports.site'}\n"
+        "assert not late & set(sys.modules), late & set(sys.modules)"
+    )
+    await trio.run_process([sys.executable, "-c", code], stdout=subprocess.DEVNULL)

@@ -1,0 +1,145 @@
+import json
+
+import pytest
+import trio
+
+from sessiond.model.caller import OWNER
+from sessiond.transports.sse import EventStream, encode_event
+
+BEARER = ("-H", "Authorization: Bearer reader")
+
+
+async def until(condition):
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
+            await trio.sleep(0.001)
+
+
+def events(*numbers):
+    return "".join(f'event: message\nid: {n}\ndata: {{"n":{n}}}\n\n' for n in numbers)
+
+
+def test_an_event_is_written_as_the_standard_says():
+    assert encode_event(b"{}") == b"data: {}\n\n"
+    assert encode_event(b"a\nb\r\nc\rd", name="history", cursor="x:1") == (
+        b"event: history\nid: x:1\ndata: a\ndata: b\ndata: c\ndata: d\n\n"
+    )
+    for bad in ("a\nb", "a\rb", "a\0b"):
+        with pytest.raises(ValueError, match="one line"):
+            encode_event(b"", cursor=bad)
+
+
+async def test_curl_reads_events_and_resumes(open_house):
+    async with open_house() as house:
+        assert await house.curl("/events", "-N") == (200, events(1, 2, 3))
+        assert await house.curl("/events", "-N", "-H", "Last-Event-ID: 3") == (200, events(4, 5, 6))
+        assert await house.curl_tcp("/events", "-N", *BEARER) == (200, events(1, 2, 3))
+        assert (await house.curl_tcp("/events", "-N"))[0] == 401
+        status, body = await house.curl("/events", "-I")
+        assert (status, "text/event-stream" in body, "chunked" in body.lower()) == (200, True, True)
+
+
+async def test_a_stream_that_fails_says_so_and_ends(open_house):
+    async with open_house() as house:
+        error = {"ok": False, "error": {"type": "conflict", "message": "It was reset."}}
+        assert await house.curl("/events?fail", "-N") == (
+            200,
+            events(1, 2, 3) + f"event: error\ndata: {json.dumps(error, separators=(',', ':'))}\n\n",
+        )
+
+
+async def test_a_reader_that_ended_its_half_reads_on(open_house):
+    async with open_house() as house, trio.open_nursery() as nursery:
+
+        async def release():
+            await until(lambda: house.services.started)
+            house.services.release.set()
+
+        nursery.start_soon(release)
+        data = await house.raw(b"GET /events?follow HTTP/1.0\r\n\r\n")
+        assert data.partition(b"\r\n\r\n")[2].decode() == events(1, 2, 3)
+
+
+async def test_a_reader_that_goes_ends_its_source(open_house):
+    async with open_house() as house:
+        stream = await trio.open_unix_socket(house.owner)
+        await stream.send_all(b"GET /events?follow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: house.services.started)
+        await stream.aclose()
+        await until(lambda: house.services.ended == 1)
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
+async def test_a_revoked_token_ends_its_streams(open_house):
+    async with open_house() as house, trio.open_nursery() as nursery:
+        got = []
+
+        async def read():
+            got.append(await house.curl("/events?follow", "-N", *BEARER))
+
+        nursery.start_soon(read)
+        await until(lambda: house.services.started)
+        assert house.server.visitors.cut(lambda caller: caller.token_id == "t-reader") == 1
+        await until(lambda: got)
+        [(status, body)] = got
+        assert (status, events(1, 2, 3).startswith(body)) == (200, True)
+
+
+async def stream_with(send, source, until_gone=trio.sleep_forever):
+    stream = EventStream(send, OWNER)
+    await stream.run(source, until_gone)
+    return stream
+
+
+async def test_silence_is_broken_every_fifteen_seconds(autojump_clock):
+    sent = []
+
+    async def send(data):
+        await trio.lowlevel.checkpoint()
+        sent.append((round(trio.current_time() - start), data))
+
+    async def source(stream):
+        await trio.sleep(40)
+        await stream.event(b"1")
+        await trio.sleep(20)
+
+    start = trio.current_time()
+    await stream_with(send, source)
+    assert sent == [(15, b": \n\n"), (30, b": \n\n"), (40, b"data: 1\n\n"), (55, b": \n\n")]
+
+
+async def test_a_reader_that_takes_nothing_is_closed_after_a_minute(autojump_clock):
+    async def stuck(_data):
+        await trio.sleep_forever()
+
+    async def source(stream):
+        await stream.event(b"1")
+        raise AssertionError("the source is ended here")
+
+    start = trio.current_time()
+    await stream_with(stuck, source)
+    assert trio.current_time() - start == 60
+
+
+async def test_a_broken_connection_ends_the_source():
+    async def broken(_data):
+        raise trio.BrokenResourceError
+
+    async def source(stream):
+        await stream.event(b"1")
+        raise AssertionError("the source is ended here")
+
+    await stream_with(broken, source)
+
+
+async def test_a_heartbeat_never_stands_inside_an_event(autojump_clock):
+    sent = []
+
+    async def slow(data):
+        sent.append(b"<")
+        await trio.sleep(20)
+        sent.append(data)
+
+    await stream_with(slow, lambda stream: stream.event(b"1"))
+    assert sent == [b"<", b"data: 1\n\n"]

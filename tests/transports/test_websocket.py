@@ -1,0 +1,277 @@
+import base64
+import json
+import os
+from contextlib import asynccontextmanager
+
+import cbor2
+import h11
+import pytest
+import trio
+import trio_websocket
+
+from sessiond.rpc.limits import Limits
+from sessiond.transports.exchange import HttpError
+from sessiond.transports.websocket import check_upgrade, handshake_bytes
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+PONG = {"jsonrpc": "2.0", "id": 1, "result": {}}
+KEY = base64.b64encode(b"0123456789abcdef").decode()
+
+
+async def until(condition):
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
+            await trio.sleep(0.001)
+
+
+@asynccontextmanager
+async def connect(house):
+    """A WebSocket client; its stream is closed here, since the library leaves one open that the server closed."""
+    host, port = house.tcp.split(":")
+    async with await trio.open_tcp_stream(host, int(port)) as stream, trio.open_nursery() as nursery:
+        with trio.fail_after(10):
+            yield await trio_websocket.wrap_client_stream(
+                nursery, stream, house.tcp, "/ws", extra_headers=[(b"Authorization", b"Bearer reader")]
+            )
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def upgraded(house):
+    """A bare stream on which the handshake has been answered."""
+    host, port = house.tcp.split(":")
+    async with await trio.open_tcp_stream(host, int(port)) as stream:
+        await stream.send_all(handshake(house).encode())
+        with trio.fail_after(10):
+            head = await stream.receive_some()
+            assert head.startswith(b"HTTP/1.1 101 ") and head.endswith(b"\r\n\r\n")
+            assert b"extensions" not in head.lower()
+            yield stream
+
+
+async def ask(connection, message):
+    with trio.fail_after(10):
+        if isinstance(message, bytes):
+            await connection.send_message(message)
+        else:
+            await connection.send_message(json.dumps(message))
+        answer = await connection.get_message()
+    return json.loads(answer) if isinstance(answer, str) else cbor2.loads(answer)
+
+
+async def test_text_is_json_and_binary_is_cbor(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            assert await ask(connection, PING) == PONG
+            assert await ask(connection, [PING, PING]) == [PONG, PONG]
+            assert (await ask(connection, {**PING, "method": "whoami"}))["result"] == {"token": "t-reader"}
+        async with connect(house) as connection:
+            assert await ask(connection, cbor2.dumps(PING)) == PONG
+            assert await ask(connection, b"\xd9\xd9\xf7" + cbor2.dumps(PING)) == PONG
+
+
+async def test_one_connection_stays_with_one_kind_of_frame(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            assert await ask(connection, PING) == PONG
+            assert (await ask(connection, cbor2.dumps(PING)))["error"]["code"] == -32600
+            with pytest.raises(trio_websocket.ConnectionClosed) as closed:
+                await connection.get_message()
+            assert closed.value.reason.code == 1003
+
+
+@pytest.mark.parametrize("frame", [cbor2.dumps(PING) + b"\x00", b"\xa1", b"\x81" * 100])
+async def test_a_binary_frame_is_one_item(open_house, frame):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            answer = await ask(connection, frame)
+            assert (answer["id"], answer["error"]["code"] in (-32700, -32600)) == (None, True)
+
+
+async def test_bad_text_is_answered_and_the_connection_lives_on(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            await connection.send_message("nonsense")
+            assert json.loads(await connection.get_message())["error"]["code"] == -32700
+            await connection.send_message("  \n")
+            assert await ask(connection, PING) == PONG
+
+
+async def test_events_come_as_the_frames_that_were_asked_with(open_house):
+    async with open_house() as house:
+        for encode, decode in ((json.dumps, json.loads), (cbor2.dumps, cbor2.loads)):
+            async with connect(house) as connection:
+                await connection.send_message(encode({**PING, "method": "subscribe"}))
+                with trio.fail_after(10):
+                    got = [decode(await connection.get_message()) for _ in range(4)]
+                assert PONG | {"result": {"subscribed": True}} in got
+                assert [message["params"]["n"] for message in got if "method" in message] == [0, 1, 2]
+
+
+async def test_a_client_that_only_listens_is_still_answered_when_it_pings(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            await connection.send_message(json.dumps({**PING, "method": "subscribe"}))
+            for _ in range(4):
+                await connection.get_message()
+            await connection.ping(b"x")
+            await connection.ping(b"y")
+
+
+async def test_closing_ends_the_waits_of_the_connection(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            await connection.send_message(json.dumps({**PING, "method": "wait"}))
+            await until(lambda: house.services.started)
+        await until(lambda: house.services.ended == 1)
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
+async def test_a_client_that_vanishes_ends_the_waits_of_the_connection(open_house):
+    async with open_house() as house:
+        async with upgraded(house) as stream:
+            body = json.dumps({**PING, "method": "wait"}).encode()
+            await stream.send_all(bytes([0x81, 0x80 | len(body), 0, 0, 0, 0]) + body)
+            await until(lambda: house.services.started)
+        await until(lambda: house.services.ended == 1)
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
+async def test_a_message_over_the_limit_closes_the_connection(open_house):
+    async with open_house(limits=Limits(max_frame_bytes=10_000)) as house:
+        async with connect(house) as connection:
+            text = "x" * 9_900
+            answer = await ask(connection, {**PING, "method": "echo", "params": {"text": text}})
+            assert answer["result"] == {"text": text}
+            await connection.send_message(" " * 10_001)
+            with pytest.raises(trio_websocket.ConnectionClosed) as closed, trio.fail_after(10):
+                await connection.get_message()
+            assert closed.value.reason.code == 1009
+
+
+async def test_a_revoked_token_ends_its_websocket(open_house):
+    async with open_house() as house:
+        async with connect(house) as connection:
+            assert await ask(connection, PING) == PONG
+            assert house.server.visitors.cut(lambda caller: caller.token_id == "t-reader") == 1
+            with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(10):
+                await connection.get_message()
+
+
+def handshake(house, **changes):
+    headers = {
+        "Host": house.tcp,
+        "Authorization": "Bearer reader",
+        "Upgrade": "websocket",
+        "Connection": "keep-alive, Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": KEY,
+        "Sec-WebSocket-Extensions": "permessage-deflate",
+    } | {name.replace("_", "-"): value for name, value in changes.items()}
+    lines = [f"{name}: {value}" for name, value in headers.items() if value is not None]
+    return "\r\n".join(["GET /ws HTTP/1.1", *lines]) + "\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"Authorization": None}, 401),
+        ({"Authorization": "Bearer bad"}, 401),
+        ({"Host": "evil"}, 403),
+        ({"Origin": "http://evil"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Upgrade": None}, 426),
+        ({"Upgrade": "h2c"}, 426),
+        ({"Connection": "keep-alive"}, 426),
+        ({"Sec_WebSocket_Version": "8"}, 426),
+        ({"Sec_WebSocket_Version": None}, 426),
+        ({"Sec_WebSocket_Key": None}, 400),
+        ({"Sec_WebSocket_Key": "short"}, 400),
+        ({"Sec_WebSocket_Key": base64.b64encode(b"x").decode()}, 400),
+        ({"Content_Length": "5"}, 400),
+    ],
+)
+async def test_a_bad_handshake_is_refused_at_once(open_house, changes, status):
+    async with open_house() as house:
+        with trio.fail_after(5):
+            data = await house.raw_tcp(handshake(house, **changes).encode())
+        assert data.startswith(b"HTTP/1.1 %d " % status), data
+        if status == 426:
+            assert b"\r\nUpgrade: websocket\r\n" in data or b"\r\nSec-WebSocket-Version: 13\r\n" in data
+
+
+async def test_frames_before_the_answer_are_refused(open_house):
+    async with open_house() as house:
+        data = await house.raw_tcp(handshake(house).encode() + b"\x88\x80\x00\x00\x00\x00")
+        assert data.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "frames", [b"\x88\x80\0\0\0\0", b"\xff\xff\xff", b"\x81\x05hello", b"\x83\x80\0\0\0\0", b"\x81\x82\0\0\0\0\xff\xff"]
+)
+async def test_a_close_or_a_broken_frame_ends_the_connection_and_nothing_else(open_house, frames):
+    async with open_house() as house:
+        async with upgraded(house) as stream:
+            await stream.send_all(frames)
+            assert (await stream.receive_some())[:1] in (b"\x88", b"")  # the library says no goodbye to broken ones
+            await stream.send_eof()
+            assert await stream.receive_some() == b""
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
+async def test_random_frames_end_no_more_than_their_connection(open_house):
+    async with open_house() as house:
+        for _ in range(50):
+            async with upgraded(house) as stream:
+                await stream.send_all(os.urandom(200))
+        await until(lambda: house.server.connections == 0)
+        async with connect(house) as connection:
+            assert await ask(connection, PING) == PONG
+        assert house.services.faults == []
+
+
+async def test_the_unix_socket_has_it_too_and_another_client_understands(open_house):
+    async with open_house() as house:
+        script = (
+            "import sys, json\n"
+            "from websockets.sync.client import unix_connect\n"
+            "with unix_connect(sys.argv[1], uri='ws://sessiond/ws') as ws:\n"
+            "    ws.send(json.dumps({'jsonrpc': '2.0', 'id': 1, 'method': 'whoami'}))\n"
+            "    print(ws.recv(), ws.protocol.extensions)\n"
+        )
+        import sys
+
+        out = await house.run(sys.executable, "-c", script, house.owner)
+        assert out.decode().strip() == '{"jsonrpc":"2.0","id":1,"result":{"token":null}} []'
+
+
+def test_the_handshake_is_handed_on_without_what_does_not_matter():
+    request = h11.Request(
+        method="GET",
+        target="/ws?x",
+        headers=[
+            ("Host", "h"),
+            ("Authorization", "Bearer secret"),
+            ("Upgrade", "WebSocket"),
+            ("Connection", "Upgrade"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", KEY),
+            ("Sec-WebSocket-Extensions", "permessage-deflate"),
+        ],
+    )
+    check_upgrade(request)
+    assert handshake_bytes(request).decode().split("\r\n") == [
+        "GET /ws HTTP/1.1",
+        "host: h",
+        "upgrade: WebSocket",
+        "connection: Upgrade",
+        "sec-websocket-version: 13",
+        f"sec-websocket-key: {KEY}",
+        "",
+        "",
+    ]
+    with pytest.raises(HttpError):
+        check_upgrade(h11.Request(method="POST", target="/ws", headers=request.headers))
