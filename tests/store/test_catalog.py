@@ -1,0 +1,147 @@
+"""The sessions in memory, against a plain list under any sequence of changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from msgspec.structs import replace
+
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.store.catalog import Catalog, Folder, Session
+
+LIVE, ARCHIVE = Folder("main", -1), Folder("main", -1, archived=True)
+
+
+def session(name: str, key: str = "agent:main:main", folder: Folder = LIVE, **entry: Any) -> Session:
+    return Session(key=key, entry=Entry(session_id=name, session_key=key, **entry), folder=folder)
+
+
+class AnyChanges(RuleBasedStateMachine):
+    """What the catalog says is what looking through all sessions says."""
+
+    sessions = Bundle("sessions")
+    entries = st.fixed_dictionaries(
+        {},
+        optional={
+            "updated_at": st.integers(0, 5),
+            "created_at": st.integers(0, 3),
+            "label": st.sampled_from(["a", "b"]),
+            "spawned_by": st.sampled_from(["agent:main:0", "agent:main:1"]),
+            "corrupt_records": st.integers(0, 2),
+        },
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.catalog = Catalog()
+        self.all: list[Session] = []
+        self.made_so_far = 0
+
+    def made(self, key: int, folder: Folder, entry: dict[str, Any]) -> Session:
+        self.made_so_far += 1
+        one = session(f"s{self.made_so_far:03d}", f"agent:main:{key}", folder, **entry)
+        self.all.append(one)
+        return one
+
+    @rule(target=sessions, key=st.integers(0, 3), archived=st.booleans(), entry=entries)
+    def add(self, key: int, archived: bool, entry: dict[str, Any]) -> Session:
+        one = self.made(key, ARCHIVE if archived else LIVE, entry)
+        self.catalog.add(one)
+        return one
+
+    @rule(many=st.lists(st.tuples(st.integers(0, 3), st.booleans(), entries), max_size=4))
+    def load(self, many: list[tuple[int, bool, dict[str, Any]]]) -> None:
+        self.catalog.load([self.made(key, ARCHIVE if archived else LIVE, entry) for key, archived, entry in many])
+
+    @rule(one=sessions, entry=entries)
+    def change(self, one: Session, entry: dict[str, Any]) -> None:
+        kept = {"session_id": one.session_id, "session_key": one.key, "created_at": one.entry.created_at}
+        self.catalog.replace(one, Entry(**{**entry, **kept}))
+
+    @rule(one=consumes(sessions))
+    def remove(self, one: Session) -> None:
+        self.catalog.remove(one)
+        self.all.remove(one)
+
+    @rule(one=sessions)
+    def archive(self, one: Session) -> None:
+        self.catalog.remove(one)
+        one.folder = ARCHIVE
+        self.catalog.add(one)
+
+    def live(self) -> dict[str, Session]:
+        newest: dict[str, Session] = {}
+        for one in sorted(self.all, key=lambda each: (each.entry.created_at, each.session_id)):
+            if one.folder is LIVE:
+                newest[one.key] = one
+        return newest
+
+    @invariant()
+    def says_what_a_look_through_all_says(self) -> None:
+        live, catalog = self.live(), self.catalog
+        assert catalog.by_key == live
+        assert len(catalog) == len(live)
+        assert catalog.by_id == {one.session_id: one for one in self.all}
+        assert {one.session_id for one in self.all if one.archived} == {
+            one.session_id for one in self.all if one not in live.values()
+        }
+        order = sorted(live.values(), key=lambda one: (-one.entry.updated_at, one.key))
+        assert list(catalog.newest()) == order
+        for after in [(-3, "agent:main:1"), (0, ""), (1, "")]:
+            rest = [one for one in order if (-one.entry.updated_at, one.key) >= after]
+            assert list(catalog.newest(after)) == rest
+        for label in ("a", "b"):
+            keys = {one.key for one in live.values() if one.entry.label == label}
+            assert set(catalog.labelled("main", label)) == set(catalog.with_label(label)) == keys
+            assert catalog.labelled("other", label) == []
+        for parent in ("agent:main:0", "agent:main:1"):
+            children = [one for one in live.values() if one.entry.spawned_by == parent]
+            children.sort(key=lambda one: (one.entry.created_at, one.key))
+            assert catalog.children(parent) == [one.key for one in children]
+        assert catalog.corrupt_records == sum(one.entry.corrupt_records for one in live.values())
+
+
+TestAnyChanges = AnyChanges.TestCase
+TestAnyChanges.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+
+
+def test_the_newest_header_for_a_key_wins_and_the_older_comes_back_when_it_goes():
+    catalog = Catalog()
+    old, new, oldest = (session(name, created_at=at) for name, at in [("old", 2), ("new", 3), ("oldest", 1)])
+    for one in (old, new, oldest):
+        catalog.add(one)
+    assert (catalog.by_key["agent:main:main"], old.archived, oldest.archived) == (new, True, True)
+    catalog.remove(new)
+    assert (catalog.by_key["agent:main:main"], old.archived, oldest.archived) == (old, False, True)
+
+
+def test_of_two_files_with_one_id_the_live_one_is_found():
+    catalog = Catalog()
+    live, archived = session("s"), session("s", folder=ARCHIVE)
+    catalog.load([live])
+    catalog.load([archived])
+    assert catalog.by_id["s"] is live
+
+
+def test_a_replaced_entry_makes_the_folders_index_behind():
+    catalog, folder = Catalog(), Folder("main", -1)
+    one = session("s", folder=folder)
+    catalog.add(one)
+    assert not folder.dirty
+    catalog.replace(one, replace(one.entry, message_count=1))
+    assert folder.dirty
+
+
+def test_the_next_record_names_the_newest_one_written_as_its_parent_until_the_fold_has_come_so_far():
+    catalog, one = Catalog(), session("s")
+    catalog.add(one)
+    assert one.last_id is None
+    one.written_id, one.written_end = "w", 100
+    assert one.last_id == "w"
+    catalog.replace(one, replace(one.entry, file=FileFacts(folded_to=150, last_id="stranger")))
+    assert one.last_id == "stranger"
+    catalog.replace(one, replace(one.entry, file=FileFacts(folded_to=20, last_id="rewritten")))
+    assert one.last_id == "rewritten"

@@ -1,0 +1,125 @@
+"""sessions.json: what it brings back, and what it does not matter if it has become."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
+from sessiond.store import index
+from sessiond.store.catalog import Folder, Session
+
+EMPTY = index.Index(ours={}, foreign={})
+
+
+def session(number: int, **more: object) -> Session:
+    entry = Entry(
+        session_id=f"s{number}",
+        session_key=f"agent:main:{number}",
+        updated_at=number,
+        file=FileFacts(bytes=10, mtime_ns=20, inode=30, folded_to=9, last_id="x", check=7),
+        **more,  # type: ignore[arg-type]
+    )
+    return Session(key=entry.session_key, entry=entry, folder=Folder("main", -1))
+
+
+def test_what_is_saved_comes_back(tmp_path, folder):
+    sessions = [session(number, label=f"label {number}") for number in range(3)]
+    sessions[0].entry = session(
+        0,
+        runs=(LiveRun(run_id="r", offset=5, accepted_at=1),),
+        keyed=(KeyedRun("k", "r", "hash"),),
+        delivery_context={"channel": "telegram", "nested": {"a": [1.5, None]}},
+        estimated_cost_usd=0.1 + 0.2,
+    ).entry
+    index.save(folder.fd, index.lines(sessions))
+    assert index.load(folder.fd) == index.Index(ours={s.session_id: s.entry for s in sessions}, foreign={})
+
+
+def test_the_file_is_one_json_object_with_a_session_a_line_and_is_nobody_elses(tmp_path, folder):
+    index.save(folder.fd, index.lines([session(1), session(2)]))
+    file = tmp_path / "sessions.json"
+    assert list(json.loads(file.read_text())) == ["agent:main:1", "agent:main:2"]
+    assert [line[:15] for line in file.read_text().splitlines()] == ["{", '"agent:main:1":', '"agent:main:2":', "}"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions.json"]
+
+
+def test_superseded_sessions_keep_a_line_of_their_own(folder):
+    newer, older = session(2), session(1)
+    older.key = newer.key
+    older.superseded = True
+    index.save(folder.fd, index.lines([newer, older]))
+    assert set(index.load(folder.fd).ours) == {"s1", "s2"}
+
+
+@pytest.mark.parametrize("count", [0, 1, index.CHUNK - 1, index.CHUNK, index.CHUNK + 1, 2 * index.CHUNK])
+def test_an_index_of_any_length_is_one_object(count):
+    pieces = list(index.lines(session(number) for number in range(count)))
+    assert len(pieces) == count // index.CHUNK + 1
+    assert len(json.loads(b"".join(pieces))) == count
+
+
+def test_a_missing_index_is_an_empty_one(folder):
+    assert index.load(folder.fd) == EMPTY
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[]", b'"x"', b'{"agent:main:main": {"sess', b"\0" * 512, b"\xff", b'{"a":' * 100_000, b"{}{}"],
+)
+def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
+    (tmp_path / "sessions.json").write_bytes(content)
+    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=True)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
+def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
+    file = tmp_path / "sessions.json"
+    if kind == "symlink":
+        (tmp_path / "real.json").write_text("{}")
+        file.symlink_to("real.json")
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        import os
+
+        os.mkfifo(file)
+    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=True)
+
+
+def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
+    good = session(1)
+    pieces = b"".join(index.lines([good])).replace(
+        b"{\n", b'{\n"agent:main:bad": {"sessionId": 5, "updatedAt": "x"},\n"agent:main:n": 7,\n', 1
+    )
+    (tmp_path / "sessions.json").write_bytes(pieces)
+    assert index.load(folder.fd) == index.Index(
+        ours={"s1": good.entry}, foreign={"agent:main:bad": {"sessionId": 5, "updatedAt": "x"}}
+    )
+
+
+def test_foreign_entries_are_kept_as_they_are(tmp_path, folder):
+    foreign = {
+        "agent:main:main": {"sessionId": "s", "updatedAt": 5, "provider": "telegram", "skillsSnapshot": {"a": 1}}
+    }
+    (tmp_path / "sessions.json").write_text(json.dumps(foreign, indent=2))
+    assert index.load(folder.fd) == index.Index(ours={}, foreign=foreign)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_an_index(content):
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as path:
+        with open(f"{path}/sessions.json", "wb") as file:
+            file.write(content)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            index.load(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,208 @@
+"""A store is opened by one process, in a format it knows, with modes that keep others out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sessiond.errors import ConfigError, StoreInUse
+from sessiond.store import opening
+from sessiond.store.opening import opened
+
+
+def modes(store: Path) -> dict[str, str]:
+    """The mode of everything in the store, by path; `""` is the store itself."""
+    everything = [store, *store.rglob("*")]
+    return {str(path.relative_to(store)): oct(path.stat().st_mode & 0o7777) for path in sorted(everything)}
+
+
+def test_a_new_store_has_its_format_a_lock_and_a_secret(tmp_path, clock):
+    with opened(tmp_path / "a" / "store", clock) as store:
+        assert store.path == tmp_path / "a" / "store"
+        assert json.loads((store.path / "store.json").read_text()) == {"format": 1, "createdAt": clock.wall_ms()}
+        assert (store.path / "store.lock").read_text() == f"{os.getpid()}\n"
+        assert (store.path / "keys" / "signing.key").read_bytes() == store.secret
+        assert len(store.secret) == 32
+        secret = store.secret
+    with opened(tmp_path / "a" / "store", clock) as again:
+        assert again.secret == secret
+
+
+_MAKE = """
+import os, sys, trio
+from pathlib import Path
+from sessiond.model.keys import KeyRules
+from sessiond.store.store import Message, open_store
+os.umask(int(sys.argv[2], 8))
+async def main():
+    async with open_store(Path(sys.argv[1]), durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+        for key in ("agent:main:main", "agent:main:cron:x"):
+            session, _ = await store.create(key, "main", [Message({"role": "user", "content": "hi"})])
+        await store.archive(session)
+        for folder in store.dirty():
+            await store.save(folder)
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("umask", ["0", "022", "0777"])
+def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path, umask):
+    store = tmp_path / "above" / "store"
+    subprocess.run([sys.executable, "-c", _MAKE, str(store), umask], check=True, cwd=os.getcwd())
+    found = modes(store)
+    assert len(found) == 13
+    assert found == {path: "0o700" if (store / path).is_dir() else "0o600" for path in found}
+    assert (tmp_path / "above").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path, clock):
+    store = tmp_path / "store"
+    store.mkdir(mode=0o750)
+    store.chmod(0o750)
+    with opened(store, clock):
+        assert store.stat().st_mode & 0o777 == 0o750
+
+
+def test_the_store_may_be_a_symlink(tmp_path, clock):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with opened(tmp_path / "link", clock):
+        assert (tmp_path / "real" / "store.json").exists()
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from sessiond.clock import Clock
+from sessiond.store.opening import opened
+with opened(Path(sys.argv[1]), Clock()):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_told_who_holds_the_store_and_touches_nothing(tmp_path, clock):
+    store = tmp_path / "store"
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.rglob("*") if path.is_file()}
+        with pytest.raises(StoreInUse) as refused, opened(store, clock):
+            pass
+        assert str(refused.value).startswith(f"the store {store} is in use by process {holder.pid} (")
+        assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
+        holder.stdin.close()
+    with opened(store, clock):
+        pass
+
+
+def test_the_lock_is_the_kernels_and_not_the_number_in_the_file(tmp_path, clock):
+    store = tmp_path / "store"
+    with opened(store, clock):
+        pass
+    (store / "store.lock").write_text(f"{os.getppid()}\n")
+    with opened(store, clock):
+        pass
+
+
+def test_a_holder_that_left_no_number_is_another_process(tmp_path, clock):
+    store = tmp_path / "store"
+    with opened(store, clock):
+        (store / "store.lock").write_text("")
+        with pytest.raises(StoreInUse, match="in use by another process;"), opened(store, clock):
+            pass
+
+
+@pytest.mark.parametrize("content", ['{"format": 2, "createdAt": 1}', '{"format": 2}'])
+def test_a_newer_format_is_refused_and_left_alone(tmp_path, clock, content):
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "store.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"has format 2, this sessiond reads up to 1; upgrade sessiond"):
+        with opened(store, clock):
+            pass
+    assert (store / "store.json").read_text() == content
+    assert not (store / "agents").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"format":"1"}', b"{}"])
+def test_a_damaged_store_file_is_refused(tmp_path, clock, content):
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "store.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"store\.json is damaged"), opened(store, clock):
+        pass
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 100])
+def test_a_damaged_secret_is_refused_and_kept(tmp_path, clock, size):
+    store = tmp_path / "store"
+    with opened(store, clock):
+        pass
+    (store / "keys" / "signing.key").write_bytes(b"x" * size)
+    with pytest.raises(ConfigError, match=r"signing\.key in the store is damaged"), opened(store, clock):
+        pass
+    assert (store / "keys" / "signing.key").stat().st_size == size
+
+
+@pytest.mark.parametrize("name", ["store.lock", "store.json", "keys"])
+def test_a_symlink_in_the_store_is_not_followed(tmp_path, clock, name):
+    store, outside = tmp_path / "store", tmp_path / "outside"
+    store.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("untouched")
+    (store / name).symlink_to(outside if name == "keys" else outside / "file")
+    with pytest.raises(ConfigError, match=f"symbolic link.*{name}"), opened(store, clock):
+        pass
+    assert (outside / "file").read_text() == "untouched"
+    assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_a_store_is_refused_in_words(tmp_path, clock):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"the store .* cannot be opened: (Not a directory|File exists)"):
+            with opened(path, clock):
+                pass
+
+
+def test_an_error_while_the_store_is_in_use_is_passed_on_as_it_is(tmp_path, clock):
+    with pytest.raises(OSError, match="mine"), opened(tmp_path / "store", clock):
+        raise OSError("mine")
+    with opened(tmp_path / "store", clock):
+        pass
+
+
+def test_agents_are_listed_and_what_is_none_is_passed_over_or_reported(tmp_path):
+    agents = tmp_path / "agents"
+    for name in ("b", "a", "no-sessions", "Not An Agent"):
+        (agents / name).mkdir(parents=True)
+    for name in ("a", "b"):
+        (agents / name / "sessions").mkdir()
+    (agents / "linked").symlink_to("a")
+    (agents / "half").mkdir()
+    (agents / "half" / "sessions").symlink_to("../a/sessions")
+    (agents / "odd").mkdir()
+    (agents / "odd" / "sessions").write_text("")
+    (agents / "file").write_text("")
+    os.symlink("a", os.fsencode(agents) + b"/\xff")
+    problems: list[object] = []
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert opening.agent_folders(fd, problems) == ["a", "b", "no-sessions"]
+    finally:
+        os.close(fd)
+    assert sorted((problem.path, problem.reason) for problem in problems) == [
+        ("agents/\\xff", "a symlink; it is not followed"),
+        ("agents/file", "Not a directory"),
+        ("agents/half/sessions", "a symlink; it is not followed"),
+        ("agents/linked", "a symlink; it is not followed"),
+        ("agents/odd/sessions", "Not a directory"),
+    ]

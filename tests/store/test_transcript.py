@@ -1,0 +1,290 @@
+"""One transcript file: read forward, read backwards, append."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sessiond.store import transcript
+from sessiond.store.tail import Tail
+from sessiond.store.transcript import Line, Page
+
+LIMIT = 60
+
+
+def message(number: int, role: str = "user", padding: int = 0) -> bytes:
+    return b'{"type":"message","message":{"role":"%b","n":%d%b}}' % (role.encode(), number, b" " * padding)
+
+
+@contextmanager
+def holding(content: bytes, flags: int = os.O_RDWR | os.O_APPEND) -> Iterator[int]:
+    """A descriptor of a file with that content."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        fd = os.open(file.name, flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def whole(fd: int) -> bytes:
+    return os.pread(fd, 1 << 20, 0)
+
+
+pieces = st.sampled_from(
+    [
+        b"\n",
+        b"   ",
+        b'{"type":"x"}',
+        b'{"type":"message","message":{"role":"user"}}',
+        b'{"torn',
+        b"\0\0",
+        b"x" * 59,
+        b"y" * 60,
+        b"z" * 61,
+        b"long" * 50,
+        "é".encode(),
+    ]
+)
+contents = st.lists(st.tuples(pieces, st.sampled_from([b"\n", b"\n", b"\n", b""])).map(b"".join), max_size=14).map(
+    b"".join
+)
+
+
+@given(contents, st.integers(1, 300), st.integers(1, 300))
+@example(b"", 1, 1)
+@example(b"\n\n\n", 2, 2)
+@example(b"z" * 200 + b"\n", 7, 3)
+def test_backwards_gives_the_lines_of_forward_for_any_content_and_block_sizes(content, block, back_block):
+    with holding(content) as fd:
+        forward = list(transcript.read_lines(fd, 0, LIMIT, block=block))
+        end = content.rfind(b"\n") + 1
+        assert list(transcript.read_backwards(fd, end, LIMIT, block=back_block)) == forward[::-1]
+    for line in forward:
+        text = content[line.offset : line.end]
+        assert text.endswith(b"\n") and b"\n" not in text[:-1]
+        assert line.bad == "over the size limit" if len(text) > LIMIT + 1 else line.bad != "over the size limit"
+        assert line.record is None or line.record.raw == text[:-1]
+
+
+@given(contents, st.data())
+def test_reading_on_from_any_whole_line_gives_the_rest(content, data):
+    with holding(content) as fd:
+        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        cut = data.draw(st.integers(0, len(lines)))
+        start = lines[cut - 1].end if cut else 0
+        assert list(transcript.read_lines(fd, start, LIMIT)) == lines[cut:]
+        assert list(transcript.read_backwards(fd, start, LIMIT)) == lines[:cut][::-1]
+
+
+def test_reading_stops_where_it_is_told_to_and_leaves_a_half_line():
+    first, second = message(1) + b"\n", message(2) + b"\n"
+    with holding(first + second) as fd:
+        assert [line.end for line in transcript.read_lines(fd, 0, LIMIT, stop=len(first) + 5)] == [len(first)]
+        tail = Tail(0, LIMIT)
+        assert len(list(transcript.read_tail(fd, tail, stop=len(first) + 5))) == 1
+        assert [line.offset for line in transcript.read_tail(fd, tail)] == [len(first)]
+
+
+def test_bad_lines_say_why():
+    content = b'{"torn\n\0\0\n[]\n\xff{\n' + b"x" * 61 + b"\n"
+    with holding(content) as fd:
+        assert [line.bad for line in transcript.read_lines(fd, 0, LIMIT)] == [
+            "torn or not JSON",
+            "NUL bytes",
+            "not an object",
+            "not an object",
+            "over the size limit",
+        ]
+
+
+def reference_page(content: bytes, end: int, end_seq: int, *, limit: int, max_bytes: int, roles: set[str]) -> Page:
+    """The page, from a list of all lines."""
+    with holding(content) as fd:
+        lines = [line for line in transcript.read_lines(fd, 0, LIMIT) if line.end <= end]
+    seq, numbered = end_seq - sum(line.record is not None and line.record.is_message for line in lines), []
+    for line in lines:
+        is_message = line.record is not None and line.record.is_message
+        seq += is_message
+        numbered.append((line, seq, is_message and line.record is not None and line.record.role in roles))
+    wanted = [(line, seq) for line, seq, fits in numbered if fits]
+    taken: list[tuple[Line, int]] = []
+    size = 0
+    for line, seq in reversed(wanted):
+        own = len(line.record.message or b"") if line.record else 0
+        counted = own if own <= max_bytes else 0
+        if len(taken) == limit or (taken and size + min(own, max_bytes) > max_bytes):
+            break
+        taken.insert(0, (line, seq))
+        size += counted
+    more = len(taken) < len(wanted)
+    start = taken[0][0].offset if more else 0
+    skipped = sum(line.record is None and line.offset >= start for line in lines)
+    return Page(
+        lines=taken,
+        start=start,
+        start_seq=taken[0][1] - 1 if more else 0,
+        has_more=more,
+        skipped=skipped,
+        bytes=size,
+    )
+
+
+page_lines = st.lists(
+    st.sampled_from(
+        [message(1), message(2, "toolResult"), message(3, padding=9), b'{"type":"x"}', b"{torn", b"", b"z" * 70]
+    ),
+    max_size=25,
+)
+
+
+@given(page_lines, st.integers(1, 6), st.integers(1, 150), st.sampled_from([{"user"}, {"user", "toolResult"}]))
+def test_pages_backwards_are_those_of_a_list_and_together_they_are_everything(lines, limit, max_bytes, roles):
+    content = b"".join(line + b"\n" for line in lines)
+    end, seq = len(content), sum(line.startswith(b'{"type":"message"') for line in lines)
+    skipped, messages = 0, []
+    with holding(content) as fd:
+        while True:
+            page = transcript.page_backwards(
+                fd,
+                end,
+                seq,
+                wanted=lambda record: record.role in roles,
+                limit=limit,
+                max_bytes=max_bytes,
+                record_limit=LIMIT,
+            )
+            assert page == reference_page(content, end, seq, limit=limit, max_bytes=max_bytes, roles=roles)
+            skipped += page.skipped
+            messages = page.lines + messages
+            if not page.has_more:
+                break
+            end, seq = page.start, page.start_seq
+        everything = list(transcript.read_lines(fd, 0, LIMIT))
+    seqs = [place for place, _ in enumerate((line for line in everything if line.record and line.record.is_message), 1)]
+    assert [seq for _, seq in messages] == [
+        seq
+        for seq, line in zip(seqs, (x for x in everything if x.record and x.record.is_message), strict=True)
+        if line.record and line.record.role in roles
+    ]
+    assert skipped == sum(line.record is None for line in everything)
+
+
+def page(content: bytes, limit: int, max_bytes: int) -> list[int]:
+    with holding(content) as fd:
+        got = transcript.page_backwards(
+            fd,
+            len(content),
+            content.count(b"\n"),
+            wanted=lambda record: True,
+            limit=limit,
+            max_bytes=max_bytes,
+            record_limit=LIMIT,
+        )
+    return [json.loads(line.record.message or b"")["n"] for line, _ in got.lines if line.record]
+
+
+def test_a_page_has_as_many_bytes_as_it_may_and_not_one_more():
+    content = b"".join(message(number) + b"\n" for number in range(1, 6))
+    size = len(b'{"role":"user","n":1}')
+    assert page(content, 10, 3 * size) == [3, 4, 5]
+    assert page(content, 10, 3 * size - 1) == [4, 5]
+    assert page(content, 3, 10 * size) == [3, 4, 5]
+
+
+def test_a_message_over_the_byte_limit_stands_for_itself_and_takes_no_room():
+    content = message(1) + b"\n" + message(2, padding=10) + b"\n" + message(3) + b"\n"
+    size = len(b'{"role":"user","n":1}')
+    assert page(content, 10, size) == [3]
+    assert page(content[: content.rfind(b"\n", 0, -1) + 1], 10, size) == [1, 2]
+
+
+def test_a_file_that_shrank_under_the_reader_ends_the_page():
+    with holding(message(1) + b"\n") as fd:
+        assert list(transcript.read_backwards(fd, 500, LIMIT)) == []
+
+
+def test_an_append_stands_where_it_says():
+    with holding(b"") as fd:
+        assert transcript.append(fd, b"one\n") == 0
+        assert transcript.append(fd, b"two\nthree\n") == 4
+        assert whole(fd) == b"one\ntwo\nthree\n"
+
+
+def test_an_append_behind_a_torn_line_starts_with_a_newline_of_its_own():
+    with holding(b'one\n{"torn') as fd:
+        offset = transcript.append(fd, b"two\n")
+        assert whole(fd) == b'one\n{"torn\ntwo\n'
+        assert whole(fd)[offset:] == b"two\n"
+
+
+# RLIMIT_FSIZE gives a short write, then EFBIG, on any file system. The limit holds for a whole process.
+_SHORT = """
+import os, resource, signal, sys
+from sessiond.store import transcript
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    transcript.append(fd, b"0123456789\\n")
+except OSError as error:
+    print(error.errno)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+transcript.append(fd, b"after\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "room", "error", "after"),
+    [
+        (b"one\n", 4, errno.EFBIG, b"one\nafter\n"),
+        (b"one\n", 9, errno.ENOSPC, b"one\n    \nafter\n"),
+        (b"one\n", 14, errno.ENOSPC, b"one\n         \nafter\n"),
+        (b'{"torn', 10, errno.ENOSPC, b'{"torn   \nafter\n'),
+    ],
+)
+def test_half_a_write_is_blanked_out_and_the_next_append_works(tmp_path, before, room, error, after):
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(before)
+    done = subprocess.run([sys.executable, "-c", _SHORT, str(file), str(room)], capture_output=True, check=True)
+    assert int(done.stdout) == error
+    assert file.read_bytes() == after
+
+
+def test_blanking_out_leaves_what_a_stranger_appended_behind():
+    with holding(b"one\nours\nstranger\n") as fd:
+        transcript.blank_out(fd, 4, 5)
+        assert whole(fd) == b"one\n    \nstranger\n"
+        transcript.blank_out(fd, 4, 0)
+        assert whole(fd) == b"one\n    \nstranger\n"
+
+
+def test_blank_lines_are_neither_records_nor_damage():
+    with holding(b"\n   \n\t\r\n" + message(1) + b"\n") as fd:
+        assert [line.offset for line in transcript.read_lines(fd, 0, LIMIT)] == [8]
+
+
+def test_a_line_begins_behind_a_newline_and_at_the_start():
+    with holding(b"ab\ncd\n") as fd:
+        assert [offset for offset in range(8) if transcript.boundary(fd, offset)] == [0, 3, 6]
+
+
+def test_the_checksum_tells_one_beginning_from_another():
+    one, other = b"a" * 500 + b"1\n", b"a" * 500 + b"2\n"
+    with holding(one) as fd, holding(other) as other_fd:
+        end = len(one)
+        assert transcript.checksum(fd, end) != transcript.checksum(other_fd, end)
+        assert transcript.checksum(fd, end - 2) == transcript.checksum(other_fd, end - 2)
+        assert transcript.checksum(fd, 0) == 0
