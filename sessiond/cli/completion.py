@@ -10,6 +10,28 @@ from sessiond.cli.terminal.output import as_json
 PROGRAM = "sessiond"
 VARIABLE = "_SESSIOND_COMPLETE"
 
+# Not click's: bash takes words apart at each colon, and a session key is full of them. So the line is taken apart at
+# its blanks here, and what stands before the last colon, which bash keeps by itself, is cut off again.
+BASH = """\
+_sessiond_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" kind value
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local current="${words[-1]}"
+    local kept="${current%"${current##*:}"}"
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$kept"}") ;;
+        esac
+    done < <(env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) _SESSIOND_COMPLETE=bash_complete "$1")
+}
+complete -o nosort -F _sessiond_completion sessiond
+"""
+
 
 def text_for(shell: str) -> str:
     """The script for bash, zsh or fish; for `man` the page in roff."""
@@ -19,13 +41,14 @@ def text_for(shell: str) -> str:
         from sessiond.cli.frame.man import page
 
         return page()
+    if shell == "bash":
+        return BASH
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None, "the choices of the argument are click's shells"
     completion = kind(tree.root(), {}, PROGRAM, VARIABLE)
-    # Not source(): for bash it first starts bash to ask its version, and on a build server there may be none.
-    return completion.source_template % completion.source_vars()
+    return completion.source()
 
 
 def run(args: Args) -> None:

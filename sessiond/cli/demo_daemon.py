@@ -28,7 +28,7 @@ text = sys.stdin.read().strip()
 if "Status:" in text:
     print("Thank you. (I was told of a sub-agent's result.)")
 else:
-    print(f"Yes! I am a script of nine lines. You sent {len(text.split())} words.")
+    print(f"Yes! I am a script of a few lines. You sent {len(text.split())} words.")
 '''
 
 READER_AGENT = '''\

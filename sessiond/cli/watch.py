@@ -58,16 +58,15 @@ def line(event: Event, present_ms: int, on: Screen) -> str | None:
 
 
 def _outcome(event: Event) -> str:
-    """What a row says about the run that ended: its status unless ok, and how long it took."""
+    """Beside the phase: what a run ended with unless ok, how long it took, why a session changed."""
     row = event.get("row") or {}
-    parts = []
+    parts = [str(event["reason"])] if event.get("reason") not in (None, "ok") else []
     if event["phase"] in ("end", "error"):
-        parts = [str(row["status"])] if row.get("status") not in (None, "ok", "running", "queued") else []
+        if row.get("status") not in (None, "ok", "running", "queued", *parts):
+            parts.insert(0, str(row["status"]))
         if isinstance(row.get("runtimeMs"), int):
             parts.append(duration(row["runtimeMs"]))
-    if event.get("reason"):
-        parts.append(str(event["reason"]))
-    return one_line(f" ({', '.join(parts)})") if parts else ""
+    return f" ({one_line(', '.join(parts))})" if parts else ""
 
 
 def run(args: Args) -> None:

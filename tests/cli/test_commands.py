@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from sessiond.cli.terminal.screen import Screen
+from sessiond.cli.watch import line
+from sessiond.client import Event
+
 Sessiond = Callable[..., Any]
 MAIN = "agent:main:main"
 
@@ -398,3 +402,34 @@ def test_doctor_shows_findings_and_fails_for_errors(fake: Any, sessiond: Session
 def test_sockname_prints_the_path_and_nothing_more(fake: Any, sessiond: Sessiond) -> None:
     assert sessiond("sockname") == (0, f"{fake.path}\n", "")
     assert json.loads(sessiond("sockname", "--json").out) == {"socket": str(fake.path), "exists": True}
+
+
+def test_watch_says_what_happened_to_runs_and_sessions() -> None:
+    def shown(name: str, /, **params: Any) -> str | None:
+        text = line(Event(name, {"sessionKey": MAIN, **params}), 0, Screen(None))
+        return text and " ".join(text.split()[1:])
+
+    changed = "sessions.changed"
+    assert shown(changed, phase="start", row={}) == f"{MAIN} run started"
+    assert shown(changed, phase="end", row={"status": "ok", "runtimeMs": 1500}, reason="ok") == (
+        f"{MAIN} run ended (1.5s)"
+    )
+    assert shown(changed, phase="error", row={"status": "aborted"}) == f"{MAIN} run failed (aborted)"
+    assert shown(changed, phase="error", row={"status": "error"}, reason="error") == f"{MAIN} run failed (error)"
+    assert shown(changed, phase="create", reason="spawn\x1b") == f"{MAIN} session created (spawn\\x1b)"
+    assert shown(changed, phase="message", row={}) is None
+    assert shown("session.tool", phase="start", name="bash") == f"{MAIN} tool bash start"
+    assert shown("session.tool", phase="update", name="bash") is None
+    assert shown("session.delta", text="x") is None
+    assert shown("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
+    assert shown("something.new") is None
+
+
+def test_a_line_of_watch_fits_the_screen_and_colours_only_its_parts() -> None:
+    message = {"role": "user", "content": "x" * 200}
+    event = Event("session.message", {"sessionKey": "agent:main:discord:group:1234567", "message": message})
+    narrow = line(event, 0, Screen(70))
+    assert narrow is not None and len(narrow) == 70 and narrow.endswith("…")
+    coloured = line(event, 0, Screen(70, colour=True))
+    assert coloured is not None
+    assert coloured.replace("\x1b[2m", "").replace("\x1b[36m", "").replace("\x1b[0m", "") == narrow

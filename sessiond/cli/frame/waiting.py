@@ -26,6 +26,7 @@ def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dic
     if not sys.stderr.isatty():
         return client.wait(run_id, timeout_s, QUIET_SLICE_S)
     began = time.monotonic()
+    shown = False
     try:
         while True:
             spent = time.monotonic() - began
@@ -36,9 +37,11 @@ def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dic
                 return answer
             sys.stderr.write(f"\r\x1b[K{what} … {duration(spent * 1000)}")
             sys.stderr.flush()
+            shown = True
     finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:

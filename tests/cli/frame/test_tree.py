@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
+from fake_daemon import FakeDaemon
 
 from sessiond import cli
 from sessiond.cli.completion import text_for
@@ -79,6 +83,30 @@ def test_completion_scripts_are_good_for_their_shell(shell: str) -> None:
     assert "_SESSIOND_COMPLETE" in script
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_bash_completes_a_key_with_colons(tmp_path: Path, fake: FakeDaemon) -> None:
+    rows = [{"key": key} for key in ("main", "agent:main:notes", "agent:main:news")]
+    fake.answers["sessions_list"] = lambda *_: {"sessions": rows}
+    program = tmp_path / "sessiond"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'eval "$(sessiond completion bash)"\n'
+        'COMP_LINE="$1" COMP_POINT=${#1}\n'
+        "_sessiond_completion sessiond\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+
+    def offered(line: str) -> list[str]:
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path), "PYTHONPATH": os.getcwd()}
+        command = ["bash", "-c", script, "bash", line]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
+
+    assert offered("sessiond hist") == ["history"]
+    assert offered("sessiond history agent:main:n") == ["notes", "news"]
+    assert offered("sessiond history ") == ["main", "agent:main:notes", "agent:main:news"]
+    assert offered("sessiond search --session agent:main:no") == ["notes"]
 
 
 def test_the_shell_is_offered_commands_options_and_choices() -> None:
