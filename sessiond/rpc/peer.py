@@ -181,6 +181,8 @@ class Peer:
                 if await self._read():
                     await self._answer_the_rest()
                 nursery.cancel_scope.cancel()
+        except* PeerGone:
+            pass  # what a subscription's pump learns when it waits for room on a broken connection
         finally:
             self._out.break_off()
             self._asking.end()

@@ -284,6 +284,15 @@ async def test_broken_json_inside_the_params_is_a_parse_error(connect):
         assert await client.call("ping") == ok({})
 
 
+@pytest.mark.parametrize("value", [b'"\\ud800"', b'{"_meta":"\\ud800"}'])
+async def test_broken_json_beside_meta_is_a_parse_error_too(connect, value):
+    async with connect() as client:
+        await client.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"_meta":' + value + b"}}\n")
+        assert (await client.line())["error"]["code"] in (-32700, -32602)
+        await client.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":["_meta"]}\n')
+        assert (await client.line())["error"]["code"] == -32602
+
+
 def test_two_methods_cannot_share_a_name(table):
     from sessiond.rpc.dispatch import Dispatcher
 

@@ -2,6 +2,7 @@ import cbor2
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.limits import Limits
@@ -226,6 +227,21 @@ async def test_closing_tells_whoever_asked_to_be_told(connect):
         await peer.closed.wait()
         peer.on_close(lambda: told.append("late"))
         assert told == ["early", "late"]
+
+
+async def test_a_pump_that_learns_of_the_end_is_no_fault(connect):
+    async with connect() as client:
+        peer = await the_peer(client)
+
+        async def pump():
+            while True:
+                peer.send_nowait(b"x" * 65536 + b"\n")
+                await peer.drained(65536)
+
+        peer.nursery.start_soon(pump)
+        await trio.testing.wait_all_tasks_blocked()
+        client.stream.close()
+        await client.ended.wait()
 
 
 async def test_the_daemon_may_close(connect):

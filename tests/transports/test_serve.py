@@ -195,12 +195,12 @@ async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
 
 
 async def test_those_who_are_known_may_be_silent(open_house):
-    async with open_house(rules=HouseRules(first_message_s=0.2)) as house:
+    async with open_house(rules=HouseRules(first_message_s=0.5)) as house:
         for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
             async with await trio.open_unix_socket(path) as stream:
                 await stream.send_all(first)
                 await stream.receive_some()
-                with trio.move_on_after(0.5):
+                with trio.move_on_after(0.8):
                     assert await stream.receive_some() and False, "nothing comes and nothing ends"
                 await stream.send_all(PING)
                 assert msgspec.json.decode(await stream.receive_some()) == PONG
