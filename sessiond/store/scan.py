@@ -46,7 +46,9 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     prefix = f"agent:{folder.agent_id}:"
     for done, (name, stat) in enumerate(names):
         entry = known.ours.get(name[: -len(layout.SUFFIX)])
-        if entry is not None and folding.is_current(entry.file, stat) and entry.session_key.startswith(prefix):
+        if entry is not None and not entry.session_key.startswith(prefix):
+            entry = None  # an index of another folder, or made up
+        if entry is not None and folding.is_current(entry.file, stat):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
             continue
         progress(done, len(names), folder.agent_id)

@@ -1,0 +1,259 @@
+"""Group commit: in order, few syncs, and an error for exactly those whom it concerns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from sessiond.errors import Stopping, StorageError
+from sessiond.model.entry import Entry
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.committer import LANES, Committer
+
+
+class Gate:
+    """A worker thread that the test holds: work is done, inline, when its turn is let through."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.open = False
+        self._let = trio.Event()
+        self._came = trio.Event()
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.waiting += 1
+        self._came.set()
+        while not self.open:
+            await self._let.wait()
+        self.waiting -= 1
+        return function(*args)
+
+    async def came(self, count: int) -> None:
+        with trio.fail_after(5):
+            while self.waiting < count:
+                self._came = trio.Event()
+                await self._came.wait()
+
+    def let_through(self) -> None:
+        self.open = True
+        self._let.set()
+
+
+async def inline(function: Callable[..., Any], *args: Any) -> Any:
+    await trio.lowlevel.checkpoint()
+    return function(*args)
+
+
+@asynccontextmanager
+async def committing(
+    run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: None
+) -> AsyncIterator[Committer]:
+    committer = Committer(sync=False, run_sync=run_sync, on_committed=on_committed)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(committer.run)
+        yield committer
+        nursery.cancel_scope.cancel()
+
+
+def made(folder: Folder, path: Path, name: str = "s") -> Session:
+    (path / f"{name}.jsonl").touch()
+    return Session(key=f"agent:main:{name}", entry=Entry(session_id=name), folder=folder)
+
+
+def line(own: str, parent: str | None) -> bytes:
+    return json.dumps({"id": own, "parentId": parent}).encode() + b"\n"
+
+
+async def append(committer: Committer, session: Session, *ids: str) -> list[tuple[int, int]]:
+    """Append lines with these ids, each naming the one before it."""
+
+    def compose(parent: str | None) -> list[bytes]:
+        return [line(own, before) for own, before in zip(ids, [parent, *ids], strict=False)]
+
+    return await committer.append(session, compose, ids[-1])
+
+
+def ids_of(path: Path, name: str = "s") -> list[str]:
+    """The ids in the file; each must name the one before it."""
+    lines = [json.loads(text) for text in (path / f"{name}.jsonl").read_text().splitlines() if text.strip()]
+    assert [one["parentId"] for one in lines] == [None, *(one["id"] for one in lines)][: len(lines)]
+    return [one["id"] for one in lines]
+
+
+async def test_an_append_says_where_each_of_its_lines_stands(tmp_path, folder):
+    session = made(folder, tmp_path)
+    async with committing() as committer:
+        places = await append(committer, session, "a", "b") + await append(committer, session, "c")
+    content = (tmp_path / "s.jsonl").read_bytes()
+    assert [content[begin:end] for begin, end in places] == [line("a", None), line("b", "a"), line("c", "b")]
+    assert places[-1][1] == len(content)
+
+
+async def test_appends_to_a_session_are_written_in_the_order_they_were_asked_for(tmp_path, folder):
+    session, gate = made(folder, tmp_path), Gate()
+    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+        nursery.start_soon(append, committer, session, "first")
+        await gate.came(1)
+        for number in range(50):
+            nursery.start_soon(append, committer, session, f"{number:02d}")
+            with trio.fail_after(5):
+                while session.in_flight < number + 2:
+                    await trio.lowlevel.checkpoint()
+        gate.let_through()
+    assert ids_of(tmp_path) == ["first", *(f"{number:02d}" for number in range(50))]
+    assert committer.syncs == 2
+    assert session.in_flight == 0
+
+
+async def test_sessions_share_the_lanes_and_none_is_written_twice_at_once(tmp_path, folder):
+    sessions, gate = [made(folder, tmp_path, f"s{number}") for number in range(3 * LANES)], Gate()
+    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+        for session in sessions:
+            nursery.start_soon(append, committer, session, "a")
+            nursery.start_soon(append, committer, session, "b")
+        await gate.came(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.waiting <= LANES
+        gate.let_through()
+    for session in sessions:
+        assert sorted(ids_of(tmp_path, session.session_id)) == ["a", "b"]
+
+
+async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):
+    session, gate = made(folder, tmp_path), Gate()
+    async with committing(gate.run_sync) as committer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(append, committer, session, "a")
+            await gate.came(1)
+            nursery.start_soon(append, committer, session, "b")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert session.in_flight == 2
+        gate.let_through()
+        assert await append(committer, session, "c")
+    assert ids_of(tmp_path) == ["a", "b", "c"]
+    assert session.in_flight == 0
+
+
+async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused(tmp_path, folder):
+    session, gate = made(folder, tmp_path), Gate()
+    committer = Committer(sync=True, run_sync=gate.run_sync, on_committed=lambda session: None)
+    async with trio.open_nursery() as waiters:
+        with trio.fail_after(5):
+            async with trio.open_nursery() as background:
+                await background.start(committer.run)
+                waiters.start_soon(append, committer, session, "a")
+                await gate.came(1)
+                waiters.start_soon(append, committer, session, "b")
+                await trio.testing.wait_all_tasks_blocked()
+                background.cancel_scope.cancel()
+                background.start_soon(trio.lowlevel.checkpoint)
+                gate.let_through()
+    assert ids_of(tmp_path) == ["a", "b"]
+    with pytest.raises(Stopping) as refused:
+        await append(committer, session, "c")
+    assert refused.value.data == {"retryAfterMs": 1000}
+
+
+async def test_the_end_does_not_wait_for_work_that_nobody_asked_for():
+    with trio.move_on_after(5) as patience:
+        async with committing():
+            pass
+    assert not patience.cancelled_caught
+
+
+async def test_the_fold_is_poked_after_the_commit_and_before_the_caller_goes_on(tmp_path, folder):
+    session, seen = made(folder, tmp_path), []
+
+    def committed(one: Session) -> None:
+        seen.append((one, (tmp_path / "s.jsonl").read_bytes(), one.in_flight))
+
+    async with committing(on_committed=committed) as committer:
+        await append(committer, session, "a")
+        seen.append("caller")
+    assert seen == [(session, line("a", None), 0), "caller"]
+
+
+async def test_a_failed_write_is_an_error_to_its_callers_alone(tmp_path, folder):
+    good, gone = made(folder, tmp_path, "good"), made(folder, tmp_path, "gone")
+    (tmp_path / "gone.jsonl").unlink()
+    async with committing() as committer:
+        with pytest.raises(StorageError) as refused:
+            await append(committer, gone, "a")
+        assert await append(committer, good, "a")
+        (tmp_path / "gone.jsonl").touch()
+        assert await append(committer, gone, "b")
+    assert refused.value.message == (
+        "could not write to the transcript of agent:main:gone: No such file or directory; nothing was stored."
+        " Make room or check the disk, then send again"
+    )
+    assert refused.value.data == {"sessionKey": "agent:main:gone", "reason": "No such file or directory"}
+    assert ids_of(tmp_path, "gone") == ["b"]
+
+
+async def test_a_symlink_put_in_the_place_of_a_transcript_is_not_written_to(tmp_path, folder):
+    session = made(folder, tmp_path)
+    (tmp_path / "s.jsonl").unlink()
+    (tmp_path / "outside").write_text("untouched")
+    (tmp_path / "s.jsonl").symlink_to("outside")
+    async with committing() as committer:
+        with pytest.raises(StorageError):
+            await append(committer, session, "a")
+    assert (tmp_path / "outside").read_text() == "untouched"
+
+
+async def test_a_mistake_in_the_thread_acknowledges_nothing(tmp_path, folder):
+    session, outcome = made(folder, tmp_path), []
+
+    async def broken(function: Callable[..., Any], *args: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    async def ask(committer: Committer) -> None:
+        try:
+            await append(committer, session, "a")
+        except StorageError as error:
+            outcome.append(error.data["reason"])
+
+    async with trio.open_nursery() as waiters:
+        with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
+            async with committing(broken) as committer:
+                waiters.start_soon(ask, committer)
+                await trio.sleep(math.inf)
+    assert outcome == ["Input/output error"]
+
+
+async def test_appends_wait_while_the_transcript_is_held_and_are_written_afterwards(tmp_path, folder):
+    session = made(folder, tmp_path)
+    async with committing() as committer, trio.open_nursery() as nursery:
+        async with committer.hold(session):
+            nursery.start_soon(append, committer, session, "a")
+            await trio.testing.wait_all_tasks_blocked()
+            assert ids_of(tmp_path) == []
+            (tmp_path / "s.jsonl").rename(tmp_path / "s2.jsonl")
+            session.entry = Entry(session_id="s2")
+    assert ids_of(tmp_path, "s2") == ["a"]
+
+
+async def test_holding_waits_for_the_commit_under_way(tmp_path, folder):
+    session, gate, order = made(folder, tmp_path), Gate(), []
+    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+
+        async def hold() -> None:
+            async with committer.hold(session):
+                order.append(ids_of(tmp_path))
+
+        nursery.start_soon(append, committer, session, "a")
+        await gate.came(1)
+        nursery.start_soon(hold)
+        await trio.testing.wait_all_tasks_blocked()
+        assert order == []
+        gate.let_through()
+    assert order == [["a"]]
