@@ -43,10 +43,10 @@ class Watcher:
         self._news = threading.Condition()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def wait_for(self, is_it: Callable[[Event], bool]) -> bool:
-        """Whether such an event came, already or within `SETTLE_S`."""
+    def wait_for(self, is_there: Callable[[list[Event]], bool]) -> bool:
+        """Whether the events so far, or those within `SETTLE_S` from now, are what the story waits for."""
         with self._news:
-            return self._news.wait_for(lambda: any(map(is_it, self._seen)), SETTLE_S)
+            return self._news.wait_for(lambda: is_there(self._seen), SETTLE_S)
 
     def _watch(self) -> None:
         for event in self._client.subscribe():
@@ -87,7 +87,7 @@ def _tell(daemon: DemoDaemon, on: Screen) -> None:
 
         heading("A message to the agent `main`, and its reply:")
         _command(["send", *socket, "main", "hello, is anybody there?"], on)
-        watcher.wait_for(lambda event: event.name == "sessions.changed" and event.get("phase") == "end")
+        watcher.wait_for(_first_run_ended)
 
         heading("The session in the list, and the lines on disk:")
         _command(["list", *socket], on)
@@ -97,18 +97,21 @@ def _tell(daemon: DemoDaemon, on: Screen) -> None:
         _command(
             ["spawn", *socket, "--agent", "reader", "--attach", str(daemon.attachment), "--wait", "how long is it?"], on
         )
-        watcher.wait_for(_is_announcement)
-        watcher.wait_for(lambda event: _is_announcement(event) or event.name == "session.message")
+        watcher.wait_for(_thanks)
 
         heading("The main session was told of the result, as data with a source:")
         _command(["history", *socket, "main"], on)
 
 
-def _is_announcement(event: Event) -> bool:
-    if event.name != "session.message":
-        return False
-    provenance = event["message"].get("provenance") or {}
-    return bool(provenance.get("sourceTool") == "subagent_announce")
+def _first_run_ended(events: list[Event]) -> bool:
+    return any(event.name == "sessions.changed" and event.get("phase") == "end" for event in events)
+
+
+def _thanks(events: list[Event]) -> bool:
+    """Whether the main agent has answered the announcement: two messages of its own in its session."""
+    messages = [event for event in events if event.name == "session.message"]
+    own = [event for event in messages if event["message"]["role"] == "assistant"]
+    return sum(event["sessionKey"] == own[0]["sessionKey"] for event in own) > 1
 
 
 class _Heading:

@@ -37,8 +37,8 @@ import pathlib
 
 for file in sorted(pathlib.Path(".openclaw/attachments").rglob("*")):
     if file.is_file() and file.name != "manifest.json":
-        words = file.read_text().split()
-        print(f"{file.name}: {len(words)} words, {len(set(words))} of them different")
+        text = file.read_text()
+        print(f"{file.name}: {len(text.splitlines())} lines, {len(text.split())} words")
 '''
 
 CONFIG = """\
@@ -94,7 +94,8 @@ class DemoDaemon:
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SESSIOND_")}
         self.socket.parent.mkdir(mode=0o700)
-        command = [*program(), "serve", "--store", self.store, "--config", self.config, "--socket", self.socket]
+        where = ["--store", str(self.store), "--config", str(self.config), "--socket", str(self.socket)]
+        command = [*program(), "serve", *where]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

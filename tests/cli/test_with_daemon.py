@@ -228,7 +228,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
         "You sent 4 words",
         "$ sessiond list",
         "$ cat ",
-        "poem.txt: 24 words",
+        "poem.txt: 4 lines, 22 words",
         "removed",
     ):
         assert said in done.stdout
