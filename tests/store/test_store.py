@@ -1,0 +1,372 @@
+"""The store behind its async door: what is acknowledged is there, whatever comes between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError
+from sessiond.model.entry import Entry
+from sessiond.model.keys import KeyRules
+from sessiond.store.catalog import Session
+from sessiond.store.cursor import Position
+from sessiond.store.scan import Problem
+from sessiond.store.store import Custom, Message, SessionStore, open_store
+from sessiond.store.transcript import Page
+
+KEY = "agent:main:main"
+NOW = 1_795_300_000_000
+
+
+def user(text: str) -> Message:
+    return Message({"role": "user", "content": text})
+
+
+def file_of(store: SessionStore, session: Session) -> Path:
+    return store.path / session.path
+
+
+def lines_of(store: SessionStore, session: Session) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file_of(store, session).read_text().splitlines()]
+
+
+def texts(page: Page) -> list[str]:
+    return [json.loads(line.record.message or b"")["content"] for line, _ in page.lines if line.record]
+
+
+async def newest(store: SessionStore, session: Session, limit: int = 100, before: Position | None = None) -> Page:
+    return await store.page(session, lambda record: True, limit=limit, max_bytes=1 << 20, before=before)
+
+
+async def save(store: SessionStore) -> None:
+    for folder in store.dirty():
+        await store.save(folder)
+
+
+def entries(store: SessionStore) -> dict[str, Entry]:
+    return {session_id: session.entry for session_id, session in store.catalog.by_id.items()}
+
+
+async def test_a_new_session_is_its_header_and_first_records_in_one_file(opener):
+    async with opener() as store:
+        session, written = await store.create(
+            KEY, "main", [user("hi"), Custom("sessiond/entry", {"label": "x"})], cwd="/w", spawned_by="agent:main:boss"
+        )
+        assert (session.key, session.path) == (KEY, f"agents/main/sessions/{session.session_id}.jsonl")
+        assert lines_of(store, session) == [
+            {
+                "type": "session",
+                "version": 3,
+                "id": session.session_id,
+                "timestamp": "2026-11-21T22:26:40.000Z",
+                "cwd": "/w",
+                "sessionKey": KEY,
+                "agentId": "main",
+                "spawnedBy": "agent:main:boss",
+            },
+            {
+                "type": "message",
+                "id": "0000000000000001",
+                "parentId": None,
+                "timestamp": "2026-11-21T22:26:40.000Z",
+                "message": {"role": "user", "content": "hi"},
+            },
+            {
+                "type": "custom",
+                "customType": "sessiond/entry",
+                "data": {"label": "x"},
+                "id": "0000000000000002",
+                "parentId": "0000000000000001",
+                "timestamp": "2026-11-21T22:26:40.000Z",
+            },
+        ]
+        content = file_of(store, session).read_bytes()
+        assert [json.loads(content[one.offset : one.end])["id"] for one in written] == [one.id for one in written]
+        assert store.catalog.by_key[KEY] is session
+        assert session.entry == Entry(
+            session_id=session.session_id,
+            session_key=KEY,
+            created_at=NOW,
+            updated_at=NOW,
+            cwd="/w",
+            spawned_by="agent:main:boss",
+            label="x",
+            message_count=1,
+            file=session.entry.file,
+        )
+
+
+async def test_appends_name_the_record_before_them_also_where_a_stranger_wrote_it(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        await store.append(session, [user("one"), user("two")])
+        await store.append(session, [user("three")])
+        with file_of(store, session).open("a") as stranger:
+            stranger.write('{"type":"message","id":"str","parentId":"x","message":{"role":"user","content":"hey"}}\n')
+        store.on_committed(session)
+        await store.append(session, [user("four")])
+        assert [(line["id"], line["parentId"]) for line in lines_of(store, session)[1:]] == [
+            ("0000000000000001", None),
+            ("0000000000000002", "0000000000000001"),
+            ("0000000000000003", "0000000000000002"),
+            ("str", "x"),
+            ("0000000000000004", "str"),
+        ]
+
+
+async def test_appending_nothing_writes_nothing(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        before = file_of(store, session).read_bytes()
+        assert await store.append(session, []) == []
+        assert file_of(store, session).read_bytes() == before
+
+
+async def test_concurrent_appends_stay_in_order_and_share_syncs(tmp_path):
+    count = 200
+    async with open_store(tmp_path / "store", durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+        sessions = [(await store.create(f"agent:main:cron:{n}", "main"))[0] for n in range(2)]
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(store.append, sessions[number % 2], [user(str(number))])
+        assert store.committer.syncs < count / 4
+        for session in sessions:
+            lines = lines_of(store, session)[1:]
+            assert len(lines) == count / 2
+            assert [line["parentId"] for line in lines] == [None, *(line["id"] for line in lines[:-1])]
+
+
+async def test_a_torn_file_costs_its_torn_line_and_nothing_after_it(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("one")])
+        with file_of(store, session).open("ab") as torn:
+            torn.write(b'{"type":"message","id":"half')
+        await store.append(session, [user("two")])
+        page = await newest(store, session)
+        assert (texts(page), page.skipped, session.entry.corrupt_records) == (["one", "two"], 1, 1)
+        assert file_of(store, session).read_bytes().count(b"\n") == 4
+
+
+async def test_a_record_at_the_limit_is_stored_and_one_byte_more_is_refused(opener):
+    async with opener(record_limit=400) as store:
+        session, _ = await store.create(KEY, "main", [user("x")])
+        room = 400 - (
+            len(file_of(store, session).read_bytes().splitlines()[1]) - len("null") + len('"0123456789abcdef"')
+        )
+        await store.append(session, [user("x" * (room + 1))])
+        assert [len(line) for line in file_of(store, session).read_bytes().splitlines()][-1] == 400
+        with pytest.raises(LimitExceeded) as refused:
+            await store.append(session, [user("fine"), user("x" * (room + 2))])
+        assert refused.value.message == "the record is 401 bytes long, the limit is 400 (limits.maxRecordBytes)"
+        assert refused.value.data == {"limit": "limits.maxRecordBytes", "value": 400}
+        assert session.entry.message_count == 2
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"role":"user","content":"\xff"}', b'{"role":"user","content":"\\ud800"}', b'{"role":"user","n":1e999}']
+)
+async def test_a_message_that_could_not_be_read_again_is_refused(opener, raw):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        with pytest.raises(InvalidParams, match="the message cannot be stored"):
+            await store.append(session, [Message(msgspec.Raw(raw))])
+        assert len(lines_of(store, session)) == 1
+
+
+async def test_a_raw_message_stands_in_the_file_as_it_came(opener):
+    raw = b'{ "content" : "h\xc3\xa9",  "role":"user", "n": 1.0 }'
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [Message(msgspec.Raw(raw))])
+        page = await newest(store, session)
+        assert [line.record.message for line, _ in page.lines] == [raw]
+
+
+async def test_pages_go_back_to_the_first_message_and_cursors_bring_them_again(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user(str(number)) for number in range(7)])
+        first = await newest(store, session, 3)
+        assert (texts(first), first.has_more, [seq for _, seq in first.lines]) == (["4", "5", "6"], True, [5, 6, 7])
+        cursor = store.cursor(session, first.start, first.start_seq)
+        second = await newest(store, session, 3, store.position(session, cursor))
+        third = await newest(store, session, 3, Position(second.start, second.start_seq))
+        assert (texts(second), texts(third), third.has_more) == (["1", "2", "3"], ["0"], False)
+
+
+async def test_a_cursor_that_names_the_middle_of_a_line_is_stale(opener):
+    async with opener() as store:
+        session, written = await store.create(KEY, "main", [user("one")])
+        with pytest.raises(InvalidParams) as refused:
+            await newest(store, session, before=Position(written[0].end - 1, 1))
+        assert refused.value.code == "cursor_stale"
+
+
+async def test_reading_a_transcript_that_is_gone_is_a_storage_error(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        file_of(store, session).unlink()
+        with pytest.raises(StorageError, match=f"could not read the transcript of {KEY}: No such file"):
+            await newest(store, session)
+
+
+async def test_the_rows_are_the_same_after_a_restart_with_and_without_the_index(opener):
+    async with opener() as store:
+        for number in range(5):
+            session, _ = await store.create(f"agent:main:cron:{number}", "main", [user("hi")])
+            await store.append(session, [Custom("sessiond/entry", {"label": f"l{number}"})])
+        await store.create("agent:ops:main", "ops")
+        await store.archive(store.catalog.by_key["agent:main:cron:0"])
+        await save(store)
+        before = entries(store)
+    async with opener() as store:
+        assert entries(store) == before
+        assert store.dirty() == []
+    for file in (store.path / "agents").rglob("sessions.json"):
+        file.unlink()
+    async with opener() as store:
+        assert entries(store) == before
+        assert list(store.catalog.by_key) and store.catalog.by_key.keys() == {
+            *(f"agent:main:cron:{number}" for number in range(1, 5)),
+            "agent:ops:main",
+        }
+
+
+async def test_an_archived_transcript_is_moved_and_the_key_is_free(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("old")])
+        content = file_of(store, session).read_bytes()
+        await store.archive(session)
+        assert session.path == f"agents/main/sessions/archive/{session.session_id}.jsonl"
+        assert file_of(store, session).read_bytes() == content
+        assert KEY not in store.catalog.by_key
+        assert store.catalog.by_id[session.session_id] is session
+        assert texts(await newest(store, session)) == ["old"]
+        again, _ = await store.create(KEY, "main")
+        assert store.catalog.by_key[KEY] is again
+
+
+async def test_an_archived_file_is_never_replaced(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        there = store.path / "agents" / "main" / "sessions" / "archive" / session.file_name
+        there.parent.mkdir()
+        there.write_text("precious")
+        with pytest.raises(StorageError, match="File exists"):
+            await store.archive(session)
+        assert there.read_text() == "precious"
+        assert store.catalog.by_key[KEY] is session
+        await store.append(session, [user("still there")])
+
+
+async def test_an_append_that_meets_an_archiving_is_in_the_archived_file(tmp_path):
+    async with open_store(tmp_path / "store", durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+        session, _ = await store.create(KEY, "main")
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(store.append, session, [user(str(number))])
+                if number == 10:
+                    nursery.start_soon(store.archive, session)
+        assert "archive" in session.path
+        assert len(lines_of(store, session)) == 21
+        assert len(list((tmp_path / "store").rglob("*.jsonl"))) == 1
+
+
+async def test_a_session_created_under_a_taken_id_is_refused(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("one")])
+        with pytest.raises(StorageError, match="File exists"):
+            await store.create("agent:main:cron:x", "main", session_id=session.session_id)
+        assert texts(await newest(store, session)) == ["one"]
+
+
+async def test_an_index_that_could_not_be_saved_is_still_behind(opener):
+    async with opener() as store:
+        await store.create(KEY, "main")
+        (folder,) = store.dirty()
+        (store.path / "agents" / "main" / "sessions" / "sessions.json").mkdir()
+        with pytest.raises(StorageError, match="could not save the index of agent main: Is a directory"):
+            await store.save(folder)
+        assert store.dirty() == [folder]
+
+
+async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        (folder,) = store.dirty()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.save, folder)
+            await trio.lowlevel.checkpoint()
+            assert not folder.dirty
+            store.catalog.replace(session, session.entry)
+        assert store.dirty() == [folder]
+
+
+async def test_a_cancelled_save_leaves_the_index_behind(opener):
+    async with opener() as store:
+        await store.create(KEY, "main")
+        (folder,) = store.dirty()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.save(folder)
+        assert store.dirty() == [folder]
+
+
+async def test_symlinks_below_the_store_are_reported_and_the_rest_is_served(opener, tmp_path):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("hi")])
+    sessions = store.path / "agents" / "main" / "sessions"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (sessions / "archive").rmdir() if (sessions / "archive").exists() else None
+    (sessions / "archive").symlink_to(outside)
+    (sessions / "linked.jsonl").symlink_to(outside / "t.jsonl")
+    (store.path / "agents" / "linked").symlink_to(outside)
+    async with opener() as store:
+        assert store.problems == [
+            Problem("agents/linked", "a symlink; it is not followed"),
+            Problem("agents/main/sessions/linked.jsonl", "a symlink; it is not followed"),
+            Problem("agents/main/sessions/archive", "Too many levels of symbolic links"),
+        ]
+        session = store.catalog.by_key[KEY]
+        with pytest.raises(StorageError):
+            await store.archive(session)
+        await store.append(session, [user("again")])
+        assert texts(await newest(store, session)) == ["hi", "again"]
+    assert list(outside.iterdir()) == []
+
+
+async def test_progress_is_told_for_the_files_that_are_read(opener):
+    async with opener() as store:
+        for number in range(3):
+            await store.create(f"agent:main:cron:{number}", "main")
+        await save(store)
+    told: list[tuple[int, int, str]] = []
+    async with opener(progress=lambda *where: told.append(where)) as store:
+        assert told == []
+    (store.path / "agents" / "main" / "sessions" / "sessions.json").unlink()
+    async with opener(progress=lambda *where: told.append(where)):
+        assert told == [(0, 3, "main"), (1, 3, "main"), (2, 3, "main")]
+
+
+async def test_a_copied_store_reads_everything_again_and_says_the_same(opener, tmp_path):
+    async with opener() as store:
+        await store.create(KEY, "main", [user("hi")])
+        await save(store)
+    shutil.copytree(store.path, tmp_path / "copy")
+    async with opener(tmp_path / "copy") as copy:
+        old, new = store.catalog.by_key[KEY].entry, copy.catalog.by_key[KEY].entry
+        assert msgspec.structs.replace(new, file=old.file) == old
+        assert new.file.inode == os.stat(copy.path / copy.catalog.by_key[KEY].path).st_ino
+
+
+async def test_no_append_is_taken_once_the_store_is_closed(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+    with pytest.raises(Stopping):
+        await store.append(session, [user("late")])
