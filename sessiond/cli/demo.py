@@ -111,7 +111,7 @@ def _thanks(events: list[Event]) -> bool:
     """Whether the main agent has answered the announcement: two messages of its own in its session."""
     messages = [event for event in events if event.name == "session.message"]
     own = [event for event in messages if event["message"]["role"] == "assistant"]
-    return sum(event["sessionKey"] == own[0]["sessionKey"] for event in own) > 1
+    return len([event for event in own if event["sessionKey"] == own[0]["sessionKey"]]) > 1
 
 
 class _Heading:

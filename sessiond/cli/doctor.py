@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
@@ -84,8 +85,7 @@ def _from_daemon(client: Client, fix: bool) -> list[Finding]:
 
 def _offline(args: Args) -> list[Finding]:
     """What stands in the files, read without a daemon. Repairs need the daemon's lock, which `report` takes."""
-    from sessiond.store import doctor
-
+    doctor = import_module("sessiond.store.doctor")  # and with it msgspec: only here
     store = Path(locate.store_folder())
     report = doctor.report(store, fix=True) if args.fix else doctor.report(store)
     found: list[Finding] = report["findings"]
