@@ -9,6 +9,7 @@ import msgspec
 from sessiond.errors import InvalidParams, NotFound
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
+from sessiond.methods.sessions_reset import freshened
 from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.policy import send as send_policy
@@ -53,8 +54,10 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
             return _accepted(ctx, session, known)
+    session = await freshened(services, session)
     run = await services.supervisor.accept(session, request)
-    return _accepted(ctx, session, run.run_id)
+    # A reset may have put another session in the place of the one that was found.
+    return _accepted(ctx, run.session, run.run_id)
 
 
 def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
@@ -69,7 +72,9 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     if ctx.caller.kind != "owner":
         return services.find(ctx.caller, params.session_key, action="send")
     key = resolve.key_of(ctx.caller, services.rules, params.session_key)
-    if key is None or key in services.store.catalog.by_key:
+    found = services.store.catalog.by_key.get(key) if key is not None else None
+    # One that is being deleted or reset right now is waited for below.
+    if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
     agent_id = agent_of(key)
     if services.config.agent(agent_id) is None:

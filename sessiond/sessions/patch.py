@@ -1,26 +1,118 @@
-"""What may be changed of a session's metadata, and what is wrong with a value. Writes nothing itself."""
+"""What may be changed of a session's metadata, what is wrong with a value, and the record that a change is.
+
+Knows the catalog and the configuration's words. Source: protocol.md, `sessions.patch`; reference behaviour 2.7, 10.3.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from sessiond.config import Config
 from sessiond.errors import Conflict, InvalidParams
 from sessiond.model.keys import agent_of
-from sessiond.store.catalog import Catalog
+from sessiond.model.record import ENTRY
+from sessiond.policy.spawn import check_thinking
+from sessiond.sessions.lifecycle import Births, settled
+from sessiond.store.catalog import Catalog, Session
+from sessiond.store.store import Custom
 
 MAX_LABEL_CHARS = 512
+VERBOSE_LEVELS = ("off", "on", "full")
+SEND_POLICIES = ("allow", "deny")
+
+
+class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Where answers go. A field that is left out stays as it was, null clears it."""
+
+    channel: str | msgspec.UnsetType | None = msgspec.UNSET
+    to: str | msgspec.UnsetType | None = msgspec.UNSET
+    account_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    thread_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+async def apply(births: Births, config: Config, session: Session, wanted: Mapping[str, Any]) -> Session:
+    """Change the session's metadata as `wanted` says: by wire name, None clears. One record, on disk when this returns.
+
+    The session that was changed is returned: a reset may have put another in its place. InvalidParams for a value that
+    is none, Conflict for a label in use; nothing is changed then.
+    """
+    store = births.store
+    if wanted.get("label") is None:
+        return await _append(births, session, fields(config, session, wanted))
+    # Two who take the same label at the same time: the second has to see the first one's.
+    async with births.alone(f"labels of {agent_of(session.key)}"):
+        label = check_label(store.catalog, session.key, wanted["label"])
+        return await _append(births, session, fields(config, session, {**wanted, "label": label}))
+
+
+async def _append(births: Births, session: Session, data: dict[str, Any]) -> Session:
+    session = await settled(births.store.catalog, session)
+    if data:
+        await births.store.append(session, [Custom(ENTRY, data)])
+    return session
+
+
+def fields(config: Config, session: Session, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of the entry record for a change: a merge patch (RFC 7386). The label is taken as it is."""
+    data: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if name == "model":
+            data |= _model(config, session, value)
+        elif value is None:
+            data[name] = None
+        else:
+            data[name] = _CHECKS[name](value)
+    return data
+
+
+def _model(config: Config, session: Session, model: str | None) -> dict[str, Any]:
+    if model is None:
+        # The default again; which one that is shows with the next answer.
+        return {"model": None, "modelOverride": None, "modelProvider": None}
+    data = check_model(config, model)
+    if data["model"] != session.entry.model:
+        data["modelProvider"] = None  # the other model's
+    return data
+
+
+def _thinking(value: str) -> str | None:
+    try:
+        return check_thinking(value)
+    except InvalidParams as error:
+        raise InvalidParams(
+            error.message.replace("$.thinking ", "$.thinkingLevel "), code=error.code, field="$.thinkingLevel"
+        ) from None
+
+
+def _delivery_context(value: DeliveryContext) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(value)
+    for name, text in data.items():
+        if isinstance(text, str):
+            data[name] = _printable(text, f"$.deliveryContext.{name}")
+    return data
+
+
+def _as_it_is(value: object) -> object:
+    return value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "label": _as_it_is,
+    "displayName": lambda value: _printable(value, "$.displayName"),
+    "thinkingLevel": _thinking,
+    "verboseLevel": lambda value: _one_of(value, VERBOSE_LEVELS, "$.verboseLevel"),
+    "sendPolicy": lambda value: _one_of(value, SEND_POLICIES, "$.sendPolicy"),
+    "contextTokens": _as_it_is,
+    "deliveryContext": _delivery_context,
+}
 
 
 def check_label(catalog: Catalog, key: str, label: str, *, field: str = "$.label") -> str:
     """A label for the session of `key`: trimmed, printable, and no other session's of the same agent."""
-    text = label.strip()
-    if not text:
-        raise InvalidParams(f"`{field}` is empty; null clears a label.", field=field)
-    if len(text) > MAX_LABEL_CHARS:
-        raise InvalidParams(f"`{field}` has {len(text)} characters, the limit is {MAX_LABEL_CHARS}.", field=field)
-    if not text.isprintable():
-        raise InvalidParams(f"`{field}` has characters that cannot be printed.", field=field)
+    text = _printable(label, field)
     if any(other != key for other in catalog.labelled(agent_of(key), text)):
         raise Conflict(f"the label {text!r} is in use by another session of this agent", code="label_in_use")
     return text
@@ -38,3 +130,21 @@ def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[s
             code="model_unknown",
         )
     return {"model": text, "modelOverride": text}
+
+
+def _printable(value: str, field: str) -> str:
+    text = value.strip()
+    if not text:
+        raise InvalidParams(f"`{field}` is empty; null clears it.", field=field)
+    if len(text) > MAX_LABEL_CHARS:
+        raise InvalidParams(f"`{field}` has {len(text)} characters, the limit is {MAX_LABEL_CHARS}.", field=field)
+    if not text.isprintable():
+        raise InvalidParams(f"`{field}` has characters that cannot be printed.", field=field)
+    return text
+
+
+def _one_of(value: str, words: tuple[str, ...], field: str) -> str:
+    text = value.strip().lower()
+    if text not in words:
+        raise InvalidParams(f"`{field}` is {value[:40]!r}; use one of {', '.join(words)}, or null.", field=field)
+    return text

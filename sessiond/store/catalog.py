@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import trio
 from sortedcontainers import SortedList
 
 from sessiond.model.entry import Entry
@@ -31,6 +32,7 @@ class Folder:
 class Session:
     """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
 
+    `leaving` is there while the session is being reset or deleted, and set when that is over.
     `epoch` changes whenever the file has to be read again from the start. `written_id` is the id of the newest record
     that the daemon wrote, which ends at `written_end`: the fold may not have come that far.
     """
@@ -43,6 +45,7 @@ class Session:
     written_id: str | None = None
     written_end: int = 0
     epoch: int = 0
+    leaving: trio.Event | None = None
     _order: tuple[int, str] | None = None
 
     @property
@@ -162,6 +165,10 @@ class Catalog:
         if old.spawned_by != entry.spawned_by:
             self._drop(self._children, old.spawned_by or "", session.key)
             self._put_child(session)
+
+    def superseded(self, key: str) -> list[Session]:
+        """The older sessions of a key that were not moved to the archive."""
+        return list(self._superseded.get(key, ()))
 
     def newest(self, after: tuple[int, str] | None = None) -> Iterator[Session]:
         """The live sessions, newest message first, from a place in the order on. Do not await while iterating."""

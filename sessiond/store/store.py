@@ -6,6 +6,7 @@ subscribers. Whoever wants to see appends sets `on_committed` and `on_created`.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,10 @@ from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, line
 from sessiond.store.transcript import Page
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
+
+
+def _nobody(*_: object) -> None:
+    pass
 
 
 class SessionStore:
@@ -72,7 +77,7 @@ class SessionStore:
                 archive = self.archive_folder(agent_id)
             except OSError as error:
                 path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}/{layout.ARCHIVE}"
-                self.problems.append(scan.Problem(path, error.strerror or os.strerror(error.errno or 5)))
+                self.problems.append(scan.Problem(path, os.strerror(error.errno or errno.EIO)))
             else:
                 self.catalog.load(self._scan(archive, progress))
 
@@ -103,10 +108,15 @@ class SessionStore:
         cwd: str = "",
         spawned_by: str | None = None,
         session_id: str | None = None,
+        after_ms: int = 0,
+        announce: bool = True,
     ) -> tuple[Session, list[Written]]:
-        """A new session for the key, its header and `parts` on disk in one write."""
+        """A new session for the key, its header and `parts` on disk in one write.
+
+        Its header is younger than `after_ms`. Without `announce` the caller tells of it.
+        """
         session_id = session_id or self._ids.uuid()
-        now = self._clock.wall_ms()
+        now = max(self._clock.wall_ms(), after_ms + 1)
         header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
         lines = lines_of(drafts, None)
@@ -122,7 +132,8 @@ class SessionStore:
             raise storage_error(error, key) from None
         finally:
             self.busy_names.discard(name)
-        self.on_created(session, made.steps)
+        if announce:
+            self.on_created(session, made.steps)
         return session, written_at(len(header), drafts, lines)
 
     def _create(self, folder: Folder, name: str, data: bytes) -> folding.Advance:
@@ -154,15 +165,8 @@ class SessionStore:
             # A cursor from before the file was written anew in place names the middle of some line.
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
-            return transcript.page_backwards(
-                fd,
-                end.offset,
-                end.seq,
-                wanted=wanted,
-                limit=limit,
-                max_bytes=max_bytes,
-                record_limit=self.record_limit,
-            )
+            most = {"limit": limit, "max_bytes": max_bytes, "record_limit": self.record_limit}
+            return transcript.page_backwards(fd, end.offset, end.seq, wanted=wanted, **most)
 
         page: Page = await self.read(session, read)
         return page
@@ -177,12 +181,19 @@ class SessionStore:
             finally:
                 os.close(fd)
 
+        folder = session.folder
         try:
-            return await self.run_sync(work)
+            try:
+                return await self.run_sync(work)
+            except FileNotFoundError:
+                if session.leaving is not None:
+                    await session.leaving.wait()
+                if session.folder is folder:
+                    raise
+                return await self.run_sync(work)  # it was moved to the archive just then
         except OSError as error:
-            raise StorageError(
-                f"could not read the transcript of {session.key}: {os.strerror(error.errno or 5)}"
-            ) from None
+            reason = os.strerror(error.errno or errno.EIO)
+            raise StorageError(f"could not read the transcript of {session.key}: {reason}") from None
 
     def cursor(self, session: Session, offset: int, seq: int) -> str:
         """The cursor behind a line of this session."""
@@ -193,26 +204,30 @@ class SessionStore:
         facts = session.entry.file
         return self.cursors.read(text, session.session_id, facts.inode, facts.folded_to, field=field)
 
-    async def archive(self, session: Session) -> None:
-        """Move the transcript to the archive, by rename; it is on disk when this returns.
+    async def archive(self, session: Session, *, on_leave: Callable[[], None] = _nobody) -> bool:
+        """Move the transcript to the archive, by rename; on disk when this returns. False where it was gone already.
 
-        The session leaves the live ones. Appends under way are written before or after the move, never to nowhere.
+        The session leaves the live ones; `on_leave` is called right before. Appends under way are written before or
+        after the move, never to nowhere.
         """
         name = session.file_name
         self.busy_names.add(name)
         try:
             async with self.committer.hold(session):
                 archive = self.archive_folder(session.folder.agent_id)
-                await self.run_sync(_move, session.folder.fd, archive.fd, name, self._durable)
+                moved = await self.run_sync(_move, session.folder.fd, archive.fd, name, self._durable)
+                on_leave()
                 self.catalog.remove(session)
                 session.folder.dirty = True
-                session.folder = archive
-                archive.dirty = True
-                self.catalog.add(session)
+                if moved:
+                    session.folder = archive
+                    archive.dirty = True
+                    self.catalog.add(session)
         except OSError as error:
             raise storage_error(error, session.key) from None
         finally:
             self.busy_names.discard(name)
+        return bool(moved)
 
     def dirty(self) -> list[Folder]:
         """The folders whose index is behind."""
@@ -231,22 +246,20 @@ class SessionStore:
             await self.run_sync(index.save, folder.fd, pieces)
             saved = True
         except OSError as error:
-            raise StorageError(
-                f"could not save the index of agent {folder.agent_id}: {os.strerror(error.errno or 5)}"
-            ) from None
+            reason = os.strerror(error.errno or errno.EIO)
+            raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason}") from None
         finally:
             folder.dirty = folder.dirty or not saved
 
 
-def _nobody(*_: object) -> None:
-    pass
-
-
-def _move(source_fd: int, target_fd: int, name: str, sync: bool) -> None:
-    # Nothing is deleted silently, not even an archived file of the same name.
-    dirfd.rename(source_fd, name, target_fd, name, replace=False)
+def _move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
+    try:
+        # Nothing is deleted silently, not even an archived file of the same name.
+        dirfd.rename(source_fd, name, target_fd, name, replace=False)
+    except FileNotFoundError:
+        return False
     if not sync:
-        return
+        return True
     try:
         dirfd.fsync_dir(target_fd)
         dirfd.fsync_dir(source_fd)
@@ -254,6 +267,7 @@ def _move(source_fd: int, target_fd: int, name: str, sync: bool) -> None:
         # The caller is told that it was not moved, so it is not.
         dirfd.rename(target_fd, name, source_fd, name, replace=False)
         raise
+    return True
 
 
 @asynccontextmanager

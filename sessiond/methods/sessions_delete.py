@@ -1,0 +1,37 @@
+"""`sessions.delete`: a session away from every list; its runs are aborted, its transcript goes to the archive."""
+
+from __future__ import annotations
+
+from sessiond.errors import Forbidden
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.model.keys import kind_of
+from sessiond.rpc.method import Method
+from sessiond.sessions import lifecycle
+
+
+class SessionsDeleteParams(Params, frozen=True, kw_only=True):
+    key: str
+
+
+class SessionsDeleteResult(Result, frozen=True, kw_only=True):
+    key: str
+    deleted: bool
+    archived: bool
+
+
+async def handle(ctx: Context, params: SessionsDeleteParams) -> SessionsDeleteResult:
+    services = ctx.services
+    session = services.find_live(ctx.caller, params.key)
+    if kind_of(session.key, services.rules) == "main":
+        raise Forbidden(
+            f"{session.key} is its agent's main session and cannot be deleted; `sessions.reset` begins it anew",
+            code="main_session",
+        )
+    archived = await lifecycle.delete(services.births, services.feed, session, services.supervisor.stop)
+    return SessionsDeleteResult(key=session.key, deleted=True, archived=archived)
+
+
+METHOD = Method(
+    "sessions.delete", "admin", SessionsDeleteParams, SessionsDeleteResult, handle, "Delete a session; nothing is lost."
+)

@@ -1,0 +1,53 @@
+"""`sessions.reset`: a new conversation for a session; its runs are aborted, its transcript goes to the archive."""
+
+from __future__ import annotations
+
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, Services
+from sessiond.rpc.method import Method
+from sessiond.sessions import lifecycle
+from sessiond.sessions.freshness import is_stale
+from sessiond.store.catalog import Session
+
+
+class SessionsResetParams(Params, frozen=True, kw_only=True):
+    key: str
+
+
+class SessionsResetResult(Result, frozen=True, kw_only=True):
+    key: str
+    session_id: str
+    archived: bool
+
+
+async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResult:
+    session = ctx.services.find_live(ctx.caller, params.key)
+    made, archived = await reset(ctx.services, session)
+    return SessionsResetResult(key=made.key, session_id=made.session_id, archived=archived)
+
+
+async def reset(services: Services, session: Session) -> tuple[Session, bool]:
+    """The new session of the key, and whether the old transcript is in the archive."""
+    return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop)
+
+
+async def freshened(services: Services, session: Session) -> Session:
+    """The session for the next message: a new one where the configuration says that the conversation is over."""
+
+    def due(live: Session) -> bool:
+        return is_stale(live.entry, services.config.session.reset, services.clock.wall_ms())
+
+    if not due(session):
+        return session
+    made, _ = await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop, due=due)
+    return made
+
+
+METHOD = Method(
+    "sessions.reset",
+    "admin",
+    SessionsResetParams,
+    SessionsResetResult,
+    handle,
+    "Archive a session's transcript and begin it anew.",
+)

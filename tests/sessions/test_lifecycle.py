@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from sessiond.clock import Ids
+from sessiond.errors import NotFound, StorageError
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.keys import KeyRules
+from sessiond.sessions import lifecycle
+from sessiond.sessions.lifecycle import Births, settled
+from sessiond.store.catalog import Session
+from sessiond.store.store import Message, SessionStore, open_store
+
+KEY = "agent:main:work"
+
+
+@asynccontextmanager
+async def _births(folder: Path, ids: Ids | None = None) -> AsyncIterator[tuple[Births, TranscriptFeed]]:
+    async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids) as store:
+        yield Births(store), TranscriptFeed(store, EventBus())
+
+
+async def _nothing(session: Session) -> None:
+    pass
+
+
+def _said(store: SessionStore) -> int:
+    return sum(path.read_bytes().count(b'"type":"message"') for path in store.path.rglob("*.jsonl"))
+
+
+async def test_however_many_ask_a_session_is_made_once(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, _):
+        made: list[tuple[Session, bool]] = []
+
+        async def ask() -> None:
+            made.append(await births.ensure(KEY, "main", cwd="/"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask)
+        assert len({id(session) for session, _ in made}) == 1
+        assert sum(fresh for _, fresh in made) == 1
+
+
+async def test_one_at_a_time_has_a_key_to_itself_also_while_others_give_up(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, _):
+        inside, most = 0, 0
+
+        async def take(patience_s: float) -> None:
+            nonlocal inside, most
+            with trio.move_on_after(patience_s):
+                async with births.alone(KEY):
+                    inside += 1
+                    most = max(most, inside)
+                    with trio.CancelScope(shield=True):
+                        await trio.lowlevel.checkpoint()
+                        await trio.lowlevel.checkpoint()
+                    inside -= 1
+
+        async with trio.open_nursery() as nursery:
+            for turn in range(60):
+                nursery.start_soon(take, 0.0 if turn % 3 else 30.0)
+        assert (inside, most) == (0, 1)
+
+
+async def test_what_is_settled_goes_to_the_old_session_or_to_the_new_one_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        first, _ = await births.ensure(KEY, "main", cwd="/")
+        written = 0
+
+        async def write(session: Session) -> None:
+            nonlocal written
+            for _ in range(40):
+                # The session was looked up long ago, as by one who waited for something else.
+                target = await settled(births.store.catalog, session)
+                await births.store.append(target, [Message({"role": "user", "content": "x"})])
+                written += 1
+
+        async def reset() -> None:
+            for _ in range(20):
+                await lifecycle.reset(births, feed, first, _nothing)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(write, first)
+            nursery.start_soon(reset)
+        assert written == 200
+        assert _said(births.store) == 200
+        sessions = births.store.catalog.by_id.values()
+        assert sum(not session.archived for session in sessions) == 1
+        assert len(sessions) == 21
+
+
+async def test_a_reset_waits_until_nobody_else_writes_and_late_appends_are_kept(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+
+        async def write() -> None:
+            for _ in range(50):
+                await births.store.append(session, [Message({"role": "user", "content": "x"})])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            nursery.start_soon(lifecycle.reset, births, feed, session, _nothing)
+        assert _said(births.store) == 50
+
+
+async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_makes_a_new_one(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+        stopping, go_on = trio.Event(), trio.Event()
+
+        async def stop(_session: Session) -> None:
+            stopping.set()
+            await go_on.wait()
+
+        made: list[Session] = []
+
+        async def ensure() -> None:
+            made.append((await births.ensure(KEY, "main", cwd="/"))[0])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lifecycle.delete, births, feed, session, stop)
+            await stopping.wait()
+            nursery.start_soon(ensure)
+            await trio.testing.wait_all_tasks_blocked()
+            assert made == []
+            go_on.set()
+        assert made[0] is not session
+        assert await settled(births.store.catalog, session) is made[0]
+        await lifecycle.delete(births, feed, made[0], _nothing)
+        with pytest.raises(NotFound):
+            await settled(births.store.catalog, session)
+        with pytest.raises(NotFound):
+            await lifecycle.delete(births, feed, session, _nothing)
+        with pytest.raises(NotFound):
+            await lifecycle.reset(births, feed, session, _nothing)
+
+
+async def test_a_reset_that_cannot_be_written_leaves_the_session_as_it_is(tmp_path: Path) -> None:
+    same = Ids(uuid=lambda: "00000000-0000-4000-8000-000000000001")
+    async with _births(tmp_path, same) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+        with pytest.raises(StorageError):
+            await lifecycle.reset(births, feed, session, _nothing)
+        assert births.store.catalog.by_key[KEY] is session
+        assert session.leaving is None
+        await births.store.append(session, [Message({"role": "user", "content": "x"})])
+
+
+async def test_a_reset_called_off_while_runs_end_changes_nothing(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+
+        async def never(_session: Session) -> None:
+            await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lifecycle.reset, births, feed, session, never)
+            await trio.testing.wait_all_tasks_blocked()
+            assert session.leaving is not None
+            nursery.cancel_scope.cancel()
+        assert await settled(births.store.catalog, session) is session
+        await lifecycle.reset(births, feed, session, _nothing)
+
+
+async def test_a_reset_that_is_not_due_any_more_is_none(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+        asked: list[Session] = []
+
+        def due(live: Session) -> bool:
+            asked.append(live)
+            return live is session
+
+        results: list[tuple[Session, bool]] = []
+
+        async def reset() -> None:
+            results.append(await lifecycle.reset(births, feed, session, _nothing, due=due))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(reset)
+        new = births.store.catalog.by_key[KEY]
+        assert results == [(new, True), (new, False), (new, False)]
+        assert asked == [session, new, new]
+
+
+async def test_a_reader_of_a_transcript_that_moves_just_then_reads_it_all_the_same(tmp_path: Path) -> None:
+    async with _births(tmp_path) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+        sizes: set[int] = set()
+
+        async def read() -> None:
+            for _ in range(100):
+                sizes.add(await births.store.read(session, lambda fd: os.fstat(fd).st_size))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(read)
+            nursery.start_soon(lifecycle.reset, births, feed, session, _nothing)
+        assert sizes == {session.entry.file.bytes}
