@@ -152,11 +152,10 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
     assert seen == (["zero", *expected] if words[0] == "history" else expected)
 
 
-def test_sessions_are_made_changed_put_away_and_searched(started: Daemon) -> None:
+def test_sessions_are_made_changed_and_put_away(started: Daemon) -> None:
     assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
     assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
     assert run(started, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
-    assert "remember the milk" in run(started, "search", "milk")[1]
     assert run(started, "reset", "agent:main:notes")[0] == 0
     assert run(started, "delete", "agent:main:notes")[0] == 0
     assert run(started, "delete", "main")[0] != 0

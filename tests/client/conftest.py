@@ -9,10 +9,10 @@ from fake_daemon import NO_ANSWER, FakeDaemon, Refusal
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
-    fake = FakeDaemon(tmp_path / "d.sock")
-    yield fake
-    fake.stop()
+def fake(tmp_path: Path) -> Iterator[FakeDaemon]:
+    daemon = FakeDaemon(tmp_path / "d.sock")
+    yield daemon
+    daemon.stop()
 
 
 @pytest.fixture

@@ -20,23 +20,23 @@ from sessiond.client import (
 )
 
 
-def test_a_call_returns_the_result_and_says_hello_first(daemon: Any) -> None:
-    daemon.answers["add"] = lambda params, _: params["a"] + params["b"]
-    with Client(str(daemon.path), token="t0ken", name="me", version="2") as client:
+def test_a_call_returns_the_result_and_says_hello_first(fake: Any) -> None:
+    fake.answers["add"] = lambda params, _: params["a"] + params["b"]
+    with Client(str(fake.path), token="t0ken", name="me", version="2") as client:
         assert client.call("add", {"a": 1}, b=2) == 3
         assert client.caller == {"scopes": ["admin"]}
-    assert daemon.calls.get(timeout=5) == (
+    assert fake.calls.get(timeout=5) == (
         "initialize",
         {"protocol": 1, "client": {"name": "me", "version": "2"}, "token": "t0ken"},
     )
 
 
-def test_a_refusal_is_an_rpc_error(daemon: Any, refusal: Any) -> None:
+def test_a_refusal_is_an_rpc_error(fake: Any, refusal: Any) -> None:
     def forbid(_params: Any, _connection: Any) -> None:
         raise refusal(-32003, "forbidden", "not you", code="spawn_depth_exceeded")
 
-    daemon.answers["m"] = forbid
-    with Client(str(daemon.path)) as client, pytest.raises(RpcError) as caught:
+    fake.answers["m"] = forbid
+    with Client(str(fake.path)) as client, pytest.raises(RpcError) as caught:
         client.call("m")
     assert (caught.value.code, caught.value.slug, caught.value.message, caught.value.reason) == (
         -32003,
@@ -61,26 +61,26 @@ def test_a_path_beyond_107_bytes_is_refused_with_its_length() -> None:
         Client(path[:-1]).call("ping")
 
 
-def test_a_call_beyond_its_time_is_cancelled_in_the_daemon(daemon: Any, no_answer: Any) -> None:
-    daemon.answers["slow"] = lambda *_: no_answer
-    with Client(str(daemon.path)) as client, pytest.raises(CallTimeout, match=r"did not answer slow within 0\.05 s"):
+def test_a_call_beyond_its_time_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
+    fake.answers["slow"] = lambda *_: no_answer
+    with Client(str(fake.path)) as client, pytest.raises(CallTimeout, match=r"did not answer slow within 0\.05 s"):
         client.call("slow", timeout_s=0.05)
-    assert daemon.asked("$/cancelRequest") == {"id": 2}
+    assert fake.asked("$/cancelRequest") == {"id": 2}
 
 
-def test_a_lost_connection_fails_the_call_and_the_next_call_connects_again(daemon: Any, no_answer: Any) -> None:
+def test_a_lost_connection_fails_the_call_and_the_next_call_connects_again(fake: Any, no_answer: Any) -> None:
     def die(_params: Any, connection: Any) -> Any:
         connection.drop()
         return no_answer
 
-    daemon.answers |= {"die": die, "ping": lambda *_: {}}
-    with Client(str(daemon.path)) as client:
+    fake.answers |= {"die": die, "ping": lambda *_: {}}
+    with Client(str(fake.path)) as client:
         with pytest.raises(ConnectionLost):
             client.call("die")
         assert client.call("ping") == {}
 
 
-def test_calls_of_several_threads_get_their_own_answers(daemon: Any, no_answer: Any) -> None:
+def test_calls_of_several_threads_get_their_own_answers(fake: Any, no_answer: Any) -> None:
     held: list[Any] = []
 
     def hold(params: Any, connection: Any) -> Any:
@@ -90,9 +90,9 @@ def test_calls_of_several_threads_get_their_own_answers(daemon: Any, no_answer: 
                 connection.send({"id": n + 2, "result": n})
         return no_answer
 
-    daemon.answers["hold"] = hold
+    fake.answers["hold"] = hold
     got: queue.Queue[tuple[int, int]] = queue.Queue()
-    with Client(str(daemon.path)) as client:
+    with Client(str(fake.path)) as client:
         client.caller  # noqa: B018  # connect now: the ids below count from here
         gate = threading.Lock()
         sent = iter(range(8))
@@ -102,7 +102,7 @@ def test_calls_of_several_threads_get_their_own_answers(daemon: Any, no_answer: 
                 n = next(sent)
                 thread = threading.Thread(target=lambda: got.put((n, client.call("hold", n=n))))
                 thread.start()
-                assert daemon.asked("hold") == {"n": n}
+                assert fake.asked("hold") == {"n": n}
             thread.join(5)
 
         threads = [threading.Thread(target=work) for _ in range(8)]
@@ -124,7 +124,7 @@ def message(seq: int) -> dict[str, Any]:
     }
 
 
-def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(daemon: Any) -> None:
+def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(fake: Any) -> None:
     rounds = iter([[1, 2], [2, 3], [4]])
 
     def subscribe(params: Any, connection: Any) -> Any:
@@ -132,18 +132,18 @@ def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(daemon: An
             connection.push("session.message", **message(seq))
         return {"subscribed": True, "key": "agent:main:main", "cursor": params.get("cursor", "c0")}
 
-    daemon.answers["sessions.messages.subscribe"] = subscribe
+    fake.answers["sessions.messages.subscribe"] = subscribe
     attempts: list[int] = []
-    with Client(str(daemon.path), on_reconnect=attempts.append) as client:
+    with Client(str(fake.path), on_reconnect=attempts.append) as client:
         events = client.subscribe("main")
         assert [next(events)["seq"], next(events)["seq"]] == [1, 2]
-        daemon.stop()
-        daemon.start()
+        fake.stop()
+        fake.start()
         assert next(events) == Event("session.message", message(3))
-        daemon.drop()
+        fake.drop()
         assert next(events)["seq"] == 4
     assert attempts and attempts[0] == 1
-    asked = [daemon.asked("sessions.messages.subscribe") for _ in range(3)]
+    asked = [fake.asked("sessions.messages.subscribe") for _ in range(3)]
     assert asked == [
         {"key": "main"},
         {"key": "agent:main:main", "cursor": "c2"},
@@ -151,27 +151,27 @@ def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(daemon: An
     ]
 
 
-def test_a_refused_subscription_raises_and_a_closed_client_ends_it(daemon: Any, refusal: Any) -> None:
+def test_a_refused_subscription_raises_and_a_closed_client_ends_it(fake: Any, refusal: Any) -> None:
     def refuse(_params: Any, _connection: Any) -> None:
         raise refusal(-32002, "not_found", "no such session")
 
-    daemon.answers["sessions.messages.subscribe"] = refuse
-    daemon.answers["sessions_list"] = lambda *_: {"sessions": [], "hasMore": False}
-    daemon.answers["sessions.subscribe"] = lambda *_: {"subscribed": True}
-    with Client(str(daemon.path)) as client:
+    fake.answers["sessions.messages.subscribe"] = refuse
+    fake.answers["sessions_list"] = lambda *_: {"sessions": [], "hasMore": False}
+    fake.answers["sessions.subscribe"] = lambda *_: {"subscribed": True}
+    with Client(str(fake.path)) as client:
         with pytest.raises(RpcError, match="no such session"):
             next(client.subscribe("nobody"))
         rest: queue.Queue[list[Event]] = queue.Queue()
         thread = threading.Thread(target=lambda: rest.put(list(client.subscribe())))
         thread.start()
-        daemon.asked("sessions.subscribe")
+        fake.asked("sessions.subscribe")
     thread.join(5)
     assert rest.get_nowait() == []
 
 
-def test_an_attached_agent_answers_streams_and_hears_of_the_end(daemon: Any) -> None:
-    daemon.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
-    daemon.answers["sessions_list"] = lambda params, _: {"asked": params}
+def test_an_attached_agent_answers_streams_and_hears_of_the_end(fake: Any) -> None:
+    fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
+    fake.answers["sessions_list"] = lambda params, _: {"asked": params}
     attached: queue.Queue[Any] = queue.Queue()
     release = threading.Event()
     seen: queue.Queue[Any] = queue.Queue()
@@ -192,14 +192,14 @@ def test_an_attached_agent_answers_streams_and_hears_of_the_end(daemon: Any) -> 
     def start(connection: Any, text: str) -> Any:
         return connection.ask("run.start", runId="r1", sessionKey="k", message=text)
 
-    client = Client(str(daemon.path))
+    client = Client(str(fake.path))
     thread = threading.Thread(target=lambda: client.attach("alice", handler, steer=lambda *given: seen.put(given)))
     thread.start()
     connection = attached.get(timeout=5)
-    assert daemon.asked("agents.attach") == {"agentId": "alice", "capabilities": ["steer"]}
+    assert fake.asked("agents.attach") == {"agentId": "alice", "capabilities": ["steer"]}
     reply = "hello to you: {'asked': {'limit': 1, '_meta': {'runId': 'r1'}}}"
     assert start(connection, "hello").get(timeout=5)["result"] == {"reply": reply}
-    assert daemon.asked("run.event") == {"runId": "r1", "type": "delta", "text": "he"}
+    assert fake.asked("run.event") == {"runId": "r1", "type": "delta", "text": "he"}
     assert start(connection, "dict").get(timeout=5)["result"] == {"reply": "r", "model": "m"}
     assert start(connection, "bad").get(timeout=5)["error"] == {
         "code": -32603,
@@ -214,18 +214,18 @@ def test_an_attached_agent_answers_streams_and_hears_of_the_end(daemon: Any) -> 
     release.set()
     assert answer.get(timeout=5)["error"]["code"] == -32800
     assert seen.get(timeout=5) is True
-    daemon.drop()
+    fake.drop()
     assert attached.get(timeout=5) is not connection, "it attaches again by itself"
     client.close()
     thread.join(5)
     assert not thread.is_alive()
 
 
-def test_a_channel_adapter_acknowledges_by_returning(daemon: Any) -> None:
+def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
-    daemon.answers["channels.attach"] = lambda params, connection: (attached.put((params, connection)), {})[1]
+    fake.answers["channels.attach"] = lambda params, connection: (attached.put((params, connection)), {})[1]
     delivered: list[Any] = []
-    client = Client(str(daemon.path))
+    client = Client(str(fake.path))
     thread = threading.Thread(
         target=lambda: client.attach_channel("irc", delivered.append, bind_thread=lambda params: {"threadId": "t1"})
     )
@@ -239,15 +239,15 @@ def test_a_channel_adapter_acknowledges_by_returning(daemon: Any) -> None:
     thread.join(5)
 
 
-def test_requests_are_answered_between_calls_where_a_table_was_given(daemon: Any) -> None:
+def test_requests_are_answered_between_calls_where_a_table_was_given(fake: Any) -> None:
     held: queue.Queue[Any] = queue.Queue()
-    daemon.answers["ping"] = lambda _, connection: (held.put(connection), {})[1]
-    with Client(str(daemon.path), on_request={"echo": lambda params: params}) as client:
+    fake.answers["ping"] = lambda _, connection: (held.put(connection), {})[1]
+    with Client(str(fake.path), on_request={"echo": lambda params: params}) as client:
         client.call("ping")
         assert held.get(timeout=5).ask("echo", a=1).get(timeout=5)["result"] == {"a": 1}
 
 
-def test_a_wait_goes_on_over_a_restart_and_ends_at_its_own_limit(daemon: Any, no_answer: Any) -> None:
+def test_a_wait_goes_on_over_a_restart_and_ends_at_its_own_limit(fake: Any, no_answer: Any) -> None:
     answers = iter(["drop", "running", "ok"])
 
     def wait(params: Any, connection: Any) -> Any:
@@ -257,15 +257,15 @@ def test_a_wait_goes_on_over_a_restart_and_ends_at_its_own_limit(daemon: Any, no
             return no_answer
         return {"runId": params["runId"], "status": step}
 
-    daemon.answers["agent.wait"] = wait
-    with Client(str(daemon.path)) as client:
+    fake.answers["agent.wait"] = wait
+    with Client(str(fake.path)) as client:
         assert client.wait("r1", slice_s=0.5) == {"runId": "r1", "status": "ok"}
         assert client.wait("r1", timeout_s=0) == {"runId": "r1", "status": "running"}
-    asked = [daemon.asked("agent.wait") for _ in range(4)]
+    asked = [fake.asked("agent.wait") for _ in range(4)]
     assert asked == [{"runId": "r1", "timeoutMs": 500}] * 3 + [{"runId": "r1", "timeoutMs": 0}]
 
 
-def test_a_daemon_that_speaks_nonsense_is_a_client_error(daemon: Any, no_answer: Any) -> None:
-    daemon.answers["m"] = lambda _, connection: (connection._socket.sendall(b"Hello\n"), no_answer)[1]
-    with Client(str(daemon.path)) as client, pytest.raises(ClientError, match="not JSON"):
+def test_a_daemon_that_speaks_nonsense_is_a_client_error(fake: Any, no_answer: Any) -> None:
+    fake.answers["m"] = lambda _, connection: (connection._socket.sendall(b"Hello\n"), no_answer)[1]
+    with Client(str(fake.path)) as client, pytest.raises(ClientError, match="not JSON"):
         client.call("m")

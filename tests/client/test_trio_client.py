@@ -14,7 +14,7 @@ async def taken(box: queue.Queue[Any]) -> Any:
         return await trio.to_thread.run_sync(lambda: box.get(timeout=5))
 
 
-async def test_calls_run_side_by_side_on_one_connection(daemon: Any, no_answer: Any) -> None:
+async def test_calls_run_side_by_side_on_one_connection(fake: Any, no_answer: Any) -> None:
     held: list[int] = []
 
     def hold(params: Any, connection: Any) -> Any:
@@ -24,10 +24,10 @@ async def test_calls_run_side_by_side_on_one_connection(daemon: Any, no_answer: 
                 connection.send({"id": held.index(n) + 2, "result": n})
         return no_answer
 
-    daemon.answers["hold"] = hold
+    fake.answers["hold"] = hold
     results: dict[int, int] = {}
     with trio.fail_after(5):
-        async with TrioClient(str(daemon.path)) as client, trio.open_nursery() as nursery:
+        async with TrioClient(str(fake.path)) as client, trio.open_nursery() as nursery:
 
             async def ask(n: int) -> None:
                 results[n] = await client.call("hold", n=n)
@@ -35,48 +35,48 @@ async def test_calls_run_side_by_side_on_one_connection(daemon: Any, no_answer: 
             for n in range(4):
                 nursery.start_soon(ask, n)
     assert results == {n: n for n in range(4)}
-    assert len([name for name, _ in list(daemon.calls.queue) if name == "initialize"]) == 1
+    assert len([name for name, _ in list(fake.calls.queue) if name == "initialize"]) == 1
 
 
-async def test_errors_leave_the_client_as_they_are(daemon: Any, refusal: Any, no_answer: Any) -> None:
+async def test_errors_leave_the_client_as_they_are(fake: Any, refusal: Any, no_answer: Any) -> None:
     def refuse(*_: Any) -> None:
         raise refusal(-32002, "not_found", "no such session")
 
-    daemon.answers |= {"m": refuse, "slow": lambda *_: no_answer}
+    fake.answers |= {"m": refuse, "slow": lambda *_: no_answer}
     with pytest.raises(RpcError, match="no such session"):
-        async with TrioClient(str(daemon.path)) as client:
+        async with TrioClient(str(fake.path)) as client:
             await client.call("m")
     with pytest.raises(CallTimeout):
-        async with TrioClient(str(daemon.path)) as client:
+        async with TrioClient(str(fake.path)) as client:
             await client.call("slow", timeout_s=0.01)
     with pytest.raises(DaemonNotRunning):
-        async with TrioClient(str(daemon.path) + "x") as client:
+        async with TrioClient(str(fake.path) + "x") as client:
             await client.call("m")
 
 
-async def test_a_cancelled_call_is_cancelled_in_the_daemon(daemon: Any, no_answer: Any) -> None:
-    daemon.answers["slow"] = lambda *_: no_answer
-    async with TrioClient(str(daemon.path)) as client:
+async def test_a_cancelled_call_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
+    fake.answers["slow"] = lambda *_: no_answer
+    async with TrioClient(str(fake.path)) as client:
         with trio.move_on_after(0.05):
             await client.call("slow")
-        assert await trio.to_thread.run_sync(daemon.asked, "$/cancelRequest") == {"id": 2}
+        assert await trio.to_thread.run_sync(fake.asked, "$/cancelRequest") == {"id": 2}
 
 
-async def test_a_lost_connection_fails_the_call_and_the_next_connects_again(daemon: Any, no_answer: Any) -> None:
+async def test_a_lost_connection_fails_the_call_and_the_next_connects_again(fake: Any, no_answer: Any) -> None:
     def die(_params: Any, connection: Any) -> Any:
         connection.drop()
         return no_answer
 
-    daemon.answers |= {"die": die, "ping": lambda *_: {}}
+    fake.answers |= {"die": die, "ping": lambda *_: {}}
     with trio.fail_after(5):
-        async with TrioClient(str(daemon.path)) as client:
+        async with TrioClient(str(fake.path)) as client:
             with pytest.raises(ConnectionLost):
                 await client.call("die")
             assert await client.call("ping") == {}
             assert await client.caller() == {"scopes": ["admin"]}
 
 
-async def test_a_subscription_resumes_from_its_cursor(daemon: Any) -> None:
+async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
     rounds = iter([[1, 2], [2, 3]])
 
     def subscribe(params: Any, connection: Any) -> Any:
@@ -86,27 +86,27 @@ async def test_a_subscription_resumes_from_its_cursor(daemon: Any) -> None:
             )
         return {"subscribed": True, "key": "k", "cursor": "c0"}
 
-    daemon.answers["sessions.messages.subscribe"] = subscribe
+    fake.answers["sessions.messages.subscribe"] = subscribe
     attempts: list[int] = []
     with trio.fail_after(5):
-        async with TrioClient(str(daemon.path), on_reconnect=attempts.append) as client:
+        async with TrioClient(str(fake.path), on_reconnect=attempts.append) as client:
             seen: list[Event] = []
             async for event in client.subscribe("main"):
                 seen.append(event)
                 if len(seen) == 2:
-                    daemon.stop()
-                    daemon.start()
+                    fake.stop()
+                    fake.start()
                 if len(seen) == 3:
                     break
     assert [event["seq"] for event in seen] == [1, 2, 3]
     assert attempts[0] == 1
-    assert daemon.asked("sessions.messages.subscribe") == {"key": "main"}
-    assert daemon.asked("sessions.messages.subscribe") == {"key": "k", "cursor": "c2"}
+    assert fake.asked("sessions.messages.subscribe") == {"key": "main"}
+    assert fake.asked("sessions.messages.subscribe") == {"key": "k", "cursor": "c2"}
 
 
-async def test_an_attached_agent_answers_streams_and_is_cancelled(daemon: Any) -> None:
+async def test_an_attached_agent_answers_streams_and_is_cancelled(fake: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
-    daemon.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
+    fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
     cancelled = trio.Event()
 
     async def handler(run: Run) -> object:
@@ -124,31 +124,31 @@ async def test_an_attached_agent_answers_streams_and_is_cancelled(daemon: Any) -
         return connection.ask("run.start", runId="r1", sessionKey="k", message=text)
 
     with trio.fail_after(10):
-        async with TrioClient(str(daemon.path)) as client, trio.open_nursery() as nursery:
+        async with TrioClient(str(fake.path)) as client, trio.open_nursery() as nursery:
             nursery.start_soon(client.attach, "alice", handler)
             connection = await taken(attached)
             assert (await taken(start(connection, "hello")))["result"] == {"reply": "hello to you"}
-            event = await trio.to_thread.run_sync(daemon.asked, "run.event")
+            event = await trio.to_thread.run_sync(fake.asked, "run.event")
             assert event == {"runId": "r1", "type": "delta", "text": "he"}
             assert (await taken(start(connection, "bad")))["error"]["message"] == "ValueError: cannot"
             answer = start(connection, "wait")
             connection.call_off()
             assert (await taken(answer))["error"]["code"] == -32800
             await cancelled.wait()
-            daemon.drop()
+            fake.drop()
             assert await taken(attached) is not connection
             nursery.cancel_scope.cancel()
 
 
-async def test_a_channel_adapter_acknowledges_by_returning(daemon: Any) -> None:
+async def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
-    daemon.answers["channels.attach"] = lambda params, connection: (attached.put((params, connection)), {})[1]
+    fake.answers["channels.attach"] = lambda params, connection: (attached.put((params, connection)), {})[1]
     delivered: list[Any] = []
 
     async def deliver(params: Any) -> None:
         delivered.append(params["text"])
 
-    async with TrioClient(str(daemon.path)) as client, trio.open_nursery() as nursery:
+    async with TrioClient(str(fake.path)) as client, trio.open_nursery() as nursery:
         nursery.start_soon(client.attach_channel, "irc", deliver)
         params, connection = await taken(attached)
         assert params == {"channel": "irc"}
@@ -157,7 +157,7 @@ async def test_a_channel_adapter_acknowledges_by_returning(daemon: Any) -> None:
     assert delivered == ["hi"]
 
 
-async def test_a_wait_goes_on_over_a_lost_connection(daemon: Any, no_answer: Any) -> None:
+async def test_a_wait_goes_on_over_a_lost_connection(fake: Any, no_answer: Any) -> None:
     answers = iter(["drop", "running", "ok"])
 
     def wait(params: Any, connection: Any) -> Any:
@@ -167,7 +167,7 @@ async def test_a_wait_goes_on_over_a_lost_connection(daemon: Any, no_answer: Any
             return no_answer
         return {"runId": params["runId"], "status": step}
 
-    daemon.answers["agent.wait"] = wait
+    fake.answers["agent.wait"] = wait
     with trio.fail_after(5):
-        async with TrioClient(str(daemon.path)) as client:
+        async with TrioClient(str(fake.path)) as client:
             assert await client.wait("r1") == {"runId": "r1", "status": "ok"}

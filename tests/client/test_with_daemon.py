@@ -1,0 +1,168 @@
+"""Subscriptions against the real daemon, over connections that are lost again and again."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from real_daemon import Daemon
+
+from sessiond.client import Client, Event, TrioClient
+
+pytestmark = pytest.mark.system
+
+KEYS = ["agent:main:main", "agent:main:one", "agent:main:two"]
+ROUNDS = 150
+LOSSES = 25
+
+
+@pytest.fixture
+def started(daemon: Daemon) -> Daemon:
+    daemon.start()
+    for key in KEYS:
+        daemon.reply(key, "first")
+    return daemon
+
+
+def transcript_of(daemon: Daemon, key: str) -> Path:
+    session_id = daemon.call("sessions.resolve", key=key)["sessionId"]
+    return next(path for path in daemon.transcripts() if path.stem == session_id)
+
+
+def write(daemon: Daemon, keys: list[str]) -> dict[str, list[str]]:
+    """Append by turns through the daemon and straight into the files; what was said, by session."""
+    said: dict[str, list[str]] = {key: [] for key in keys}
+    files = {key: transcript_of(daemon, key) for key in keys}
+    with daemon.connect() as wire:
+        for number in range(ROUNDS):
+            key = keys[number % len(keys)]
+            message = {"role": "user", "content": f"{key} {number}", "timestamp": 1}
+            said[key].append(message["content"])
+            if number % 2:
+                with files[key].open("a") as file:
+                    record = {"type": "message", "id": f"x{number}", "timestamp": "2020-01-01T00:00:00Z"}
+                    file.write(json.dumps({**record, "message": message}) + "\n")
+                count = number // len(keys) + 1
+                # The stranger's line is in before the daemon's next one: the order is the file's, and known here.
+                daemon.wait_for(lambda: seen_by(wire, key) >= count, "the appended line is not seen")  # noqa: B023
+            else:
+                wire.call("chat.inject", sessionKey=key, messages=[message])
+    return said
+
+
+def busy(daemon: Daemon) -> bool:
+    return bool(daemon.call("daemon.status")["subscribers"])
+
+
+def seen_by(wire: Any, key: str) -> int:
+    return int(wire.call("sessions_history", sessionKey=key, limit=1)["positions"][-1]["seq"])
+
+
+@pytest.mark.parametrize("key", [None, "agent:main:one"])
+def test_every_message_comes_once_over_lost_connections(started: Daemon, key: str | None) -> None:
+    keys = KEYS if key is None else [key]
+    client = Client(str(started.socket))
+    seen: dict[str, list[str]] = {one: [] for one in KEYS}
+    ready = threading.Event()
+    total = threading.Semaphore(0)
+
+    def follow() -> None:
+        for event in client.subscribe(key):
+            if event.name == "session.message":
+                text = event["message"]["content"]
+                if text == "ready":
+                    ready.set()
+                else:
+                    seen[event["sessionKey"]].append(text)
+                    total.release()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    started.wait_for(lambda: busy(started), "nobody subscribes")
+    started.call("chat.inject", sessionKey=keys[0], messages=[{"role": "user", "content": "ready"}])
+    assert ready.wait(10)
+    done = threading.Event()
+
+    def lose() -> None:
+        dice = random.Random(7)
+        for _ in range(LOSSES):
+            done.wait(dice.random() / 20)
+            for link in list(client._links):
+                link.close()
+
+    loser = threading.Thread(target=lose)
+    loser.start()
+    said = write(started, keys)
+    loser.join(30)
+    for _ in range(ROUNDS):
+        assert total.acquire(timeout=20), {one: len(texts) for one, texts in seen.items()}
+    client.close()
+    follower.join(10)
+    assert not follower.is_alive()
+    assert seen == {**{one: [] for one in KEYS}, **said}
+
+
+async def test_the_trio_client_hears_the_same_and_goes_on_after_kill_9(started: Daemon) -> None:
+    heard: list[str] = []
+    with trio.fail_after(60):
+        async with TrioClient(str(started.socket)) as client:
+            assert (await client.call("sessions_list"))["count"] == 3
+
+            async def follow(task_status: trio.TaskStatus[None]) -> None:
+                async for event in client.subscribe("main", await cursor()):
+                    if event.name == "session.message":
+                        heard.append(event["message"]["content"])
+                        if len(heard) == 1:
+                            task_status.started()
+                        if heard[-1] == "last":
+                            return
+
+            async def cursor() -> str:
+                page = await client.call("sessions_history", sessionKey="main", limit=1)
+                return str(page["cursor"])
+
+            async def say(text: str) -> None:
+                async with TrioClient(str(started.socket)) as other:
+                    message = {"role": "user", "content": text}
+                    await other.call("chat.inject", sessionKey="main", messages=[message])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(say, "zero")
+                await nursery.start(follow)
+                for number in range(3):
+                    await say(f"before {number}")
+                    await trio.to_thread.run_sync(started.kill)
+                    await trio.to_thread.run_sync(started.start)
+                await say("last")
+    assert heard == ["zero", "before 0", "before 1", "before 2", "last"]
+
+
+async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
+    daemon.start('[[agents.list]]\nid = "bob"\ndefault = true\nruntime = { type = "attached" }\n')
+    deltas: list[Event] = []
+    with trio.fail_after(30):
+        async with TrioClient(str(daemon.socket)) as agent, TrioClient(str(daemon.socket)) as owner:
+
+            async def answer(run: Any) -> str:
+                run.delta("let me ")
+                mine = await agent.call("sessions_list", _meta=run.meta)
+                return f"{run.message}: I see {mine['count']} (visibility: {mine['visibility']})"
+
+            async def watch() -> None:
+                async for event in owner.subscribe():
+                    deltas.extend([event] if event.name == "session.delta" else [])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(agent.attach, "bob", answer)
+                nursery.start_soon(watch)
+                await trio.to_thread.run_sync(daemon.wait_for, lambda: busy(daemon), "nobody subscribes")
+                sent = await owner.call("chat.send", sessionKey="main", message="hello")
+                ended = await owner.wait(sent["runId"])
+                nursery.cancel_scope.cancel()
+    assert (ended["status"], ended["reply"]) == ("ok", "hello: I see 1 (visibility: tree)")
+    assert [event["text"] for event in deltas] == ["let me "]
