@@ -34,6 +34,8 @@ class Daemon:
             "LANG": "C.UTF-8",
         }
         self.process: subprocess.Popen[bytes] | None = None
+        # Where TCP is listened on, for a configuration that says so.
+        self.port = 0
 
     @property
     def socket(self) -> Path:

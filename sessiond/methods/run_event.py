@@ -19,7 +19,7 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     run_id: str
     type: Literal["delta", "tool", "message"]
     text: str | None = None
-    message: msgspec.Raw = msgspec.Raw()
+    message: dict[str, Any] | None = None
     phase: Literal["start", "update", "end"] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -40,7 +40,8 @@ async def handle(ctx: Context, params: RunEventParams) -> Empty:
                 raise InvalidParams("`$.text`: it is missing.", field="$.text")
             sink.delta(params.text)
         case "message":
-            await sink.message(checked_message(params.message, "$.message"))
+            # A Raw with a default has no JSON schema, and `rpc.discover` gives one of every method.
+            await sink.message(checked_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
         case "tool":
             if params.phase is None or params.tool_call_id is None or params.name is None:
                 raise InvalidParams("a tool event has `$.phase`, `$.toolCallId` and `$.name`", field="$.phase")

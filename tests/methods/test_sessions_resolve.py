@@ -1,0 +1,59 @@
+"""`sessions.resolve` over every transport."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from methods_calls import Call, CallFailed
+from real_daemon import Daemon
+
+
+def test_a_key_an_id_and_a_label_lead_to_the_same_session(call: Call, shared: Daemon) -> None:
+    label = f"label {uuid4()}"
+    made = shared.call("sessions.create", label=label)
+    wanted = {"key": made["key"], "sessionId": made["sessionId"]}
+    assert call("sessions.resolve", key=f"  {made['key'].upper()} ") == wanted
+    assert call("sessions.resolve", sessionId=made["sessionId"]) == wanted
+    assert call("sessions.resolve", key=made["sessionId"]) == wanted
+    assert call("sessions.resolve", label=label) == wanted
+
+
+@pytest.mark.parametrize("params", [{}, {"key": "main", "label": "x"}])
+def test_exactly_one_name_is_wanted(call: Call, params: dict[str, str]) -> None:
+    with pytest.raises(CallFailed) as failed:
+        call("sessions.resolve", **params)
+    assert failed.value.error["code"] == -32602
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("agent:main", -32602),
+        ("agent::x", -32602),
+        ("agent:BAD ID:x", -32602),
+        ("a\nb", -32602),
+        ("", -32602),
+        ("x" * 513, -32602),
+        ("x" * 512, -32002),
+        ("nobody-knows", -32002),
+        ("current", -32602),
+        ("../../etc/passwd", -32002),
+        ("agent:main:../../x", -32002),
+    ],
+)
+def test_words_that_are_no_session_are_refused_as_documented(call: Call, key: str, code: int) -> None:
+    with pytest.raises(CallFailed) as failed:
+        call("sessions.resolve", key=key)
+    assert failed.value.error["code"] == code
+
+
+def test_aliases_reach_nothing_that_the_key_does_not(call: Call, shared: Daemon, fresh: str) -> None:
+    shared.reply("main", "hello")
+    row = shared.call("sessions.resolve", key="main")
+    token = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)["token"]
+    for alias in ("main", "MAIN", " main ", "agent:main:main", row["sessionId"], row["sessionId"].upper()):
+        with pytest.raises(CallFailed) as failed:
+            call("sessions.resolve", by=token, key=alias)
+        assert failed.value.error["code"] == -32002
+    assert call("sessions.resolve", by=token, key="current")["key"] == fresh
