@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# The programs that a preset fits, by the name of their executable. Source: runs.md, "Runtimes".
-PRESETS = ("claude", "codex", "gemini", "opencode", "pi")
-
-
 def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
     columns = (
         Column("AGENT", lambda agent: agent["id"], keep=9, style="bold"),
@@ -49,28 +45,21 @@ def _attached(agent: dict[str, Any]) -> str:
     return str(agent.get("attached") or "no")
 
 
-def find_programs(path: str) -> list[dict[str, str]]:
-    """The programs of `PRESETS` in the folders of `path` ($PATH), with the configuration that makes each an agent."""
-    found = []
-    for preset in PRESETS:
-        for folder in path.split(os.pathsep):
-            program = os.path.join(folder, preset)
-            if folder and os.access(program, os.X_OK) and not os.path.isdir(program):
-                table = f'[[agents.list]]\nid = "{preset}"\nruntime = {{ type = "exec", preset = "{preset}" }}\n'
-                found.append({"preset": preset, "program": program, "config": table})
-                break
-    return found
-
-
 def detect(args: Args) -> None:
-    found = find_programs(os.environ.get("PATH", ""))
+    from sessiond.runs.presets import PRESETS
+    from sessiond.runs.presets.detect import detect as find
+
+    found = find(os.environ.get("PATH", os.defpath))
     if args.json:
-        as_json({"found": found, "known": list(PRESETS)})
+        from msgspec import to_builtins
+
+        as_json({"found": to_builtins(found), "known": list(PRESETS)})
         return
     if not found:
         note(f"none of these programs is installed: {', '.join(PRESETS)}")
         return
-    lines(f"# {program['program']}\n{program['config']}" for program in found)
+    for program in found:
+        lines([f"# {program.path} {program.version or ''}".rstrip(), program.config])
     note("put these lines into the configuration, then: systemctl --user reload sessiond (or send SIGHUP)")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from sessiond import cli
-from sessiond.cli.agents import find_programs
 from sessiond.cli.demo_daemon import prepare
 from sessiond.cli.frame.linger import advice
 from sessiond.config import Config, load, parse
@@ -55,20 +54,28 @@ def test_the_demos_configuration_is_good(tmp_path: Path) -> None:
     assert [agent.id for agent in config.agents.list] == ["main", "reader"]
 
 
-def test_programs_are_found_in_the_path_once_and_print_good_configuration(tmp_path: Path) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        for name in ("claude", "pi"):
-            (tmp_path / place / name).write_text("#!/bin/sh\n")
-            (tmp_path / place / name).chmod(0o755)
-    (tmp_path / "one" / "pi").chmod(0o644)
-    (tmp_path / "one" / "codex").mkdir()
-    found = find_programs(f"{tmp_path}/one::{tmp_path}/two")
-    assert [program["program"] for program in found] == [f"{tmp_path}/one/claude", f"{tmp_path}/two/pi"]
-    config = tomllib.loads("".join(program["config"] for program in found))
-    assert config["agents"]["list"] == [
-        {"id": name, "runtime": {"type": "exec", "preset": name}} for name in ("claude", "pi")
-    ]
+def test_detected_programs_are_printed_as_good_configuration(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("claude", "pi"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 1.2.3\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def detect(*words: str, path: str = "bin") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sessiond", "agents", "detect", *words]
+        environ = {"PATH": str(tmp_path / path)}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+
+    printed = detect()
+    assert f"# {tmp_path}/bin/claude 1.2.3\n" in printed.stdout
+    assert [agent.id for agent in parse(printed.stdout).agents.list] == ["claude", "pi"]
+    assert printed.stderr.startswith("  put these lines into the configuration")
+    found = json.loads(detect("--json").stdout)
+    assert [program["path"] for program in found["found"]] == [f"{tmp_path}/bin/claude", f"{tmp_path}/bin/pi"]
+    nothing = detect(path="none")
+    assert (nothing.stdout, nothing.stderr) == (
+        "",
+        "  none of these programs is installed: claude, codex, gemini, opencode, pi\n",
+    )
 
 
 def test_lingering_is_advised_where_systemd_would_end_the_daemon(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sessiond.cli.frame import completion, registry
 from sessiond.cli.frame.command import Args, Argument, Command, Option
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 not found or forbidden, 5 timed out, 77 permission."
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Reading(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on, and not before

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -99,7 +98,7 @@ def test_bash_completes_a_key_with_colons(tmp_path: Path, fake: FakeDaemon) -> N
     )
 
     def offered(line: str) -> list[str]:
-        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path), "PYTHONPATH": os.getcwd()}
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path)}
         command = ["bash", "-c", script, "bash", line]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
 
