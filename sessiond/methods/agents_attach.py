@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import trio
+
 from sessiond.errors import Forbidden, InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
@@ -28,24 +30,32 @@ class AgentsAttachResult(Result, frozen=True, kw_only=True):
     attached: bool
 
 
+async def ask(
+    peer: Peer, method: str, params: dict[str, Any], *, result_type: Any = Any, timeout_s: float | None = None
+) -> Any:
+    """The client's answer. ConnectionLost or Refused where there is none in time."""
+    try:
+        return await peer.request(method, params, timeout=timeout_s, result_type=result_type)
+    except PeerGone:
+        raise ConnectionLost from None
+    except RemoteError as error:
+        raise Refused(str(error)) from None
+    except trio.TooSlowError:
+        raise Refused(f"no answer within {timeout_s:g} s") from None
+
+
 class PeerConnection:
     """A peer as `runs/attached.py` sees it. A call with `_meta: {runId}` of a run that it lives is that run's."""
 
     def __init__(self, peer: Peer, services: Services) -> None:
         self.peer = peer
         self.capabilities: frozenset[str] = frozenset()
-        self.agents: set[str] = set()
         self._services = services
         self._callers: dict[str, Caller] = {}
         peer.meta_caller = self._caller_for
 
-    async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        try:
-            return await self.peer.request(method, params)
-        except PeerGone:
-            raise ConnectionLost from None
-        except RemoteError as error:
-            raise Refused(str(error)) from None
+    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+        return await ask(self.peer, method, params, result_type=result_type)
 
     def meet(self, run_id: str, spec: RunSpec) -> None:
         self._callers[run_id] = Caller(
@@ -74,7 +84,9 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     services, agent_id = ctx.services, params.agent_id
     if not AGENT_ID.fullmatch(agent_id):
         raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
-    if not ctx.caller.has("admin") and ctx.caller.agent_id != agent_id:
+    caller = ctx.caller
+    # The token of a run is its session's: a sub-agent with one must not take over what else its agent does.
+    if not caller.has("admin") and (caller.agent_id != agent_id or caller.run_id is not None):
         raise Forbidden(f"attaching for agent {agent_id} needs the scope `admin`, or a token for that agent")
     connection = services.connections.get(ctx.peer)
     if connection is None:

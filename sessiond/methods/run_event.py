@@ -28,26 +28,25 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     is_error: bool | None = None
 
 
-async def handle(ctx: Context, params: RunEventParams) -> Empty:
-    services = ctx.services
-    connection = services.connections.get(ctx.peer)
-    sink = services.attached.sink(params.run_id, connection) if connection is not None else None
-    if sink is None:
+# Plain: events are taken in the order in which they come, and a message does not hold up what is read after it.
+def handle(ctx: Context, params: RunEventParams) -> Empty:
+    turn = ctx.services.attached.turn(params.run_id, ctx.services.connections.get(ctx.peer))
+    if turn is None:
         raise NotFound(f"this connection lives no run {params.run_id[:120]!r} just now", code="run_not_found")
     match params.type:
         case "delta":
             if params.text is None:
                 raise InvalidParams("`$.text`: it is missing.", field="$.text")
-            sink.delta(params.text)
+            turn.sink.delta(params.text)
         case "message":
             # A Raw with a default has no JSON schema, and `rpc.discover` gives one of every method.
-            await sink.message(checked_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
+            turn.append(checked_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
         case "tool":
             if params.phase is None or params.tool_call_id is None or params.name is None:
                 raise InvalidParams("a tool event has `$.phase`, `$.toolCallId` and `$.name`", field="$.phase")
             more = {"args": params.args, "result": params.result, "isError": params.is_error}
             shown = {name: value for name, value in more.items() if value is not None}
-            sink.tool(params.phase, params.tool_call_id, params.name, **shown)
+            turn.sink.tool(params.phase, params.tool_call_id, params.name, **shown)
     return Empty()
 
 

@@ -1,4 +1,4 @@
-"""`sessions.steer`: interrupt the live run and send. The new message is on disk before anything is interrupted."""
+"""`sessions.steer`: a message for the agent now: into its live run where it takes that, else instead of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
+from sessiond.runs.steer import steer
 
 
 class SessionsSteerParams(Params, frozen=True, kw_only=True):
@@ -37,15 +38,10 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         model=params.model,
     )
     request = request_of(ctx, sent)
-    if request.idempotency_key is not None and request.payload is not None:
-        known = services.supervisor.known(session, request.idempotency_key, request.payload)
-        if known is not None:
-            return SessionsSteerResult(run_id=known, status="accepted", interrupted=[])
-    live = services.supervisor.current(session.key)
-    # First of all that waits, and durable, before the live run is touched: it cannot be lost or overtaken.
-    run = await services.supervisor.accept(session, request, first=True)
-    interrupted = [] if live is None else await services.supervisor.stop(session, live.run_id)
-    return SessionsSteerResult(run_id=run.run_id, status="accepted", interrupted=interrupted)
+    steered = await steer(
+        services.store, services.supervisor, services.attached, services.clock, session=session, request=request
+    )
+    return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=steered.interrupted)
 
 
 METHOD = Method(

@@ -43,6 +43,13 @@ class KeyedRun(msgspec.Struct, frozen=True, rename="camel", gc=False, array_like
     payload: str
 
 
+class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Something that goes on after a run: a reply-back, a delivery. `offset` is where its opening record stands."""
+
+    talk_id: str
+    offset: int
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk."""
 
@@ -89,4 +96,5 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     corrupt_records: int = 0
     runs: tuple[LiveRun, ...] = ()
     keyed: tuple[KeyedRun, ...] = ()
+    talks: tuple[OpenTalk, ...] = ()
     file: FileFacts = FileFacts()

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, KeyedRun, LiveRun
+from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk
 from sessiond.model.record import FINAL, Record, whole_ms
 from sessiond.model.usage import MAX_WHOLE, Usage, amount, cost_of, read_usage
 
@@ -36,6 +36,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "created_at",
         "runs",
         "keyed",
+        "talks",
         "file",
         "message_count",
         "corrupt_records",
@@ -64,6 +65,8 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             return _fold_patch(entry, _data(record))
         case "custom", records.RUN:
             return _fold_run(entry, _data(record), offset)
+        case "custom", records.TALK:
+            return _fold_talk(entry, _data(record), offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -200,11 +203,17 @@ def _fold_run(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
         )
     if status in FINAL and run_id in live:
         return _fold_end(entry, data, live, status, at)
+    if status == "steered":
+        return replace(entry, keyed=_remember(entry.keyed, data, run_id))
     return entry
 
 
 def _fold_end(entry: Entry, data: dict[str, Any], live: dict[str, LiveRun], status: str, at: int) -> Entry:
     ended = live.pop(data["runId"])
+    # Here where no message of the run carries it.
+    usage = read_usage(msgspec.json.encode(data["usage"])) if isinstance(data.get("usage"), dict) else None
+    if usage is not None:
+        entry = replace(entry, **_add_usage(entry, usage), model=_text(data.get("model")) or entry.model)
     cost = amount(data.get("estimatedCostUsd"))
     return replace(
         entry,
@@ -216,6 +225,16 @@ def _fold_end(entry: Entry, data: dict[str, Any], live: dict[str, LiveRun], stat
         aborted_last_run=status == "aborted",
         estimated_cost_usd=entry.estimated_cost_usd if cost is None else (entry.estimated_cost_usd or 0.0) + cost,
     )
+
+
+def _fold_talk(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
+    talk_id, status = data.get("talkId"), data.get("status")
+    others = tuple(talk for talk in entry.talks if talk.talk_id != talk_id)
+    if status == "open" and isinstance(talk_id, str) and others == entry.talks:
+        return replace(entry, talks=(*others, OpenTalk(talk_id, offset)))
+    if status == "closed" and others != entry.talks:
+        return replace(entry, talks=others)
+    return entry
 
 
 def _remember(keyed: tuple[KeyedRun, ...], data: dict[str, Any], run_id: str) -> tuple[KeyedRun, ...]:

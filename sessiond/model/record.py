@@ -14,6 +14,7 @@ from sessiond.clock import iso_ms, parse_iso_ms
 
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
+TALK = "sessiond/talk"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 
 # The end of the year 9999, where ISO timestamps end too.
@@ -21,8 +22,11 @@ MAX_MS = 253_402_300_800_000
 # Far more than any message needs, and little enough that a decoder's recursion limit never decides what a record is.
 MAX_NESTING = 128
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-# The beginnings of numbers that no float, or no int of Python's, can hold.
-_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{309}")
+# Numbers that no float, or no int of Python's, can hold, have such an exponent or more than 300 digits: of those, two
+# bytes STRIDE apart are digits.
+_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
+_TWO_DIGITS = re.compile(rb"[0-9]{2}")
+_STRIDE = 150
 _NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
@@ -93,7 +97,7 @@ def parse(line: bytes) -> Record:
     # msgspec passes over the bytes inside a Raw: what it does not look at is looked at here.
     if b"\0" in line or not (line.isascii() or _is_utf8(line)):
         raise BadLine(_why_bad(line))
-    if line.count(b"{") + line.count(b"[") > MAX_NESTING and _is_deep(line):
+    if len(line) > 2 * MAX_NESTING and _is_deep(line):
         raise BadLine("nested too deeply")
     try:
         envelope = _decode_envelope(line)
@@ -102,7 +106,7 @@ def parse(line: bytes) -> Record:
         if message is not None and message[:1] != b"{":
             message = None
         head = _decode_head(message) if message is not None else _NO_HEAD
-        if _HUGE.search(line):
+        if _EXPONENT.search(line) or _TWO_DIGITS.search(line[::_STRIDE]):
             _decode_all(line)  # who reads the message later must not stumble over it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadLine(_why_bad(line)) from None
@@ -140,6 +144,8 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _is_deep(line: bytes) -> bool:
+    if len(line.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
+        return False
     brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NO_BRACKET)
     for _ in range(MAX_NESTING):
         if not brackets:

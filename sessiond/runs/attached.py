@@ -5,13 +5,21 @@ Knows connections only as something that can be asked (`Connection`). Source: ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 import trio
 
+from sessiond.errors import InvalidParams, LimitExceeded, SessiondError
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
+from sessiond.runs.sink import checked_message
+
+# Messages that an agent sent and the disk has not taken yet. An agent that goes beyond it is not waited for.
+MAX_UNWRITTEN_BYTES = 64 * 1024 * 1024
+# An agent that has not taken a steering message by then is interrupted instead.
+STEER_S = 10.0
 
 
 class ConnectionLost(Exception):
@@ -19,7 +27,7 @@ class ConnectionLost(Exception):
 
 
 class Refused(Exception):
-    """The agent answered with an error; the message is its sentence."""
+    """The other side answered with an error; the message is its sentence."""
 
 
 class Connection(Protocol):
@@ -27,8 +35,8 @@ class Connection(Protocol):
 
     capabilities: frozenset[str]
 
-    async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """The answer to a request. ConnectionLost or Refused where there is none."""
+    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+        """The answer to a request. ConnectionLost or Refused where there is none. Cancelled, it calls that off."""
 
     def meet(self, run_id: str, spec: RunSpec) -> None:
         """The connection lives this run from now on."""
@@ -38,19 +46,56 @@ class Connection(Protocol):
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to `run.start`. Source: shapes.md."""
+
     reply: str | None = None
     messages: list[msgspec.Raw] = []
     usage: dict[str, Any] | None = None
     model: str | None = None
 
 
+class Turn:
+    """One run on one connection. What the agent appends meanwhile is written in the order in which it came."""
+
+    def __init__(self, connection: Connection, sink: RunSink) -> None:
+        self.connection, self.sink = connection, sink
+        self.failure: SessiondError | None = None
+        self._unwritten = 0
+        self._put, self._take = trio.open_memory_channel[msgspec.Raw](math.inf)
+
+    def append(self, message: msgspec.Raw) -> None:
+        """Have the message written behind those before it. LimitExceeded where far too much waits for the disk."""
+        if self._unwritten > MAX_UNWRITTEN_BYTES:
+            raise LimitExceeded(
+                f"more than {MAX_UNWRITTEN_BYTES} bytes of this run's messages wait to be written; send slower",
+                value=MAX_UNWRITTEN_BYTES,
+            )
+        self._unwritten += len(message)
+        self._put.send_nowait(message)
+
+    def close(self) -> None:
+        """No more messages come."""
+        self._put.close()
+
+    async def write(self, scope: trio.CancelScope) -> None:
+        """Write until closed. A message that cannot be stored ends the turn: `failure`, and `scope` cancelled."""
+        async for message in self._take:
+            try:
+                await self.sink.message(message)
+            except SessiondError as error:
+                self.failure = error
+                scope.cancel()
+                return
+            self._unwritten -= len(message)
+
+
 class AttachedAgents:
-    """Who is attached for which agent. `on_change` is called when that changes."""
+    """Who is attached for which agent. `on_change` is called when somebody came or left."""
 
     def __init__(self) -> None:
         self._connections: dict[str, list[Connection]] = {}
-        self._sinks: dict[str, tuple[Connection, RunSink]] = {}
-        self._turn = 0
+        self._turns: dict[str, Turn] = {}
+        self._last = 0
         self.on_change: Callable[[], None] = _nothing
 
     def attach(self, agent_id: str, connection: Connection) -> None:
@@ -67,6 +112,7 @@ class AttachedAgents:
                 held.remove(connection)
                 if not held:
                     del self._connections[agent_id]
+        self.on_change()
 
     def counts(self) -> dict[str, int]:
         """How many connections each agent has."""
@@ -81,35 +127,51 @@ class AttachedAgents:
         held = self._connections.get(agent_id)
         if not held:
             return None
-        busy = [sum(owner is connection for owner, _ in self._sinks.values()) for connection in held]
-        self._turn += 1
-        order = sorted(range(len(held)), key=lambda place: (busy[place], (place - self._turn) % len(held)))
-        return held[order[0]]
+        busy = [sum(turn.connection is one for turn in self._turns.values()) for one in held]
+        self._last += 1
+        return held[min(range(len(held)), key=lambda place: (busy[place], (place - self._last) % len(held)))]
 
-    def living(self, run_id: str) -> Connection | None:
-        """The connection that lives a run just now."""
-        found = self._sinks.get(run_id)
-        return found[0] if found is not None else None
+    def turn(self, run_id: str, connection: Connection | None) -> Turn | None:
+        """The run that this connection lives just now; None where it does not live it."""
+        found = self._turns.get(run_id)
+        return found if found is not None and found.connection is connection else None
 
-    def sink(self, run_id: str, connection: Connection) -> RunSink | None:
-        """Where a run's events go; None where this connection does not live that run."""
-        found = self._sinks.get(run_id)
-        return found[1] if found is not None and found[0] is connection else None
+    def can_steer(self, run_id: str) -> bool:
+        """Whether the run is lived just now by an agent that said it can be steered."""
+        turn = self._turns.get(run_id)
+        return turn is not None and "steer" in turn.connection.capabilities
+
+    async def steer(self, run_id: str, text: str) -> bool:
+        """Hand a message to the agent in the middle of its run; whether it took it."""
+        turn = self._turns.get(run_id)
+        if turn is None:
+            return False
+        with trio.move_on_after(STEER_S):
+            try:
+                await turn.connection.ask("run.steer", {"runId": run_id, "message": text})
+                return True
+            except (ConnectionLost, Refused):
+                return False
+        return False
 
     async def live(self, connection: Connection, spec: RunSpec, sink: RunSink) -> Outcome:
         """One turn on one connection."""
-        self._sinks[spec.run_id] = (connection, sink)
+        turn = self._turns[spec.run_id] = Turn(connection, sink)
         connection.meet(spec.run_id, spec)
+        answer: _Answer | Outcome | None = None
         try:
-            answer = await connection.ask("run.start", await started(spec))
-            return await _outcome(answer, sink)
-        except ConnectionLost:
-            return Outcome(error=f"agent {spec.agent_id} lost its connection during the run")
-        except Refused as error:
-            return Outcome(error=str(error))
+            params = await started(spec)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(turn.write, nursery.cancel_scope)
+                answer = await _ask(connection, spec.agent_id, params)
+                turn.close()
+            if turn.failure is not None:
+                raise turn.failure
+            assert answer is not None
+            return answer if isinstance(answer, Outcome) else await _outcome(answer, sink)
         finally:
             connection.part(spec.run_id)
-            del self._sinks[spec.run_id]
+            del self._turns[spec.run_id]
 
 
 class _AttachedRuntime:
@@ -147,14 +209,24 @@ async def started(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-async def _outcome(answer: Any, sink: RunSink) -> Outcome:
+async def _ask(connection: Connection, agent_id: str, params: dict[str, Any]) -> _Answer | Outcome:
     try:
-        said = msgspec.convert(answer if answer is not None else {}, _Answer)
-    except msgspec.ValidationError as error:
-        return Outcome(error=f"the agent's answer to run.start cannot be used: {error}")
-    for message in said.messages:
+        answer: _Answer | None = await connection.ask("run.start", params, _Answer | None)
+        return answer or _Answer()
+    except ConnectionLost:
+        return Outcome(error=f"agent {agent_id} lost its connection during the run")
+    except Refused as error:
+        return Outcome(error=str(error))
+
+
+async def _outcome(answer: _Answer, sink: RunSink) -> Outcome:
+    try:
+        messages = [checked_message(raw, f"$.messages[{index}]") for index, raw in enumerate(answer.messages)]
+    except InvalidParams as error:
+        return Outcome(error=f"the agent's answer to run.start cannot be used: {error.message}")
+    for message in messages:
         await sink.message(message)
-    return Outcome(reply=said.reply, usage=said.usage, model=said.model)
+    return Outcome(reply=answer.reply, usage=answer.usage, model=answer.model)
 
 
 def _nothing() -> None:

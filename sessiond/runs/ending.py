@@ -13,11 +13,15 @@ from sessiond.model.message import assistant_message
 from sessiond.model.record import RUN
 from sessiond.runs.run import INTERRUPTED, Run
 from sessiond.runs.runtime import Outcome
+from sessiond.runs.sink import Said
 from sessiond.store.store import Custom, Message, Part
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """`reply_id` is the assistant record the runtime wrote; without one a non-empty reply is still to be written."""
+    """`reply_id` is the assistant record that is the reply; without one a non-empty reply is still to be written.
+
+    `counted` says that messages of the run told their usage themselves.
+    """
 
     status: Literal["ok", "error", "timeout", "aborted"]
     reply: str | None = None
@@ -26,18 +30,25 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, Any] | None = None
     model: str | None = None
     notes: tuple[str, ...] = ()
+    counted: bool = False
 
 
-def of(outcome: Outcome, *, wrote_reply: str | None) -> Ending:
-    """The end of a turn that the runtime lived to its end."""
+def of(outcome: Outcome, said: Said) -> Ending:
+    """The end of a turn that the runtime lived to its end, having said `said` meanwhile.
+
+    Without a reply of its own the last thing said is the reply. A reply that is something else is one more message.
+    """
+    reply = outcome.reply if outcome.reply is not None else said.text
+    written = said.text is not None and reply is not None and reply.strip() in ("", said.text.strip())
     return Ending(
         status="ok" if outcome.error is None else "error",
-        reply=outcome.reply or "" if outcome.error is None else outcome.reply,
+        reply=(said.text if written else reply or "") if outcome.error is None else reply,
         error=outcome.error,
-        reply_id=wrote_reply,
+        reply_id=said.reply_id if written else None,
         usage=outcome.usage,
         model=outcome.model,
         notes=outcome.notes,
+        counted=said.usage,
     )
 
 
@@ -62,17 +73,22 @@ def parts(run: Run, end: Ending, now_ms: int, price: float | None) -> list[Part]
     """The records of an end: the reply, where the runtime did not write it itself, and the end."""
     made: list[Part] = []
     data: dict[str, Any] = {"runId": run.run_id, "status": end.status, "at": now_ms}
+    usage = None if end.counted else end.usage
     if end.error is not None:
         data["error"] = end.error
     if end.reply_id is not None:
         data["replyId"] = end.reply_id
     elif end.reply:
-        provider = "sessiond"
-        made.append(Message(assistant_message(end.reply, now_ms, provider=provider, model=end.model, usage=end.usage)))
+        made.append(Message(assistant_message(end.reply, now_ms, provider="sessiond", model=end.model, usage=usage)))
+        usage = None
         # Its id is made when it is written; it is the record right before this one.
         data["replyBefore"] = True
     elif end.reply is not None:
         data["reply"] = ""
+    if usage is not None:
+        # No message of the run carries it.
+        data["usage"] = usage
+        data |= {"model": end.model} if end.model is not None else {}
     if price is not None:
         data["estimatedCostUsd"] = price
     if end.notes:

@@ -28,7 +28,7 @@ async def recover(store: SessionStore, supervisor: RunSupervisor) -> int:
         if live.started_at is None and request is not None and request.message:
             supervisor.restore(run)
         else:
-            await supervisor.interrupt(run)
+            supervisor.interrupt(run)
         log.info("run recovered", run_id=run.run_id, session_key=session.key, started=live.started_at is not None)
     return len(open_runs)
 

@@ -24,22 +24,30 @@ class Registry:
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self.live: dict[str, Run] = {}
+        self._by_key: dict[str, dict[str, Run]] = {}
         self._ended: OrderedDict[str, Run] = OrderedDict()
 
     def add(self, run: Run) -> None:
         self.live[run.run_id] = run
+        self._by_key.setdefault(run.key, {})[run.run_id] = run
 
     def end(self, run: Run) -> None:
         """The run has ended; it is remembered for a while."""
-        if self.live.pop(run.run_id, None) is None:
+        if not self.drop(run):
             return
         self._ended[run.run_id] = run
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
 
-    def drop(self, run: Run) -> None:
-        """The run never came to be."""
-        self.live.pop(run.run_id, None)
+    def drop(self, run: Run) -> bool:
+        """The run is not live, and never was where it did not end. False where it was not among them."""
+        if self.live.pop(run.run_id, None) is None:
+            return False
+        runs = self._by_key[run.key]
+        del runs[run.run_id]
+        if not runs:
+            del self._by_key[run.key]
+        return True
 
     def get(self, run_id: str) -> Run | None:
         """A run in memory."""
@@ -47,7 +55,7 @@ class Registry:
 
     def of_session(self, key: str) -> list[Run]:
         """The live runs of a session, oldest first."""
-        return [run for run in self.live.values() if run.key == key]
+        return list(self._by_key.get(key, {}).values())
 
     def session_of(self, run_id: str) -> Session | None:
         """The session a run id names, live or archived; whether the run exists is not looked up."""

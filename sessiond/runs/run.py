@@ -24,7 +24,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """One turn that somebody asks of a session; this is what the accepted record carries.
 
     `message` is the message object as it is stored, `text` what the runtime gets. `payload` is the hash of what counts
-    for idempotency. `follow` is for whoever goes on after the run: the conversation, the spawn.
+    for idempotency. `follow` is for whoever goes on after the run: the conversation, the spawn. `first` puts the run
+    before those that wait, `in_transcript` says that its message has a record already: both are a steer's.
     """
 
     text: str
@@ -41,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     turn: int | None = None
     max_turns: int | None = None
     follow: dict[str, Any] | None = None
+    first: bool = False
+    in_transcript: bool = False
 
 
 class Run:
@@ -61,9 +64,13 @@ class Run:
         self.done = trio.Event()
         self.scope: trio.CancelScope | None = None
         self.stop_as: Literal["aborted", "interrupted"] | None = None
-        # How many waits for other runs this one is in: while there are any it takes no place.
+        # Whether it takes one of the places of `places.py`. How many waits for other runs it is in, and for which:
+        # while there are any it takes none.
+        self.placed = False
         self.parked = 0
-        self.waits_for: set[str] = set()
+        self.waits_for: dict[str, int] = {}
+        # Since when (Trio's clock) it waits for an agent that nobody is attached for.
+        self.unattended_since: float | None = None
 
     @property
     def key(self) -> str:
@@ -128,4 +135,5 @@ def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -
 
 def started(run_id: str, request: Request, at_ms: int) -> list[Part]:
     """What a start writes: the message, now that it is its turn in the conversation, and the start itself."""
-    return [Message(request.message), Custom(RUN, {"runId": run_id, "status": "running", "at": at_ms})]
+    start = Custom(RUN, {"runId": run_id, "status": "running", "at": at_ms})
+    return [start] if request.in_transcript else [Message(request.message), start]

@@ -9,6 +9,7 @@ import msgspec
 from sessiond.errors import InvalidParams
 from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
+from sessiond.model.message import text_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.redact import redact_spawn_calls
 from sessiond.runs.run import Run
@@ -16,12 +17,29 @@ from sessiond.runs.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
 
 
+class Said(msgspec.Struct, frozen=True):
+    """The newest assistant message of a run that says something, and whether any told its usage."""
+
+    reply_id: str | None = None
+    text: str | None = None
+    usage: bool = False
+
+    def then(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> Said:
+        """After one more message."""
+        fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
+        if not isinstance(fields, dict) or fields.get("role") != "assistant":
+            return self
+        text = text_of(fields)
+        usage = self.usage or isinstance(fields.get("usage"), dict)
+        return Said(record_id, text, usage) if text.strip() else Said(self.reply_id, self.text, usage)
+
+
 class TranscriptSink:
-    """The sink of one run. `reply_id` is the record of the newest assistant message that came through it."""
+    """The sink of one run. `said` is what came through it, as far as the end of the run has to know."""
 
     def __init__(self, store: SessionStore, bus: EventBus, run: Run) -> None:
         self._store, self._bus, self._run = store, bus, run
-        self.reply_id: str | None = None
+        self.said = Said()
         self._native: str | None = run.session.entry.native_session_id
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
@@ -31,8 +49,7 @@ class TranscriptSink:
         if self._native is not None and self._native != native:
             parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
         written = await self._store.append(self._run.session, parts)
-        if _role(body) == "assistant":
-            self.reply_id = written[-1].id
+        self.said = self.said.then(body, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, data)])
@@ -64,11 +81,6 @@ def redacted(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.
         return message
     changed = redact_spawn_calls(fields)
     return message if changed == fields else changed
-
-
-def _role(message: dict[str, Any] | msgspec.Raw) -> object:
-    fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
-    return fields.get("role") if isinstance(fields, dict) else None
 
 
 class _Shape(msgspec.Struct, frozen=True):

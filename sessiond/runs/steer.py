@@ -1,0 +1,64 @@
+"""Steer a session: give its agent a message in the middle of a run, or interrupt the run and start one with it.
+
+Whichever it is, the message is on disk before anything is touched, and before everything else that waits.
+Source: protocol.md, sessions.steer; runs.md, "attached" (`run.steer`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from sessiond.clock import Clock
+from sessiond.model.record import RUN
+from sessiond.runs.attached import AttachedAgents
+from sessiond.runs.run import Request, Run
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.lifecycle import settled
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, Message, SessionStore
+
+
+class Steered(msgspec.Struct, frozen=True):
+    """`run_id` is the run that has the message: the live one where its agent took it, else a new one."""
+
+    run_id: str
+    interrupted: list[str]
+
+
+async def steer(
+    store: SessionStore,
+    supervisor: RunSupervisor,
+    attached: AttachedAgents,
+    clock: Clock,
+    *,
+    session: Session,
+    request: Request,
+) -> Steered:
+    """Bring the message to the session's agent now."""
+    session = await settled(store.catalog, session)
+    if request.idempotency_key is not None and request.payload is not None:
+        known = supervisor.known(session, request.idempotency_key, request.payload)
+        if known is not None:
+            await supervisor.stored(known)
+            return Steered(known, [])
+    live = supervisor.current(session.key)
+    request = replace(request, first=True)
+    if live is not None and attached.can_steer(live.run_id):
+        # Written first: whatever becomes of the agent now, the message stands where it was said.
+        await store.append(session, [Message(request.message), _steered(live, request, clock)])
+        if await attached.steer(live.run_id, request.text):
+            return Steered(live.run_id, [])
+        request = replace(request, in_transcript=True)
+    run = await supervisor.accept(session, request)
+    interrupted = [] if live is None else await supervisor.stop(session, live.run_id)
+    return Steered(run.run_id, interrupted)
+
+
+def _steered(live: Run, request: Request, clock: Clock) -> Custom:
+    data: dict[str, Any] = {"runId": live.run_id, "status": "steered", "at": clock.wall_ms()}
+    if request.idempotency_key is not None:
+        data |= {"idempotencyKey": request.idempotency_key, "payload": request.payload}
+    return Custom(RUN, data)
