@@ -87,7 +87,7 @@ async def built(
         credentials.clear()
         host = DaemonHost(lambda: services.config, store, attached, credentials, sockets / "agent.sock")
         supervisor = RunSupervisor(store, bus, host, clock, ids)
-        attached.on_change = supervisor.dispatch
+        attached.on_change = supervisor.agents_changed
         saver = IndexSaver(store, feed, clock)
         spawner = Spawner(
             store,
