@@ -40,9 +40,9 @@ class Connection:
     def ask(self, method: str, **params: Any) -> queue.Queue[dict[str, Any]]:
         """A request to the client; its answer comes out of the queue."""
         self._next_id += 1
-        self._waiting[self._next_id] = queue.Queue()
+        answer = self._waiting[self._next_id] = queue.Queue()
         self.send({"id": self._next_id, "method": method, "params": params})
-        return self._waiting[self._next_id]
+        return answer
 
     def call_off(self) -> None:
         self.push("$/cancelRequest", id=self._next_id)

@@ -6,6 +6,7 @@ repeated, since it may have been done. `subscribe` has its own connection, so a 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -106,7 +107,8 @@ class Client:
             left = slice_s if deadline is None else max(0.0, min(slice_s, deadline - time.monotonic()))
             try:
                 # The daemon answers at the end of the slice; ten seconds more and it is not answering at all.
-                answer: Params = self.call("agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=int(left * 1000))
+                params = {"runId": run_id, "timeoutMs": math.ceil(left * 1000)}
+                answer: Params = self.call("agent.wait", params, timeout_s=left + 10)
             except ClientError as error:
                 if not worth_retrying(error) or (deadline is not None and time.monotonic() >= deadline):
                     raise

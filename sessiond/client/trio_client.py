@@ -97,7 +97,7 @@ class TrioClient:
             left = max(0.0, min(slice_s, deadline - trio.current_time()))
             try:
                 answer: Params = await self.call(
-                    "agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=int(left * 1000)
+                    "agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=math.ceil(left * 1000)
                 )
             except ClientError as error:
                 if not worth_retrying(error) or trio.current_time() >= deadline:

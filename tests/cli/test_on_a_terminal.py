@@ -1,0 +1,82 @@
+"""What changes on a terminal: colour, the width, indented JSON, a line of progress. Over a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fake_daemon import FakeDaemon
+
+ROW = {"key": "agent:main:" + "x" * 60, "updatedAt": 0, "messageCount": 2, "status": "ok", "sessionId": "s"}
+
+
+@pytest.fixture
+def terminal(fake: FakeDaemon) -> Callable[..., str]:
+    """`terminal("list", NO_COLOR="1")`: what a terminal of 40 columns gets to see, both outputs together."""
+
+    def run(*words: str, **environment: str) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        plain = {"PATH": os.environ["PATH"], "TERM": "xterm", "SESSIOND_SOCKET": str(fake.path), "LANG": "C.UTF-8"}
+        command = [sys.executable, "-m", "sessiond", *words]
+        with subprocess.Popen(command, env={**plain, **environment}, stdin=theirs, stdout=theirs, stderr=theirs):
+            os.close(theirs)
+            shown = b""
+            with suppress(OSError):  # EIO: the other side is closed
+                while data := os.read(ours, 65536):
+                    shown += data
+        os.close(ours)
+        return shown.decode().replace("\r\n", "\n")
+
+    return run
+
+
+def listed(fake: FakeDaemon) -> None:
+    fake.answers["sessions_list"] = lambda *_: {"sessions": [ROW], "hasMore": False, "visibility": "all"}
+
+
+def test_a_table_fits_and_has_colour(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    listed(fake)
+    assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colour_can_be_refused(fake: FakeDaemon, terminal: Callable[..., str], environment: dict[str, str]) -> None:
+    listed(fake)
+    shown = terminal("list", **environment)
+    assert "\x1b" not in shown and "…" in shown
+
+
+def test_columns_are_believed_over_the_window(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    listed(fake)
+    assert "…" not in terminal("list", COLUMNS="200")
+
+
+def test_json_is_indented_for_people(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    fake.answers["ping"] = lambda *_: {"a": {"b": 1}}
+    assert terminal("call", "ping") == '{\n  "a": {\n    "b": 1\n  }\n}\n'
+
+
+def test_waiting_shows_how_long_and_leaves_only_the_reply(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    over = threading.Event()
+    fake.answers["chat.send"] = lambda *_: {"runId": "r1", "status": "accepted"}
+
+    def wait(params: dict[str, Any], _connection: object) -> dict[str, Any]:
+        over.wait(params["timeoutMs"] / 1000)
+        if params["timeoutMs"] <= 300:  # the second slice of a wait of 1.3 seconds
+            return {"runId": "r1", "status": "ok", "reply": "done"}
+        return {"runId": "r1", "status": "running"}
+
+    fake.answers["agent.wait"] = wait
+    shown = terminal("send", "main", "x", "--timeout", "1.3")
+    assert shown == "\r\x1b[Kwaiting for main … 1.0s\r\x1b[Kdone\n"
