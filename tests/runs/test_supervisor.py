@@ -1,0 +1,525 @@
+"""RunSupervisor: accepted, in order, so many at once, ended exactly once."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from runs_house import MAIN, Agent, FakeHost, House, house, inline, request
+
+from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
+from sessiond.runs.runtime import Outcome, RunSink, RunSpec
+
+FINAL = {"ok", "error", "timeout", "aborted"}
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[House]:
+    async with house(tmp_path / "store") as made:
+        yield made
+
+
+async def test_message_start_and_end_are_two_writes(home: House, autojump_clock: Any):
+    session = await home.session()
+    before = home.store.committer.syncs
+    run = await home.accept("hello")
+    assert home.store.committer.syncs == before + 1
+    assert await home.end(run) == ("ok", "re: hello")
+    assert home.store.committer.syncs == before + 2
+    assert [record["type"] for record in home.records()] == [
+        "session",
+        "custom",
+        "message",
+        "custom",
+        "message",
+        "custom",
+    ]
+    assert home.steps() == [(run.run_id, status) for status in ("accepted", "running", "ok")]
+    assert home.said() == ["user: hello", "assistant: re: hello"]
+    assert (session.entry.status, session.entry.runs) == ("ok", ())
+    assert home.host.retired == [run.run_id]
+
+
+async def test_a_session_lives_one_run_at_a_time_in_the_order_of_acceptance(home: House, autojump_clock: Any):
+    home.agent.act = home.agent.wait
+    runs = [await home.accept(f"m{number}") for number in range(5)]
+    await home.agent.lives("m0").wait()
+    assert (home.supervisor.live_runs(), home.supervisor.queued_runs()) == (1, 4)
+    # The others' messages are not in the conversation yet.
+    assert home.said() == ["user: m0"]
+    home.agent.gate.set()
+    assert [await home.end(run) for run in runs] == [("ok", f"re: m{number}") for number in range(5)]
+    assert home.said() == [line for number in range(5) for line in (f"user: m{number}", f"assistant: re: m{number}")]
+    assert (home.supervisor.live_runs(), home.supervisor.queued_runs()) == (0, 0)
+
+
+async def test_only_so_many_runs_go_on_at_once_and_sub_agents_have_places_of_their_own(
+    home: House, autojump_clock: Any
+):
+    home.host.most = (2, 1)
+    home.agent.act = home.agent.wait
+    keys = [f"agent:main:chat:{number}" for number in range(3)]
+    children = [f"agent:main:subagent:{number}" for number in range(2)]
+    runs = [await home.accept(key, key) for key in (*keys, *children)]
+    for key in (*keys[:2], children[0]):
+        await home.agent.lives(key).wait()
+    assert [run.status for run in runs] == ["running", "running", "queued", "running", "queued"]
+    assert home.supervisor.live_by_agent() == {"main": 3}
+    home.agent.gate.set()
+    assert {(await home.end(run))[0] for run in runs} == {"ok"}
+
+
+async def test_a_session_with_much_to_do_does_not_starve_the_others(home: House, autojump_clock: Any):
+    home.host.most = (1, 1)
+    home.agent.act = home.agent.wait
+    busy = [await home.accept(f"b{number}", "agent:main:busy") for number in range(3)]
+    other = await home.accept("other", "agent:main:other")
+    home.agent.gate.set()
+    for run in (*busy, other):
+        await run.done.wait()
+    assert [turn.message for turn in home.agent.turns] == ["b0", "b1", "other", "b2"]
+
+
+async def test_a_run_that_waits_for_another_leaves_its_place(home: House, autojump_clock: Any):
+    home.host.most = (1, 1)
+    home.agent.act = home.agent.wait
+    first = await home.accept("first", "agent:main:a")
+    second = await home.accept("second", "agent:main:b")
+    await home.agent.lives("first").wait()
+    home.supervisor.park(first, second.run_id)
+    await home.agent.lives("second").wait()
+    home.supervisor.unpark(first, second.run_id)
+    third = await home.accept("third", "agent:main:c")
+    await trio.testing.wait_all_tasks_blocked()
+    # Two go on for a moment: the one that came back is not held up, and no third one comes in.
+    assert [run.status for run in (first, second, third)] == ["running", "running", "queued"]
+    home.agent.gate.set()
+    assert [(await home.end(run))[0] for run in (first, second, third)] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_a_place_is_given_back_once_whenever_the_wait_ends(home: House, autojump_clock: Any, ends_first: bool):
+    home.host.most = (1, 1)
+    home.agent.act = home.agent.wait
+    session = await home.session()
+    run = await home.accept("waits")
+    await home.agent.lives("waits").wait()
+    home.supervisor.park(run, "x.1")
+    if ends_first:
+        await home.supervisor.stop(session)
+        home.supervisor.unpark(run, "x.1")
+    else:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(home.supervisor.stop, session)
+            nursery.start_soon(_unpark, home, run)
+    after = [await home.accept(f"m{number}", f"agent:main:{number}") for number in range(2)]
+    await trio.testing.wait_all_tasks_blocked()
+    assert [one.status for one in after] == ["running", "queued"]
+
+
+async def _unpark(home: House, run: Any) -> None:
+    home.supervisor.unpark(run, "x.1")
+
+
+async def test_a_run_that_is_to_be_first_goes_before_those_that_wait_and_behind_its_likes(
+    home: House, autojump_clock: Any
+):
+    home.agent.act = home.agent.wait
+    texts = [("live", False), ("q1", False), ("s1", True), ("q2", False), ("s2", True)]
+    runs = [await home.accept(text, first=first) for text, first in texts]
+    home.agent.gate.set()
+    for run in runs:
+        await run.done.wait()
+    assert [turn.message for turn in home.agent.turns] == ["live", "s1", "s2", "q1", "q2"]
+
+
+async def test_the_limit_of_a_run_ends_it_as_timeout(home: House, autojump_clock: Any):
+    home.agent.act = home.agent.wait
+    run = await home.accept("slow", timeout_s=2.5)
+    assert await home.end(run) == ("timeout", "the run met its limit of 2.5 s")
+    entry = run.session.entry
+    assert (entry.status, entry.runtime_ms) == ("timeout", 2500)
+
+
+async def test_stop_aborts_the_live_run_and_the_queued_ones_and_frees_the_place(home: House, autojump_clock: Any):
+    home.host.most = (1, 1)
+    home.agent.act = home.agent.wait
+    runs = [await home.accept(f"m{number}") for number in range(3)]
+    other = await home.accept("other", "agent:main:other")
+    await home.agent.lives("m0").wait()
+    assert await home.supervisor.stop(runs[0].session) == [run.run_id for run in runs]
+    assert [await home.end(run) for run in runs] == [("aborted", "aborted")] * 3
+    assert runs[0].session.entry.aborted_last_run is True
+    await home.agent.lives("other").wait()
+    assert other.status == "running"
+
+
+async def test_stop_of_one_run_leaves_the_others(home: House, autojump_clock: Any):
+    home.agent.act = home.agent.wait
+    live, queued, last = [await home.accept(f"m{number}") for number in range(3)]
+    assert await home.supervisor.stop(live.session, queued.run_id) == [queued.run_id]
+    home.agent.gate.set()
+    assert [(await home.end(run))[0] for run in (live, queued, last)] == ["ok", "aborted", "ok"]
+
+
+async def test_stop_of_nothing_stops_nothing(home: House, autojump_clock: Any):
+    run = await home.accept("done")
+    await run.done.wait()
+    assert await home.supervisor.stop(run.session) == []
+    assert await home.supervisor.stop(run.session, "nobody.knows") == []
+
+
+async def test_what_goes_wrong_inside_a_run_is_its_result(home: House, autojump_clock: Any):
+    async def broken(spec: RunSpec, sink: RunSink) -> Outcome:
+        raise RuntimeError("a secret path")
+
+    home.agent.act = broken
+    run = await home.accept("hello")
+    assert await home.end(run) == ("error", "internal error in sessiond; its log says more")
+    home.agent.act = home.agent.answer
+    assert (await home.end(await home.accept("again")))[0] == "ok"
+
+
+async def test_the_newest_message_that_says_something_is_the_reply(home: House, autojump_clock: Any):
+    async def talks(spec: RunSpec, sink: RunSink) -> Outcome:
+        await sink.message({"role": "assistant", "content": "thinking aloud"})
+        await sink.message({"role": "assistant", "content": "the answer"})
+        await sink.message({"role": "assistant", "content": ""})
+        return Outcome(usage={"input": 3, "output": 4, "totalTokens": 7}, model="m1")
+
+    home.agent.act = talks
+    run = await home.accept("ask")
+    assert await home.end(run) == ("ok", "the answer")
+    assert home.said() == ["user: ask", "assistant: thinking aloud", "assistant: the answer", "assistant: "]
+    entry = run.session.entry
+    assert (entry.input_tokens, entry.output_tokens, entry.total_tokens, entry.model) == (3, 4, 7, "m1")
+    home.supervisor.registry._ended.clear()
+    found = await home.supervisor.registry.find(run.run_id)
+    assert found is not None and (found.status, found.reply) == ("ok", "the answer")
+
+
+async def test_a_reply_that_is_no_message_yet_becomes_one(home: House, autojump_clock: Any):
+    async def talks(spec: RunSpec, sink: RunSink) -> Outcome:
+        await sink.message({"role": "assistant", "content": "on my way", "usage": {"input": 1, "output": 1}})
+        return Outcome(reply="there", usage={"input": 5, "output": 5})
+
+    home.agent.act = talks
+    run = await home.accept("ask")
+    assert await home.end(run) == ("ok", "there")
+    assert home.said() == ["user: ask", "assistant: on my way", "assistant: there"]
+    # The message told its usage; the run's sum of it is not counted again.
+    assert run.session.entry.input_tokens == 1
+
+
+async def test_a_price_is_written_with_the_end(home: House, autojump_clock: Any):
+    home.host.cost = 0.25
+    await (await home.accept("a")).done.wait()
+    run = await home.accept("b")
+    await run.done.wait()
+    assert run.session.entry.estimated_cost_usd == 0.5
+
+
+async def test_more_records_go_into_the_write_of_the_end_and_what_follows_comes_after_it(
+    home: House, autojump_clock: Any
+):
+    order: list[str] = []
+
+    def at_end(run: Any) -> list[Any]:
+        order.append(f"at_end {run.status} {run.reply}")
+        return []
+
+    async def after_end(run: Any) -> None:
+        order.append(f"after_end {run.done.is_set()}")
+
+    home.supervisor.at_end, home.supervisor.after_end = at_end, after_end
+    await (await home.accept("hello")).done.wait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert order == ["at_end ok re: hello", "after_end True"]
+
+
+class TestIdempotency:
+    async def test_the_same_key_and_payload_give_the_same_run(self, home: House, autojump_clock: Any):
+        session = await home.session()
+        asked = request("hello", idempotency_key="k", payload="p")
+        ids: list[str] = []
+
+        async def ask() -> None:
+            ids.append(await home.supervisor.accept_once(session, asked))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+        run = home.supervisor.registry.get(ids[0])
+        assert run is not None
+        await run.done.wait()
+        await ask()
+        assert len(ids) == 6 and len(set(ids)) == 1
+        assert home.said() == ["user: hello", "assistant: re: hello"]
+
+    async def test_another_payload_is_a_conflict_that_names_the_run(self, home: House, autojump_clock: Any):
+        session = await home.session()
+        run_id = await home.supervisor.accept_once(session, request("one", idempotency_key="k", payload="p"))
+        with pytest.raises(Conflict) as caught:
+            await home.supervisor.accept_once(session, request("two", idempotency_key="k", payload="q"))
+        assert caught.value.data == {"runId": run_id}
+
+    async def test_without_a_key_every_request_is_a_run(self, home: House, autojump_clock: Any):
+        session = await home.session()
+        assert await home.supervisor.accept_once(session, request("x")) != await home.supervisor.accept_once(
+            session, request("x")
+        )
+
+
+class TestAbsence:
+    async def test_a_run_of_an_agent_that_does_not_come_ends_after_its_time(self, home: House, autojump_clock: Any):
+        home.host.ttl_s = 30
+        began = trio.current_time()
+        run = await home.accept("hello", "agent:alice:main")
+        assert await home.end(run) == ("error", "agent alice was not attached within 30 s; start it and send again")
+        assert trio.current_time() - began == pytest.approx(30)
+        # It never began, and its message is no part of the conversation.
+        assert home.said("agent:alice:main") == []
+
+    async def test_an_agent_that_comes_in_time_lives_its_runs_in_order(self, home: House, autojump_clock: Any):
+        runs = [await home.accept(f"m{number}", "agent:alice:main") for number in range(3)]
+        await trio.sleep(299)
+        home.host.agents["alice"] = Agent()
+        home.supervisor.agents_changed()
+        assert [await home.end(run) for run in runs] == [("ok", f"re: m{number}") for number in range(3)]
+        assert trio.current_time() == pytest.approx(299)
+
+    async def test_the_time_counts_from_when_the_agent_left(self, home: House, autojump_clock: Any):
+        alice = home.host.agents["alice"] = Agent()
+        alice.act = alice.wait
+        live = await home.accept("live", "agent:alice:main")
+        queued = await home.accept("queued", "agent:alice:main")
+        await trio.sleep(500)
+        del home.host.agents["alice"]
+        home.supervisor.agents_changed()
+        left = trio.current_time()
+        alice.gate.set()
+        assert (await home.end(live))[0] == "ok"
+        assert (await home.end(queued))[0] == "error"
+        assert trio.current_time() - left == pytest.approx(300)
+
+    async def test_an_agent_that_came_and_left_again_has_the_whole_time_again(self, home: House, autojump_clock: Any):
+        home.host.ttl_s = 10
+        home.host.most = (0, 0)
+        run = await home.accept("hello", "agent:alice:main")
+        for _ in range(3):
+            await trio.sleep(8)
+            home.host.agents["alice"] = Agent()
+            home.supervisor.agents_changed()
+            del home.host.agents["alice"]
+            home.supervisor.agents_changed()
+        await run.done.wait()
+        assert trio.current_time() == pytest.approx(34)
+
+    async def test_other_agents_are_not_held_up(self, home: House, autojump_clock: Any):
+        await home.accept("hello", "agent:alice:main")
+        assert (await home.end(await home.accept("hello")))[0] == "ok"
+
+
+class Disk:
+    """Runs file work inline and refuses what `refuse` says."""
+
+    def __init__(self) -> None:
+        self.refuse: Callable[[Any], bool] = lambda args: False
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ == "_commit" and self.refuse(args):
+            for job in args[0]:
+                for waiting in job.waiters:
+                    waiting.error = OSError(errno.ENOSPC, "No space left on device")
+            return None
+        return await inline(function, *args)
+
+
+class TestDisk:
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return Disk()
+
+    @pytest.fixture
+    async def home(self, tmp_path: Path, autojump_clock: trio.testing.MockClock, disk: Disk) -> AsyncIterator[House]:
+        async with house(tmp_path / "store", run_sync=disk.run_sync) as made:
+            yield made
+
+    async def test_what_could_not_be_stored_was_never_accepted(self, home: House, autojump_clock: Any, disk: Disk):
+        session = await home.session()
+        disk.refuse = lambda args: True
+        with pytest.raises(StorageError):
+            await home.accept("lost")
+        disk.refuse = lambda args: False
+        assert home.supervisor.registry.live == {}
+        assert (await home.end(await home.accept("kept")))[0] == "ok"
+        assert [turn.message for turn in home.agent.turns] == ["kept"]
+        assert home.said() == ["user: kept", "assistant: re: kept"]
+        assert session.entry.status == "ok"
+
+    async def test_a_queued_one_that_could_not_be_stored_leaves_the_queue(
+        self, home: House, autojump_clock: Any, disk: Disk
+    ):
+        home.agent.act = home.agent.wait
+        live = await home.accept("live")
+        await home.agent.lives("live").wait()
+        disk.refuse = lambda args: True
+        with pytest.raises(StorageError):
+            await home.accept("lost")
+        disk.refuse = lambda args: False
+        last = await home.accept("last")
+        home.agent.gate.set()
+        assert [(await home.end(run))[0] for run in (live, last)] == ["ok", "ok"]
+        assert [turn.message for turn in home.agent.turns] == ["live", "last"]
+
+    async def test_a_full_disk_delays_the_end_and_loses_nothing(self, home: House, autojump_clock: Any, disk: Disk):
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello")
+        following = await home.accept("next")
+        await home.agent.lives("hello").wait()
+        disk.refuse = lambda args: trio.current_time() < 20
+        home.agent.gate.set()
+        assert await home.end(run) == ("ok", "re: hello")
+        assert trio.current_time() >= 20
+        assert await home.end(following) == ("ok", "re: next")
+        assert [status for run_id, status in home.steps() if run_id == run.run_id] == ["accepted", "running", "ok"]
+
+    async def test_two_callers_with_one_key_both_hear_that_it_failed(
+        self, home: House, autojump_clock: Any, disk: Disk
+    ):
+        session = await home.session()
+        disk.refuse = lambda args: True
+        errors: list[SessiondError] = []
+
+        async def ask() -> None:
+            try:
+                await home.supervisor.accept_once(session, request("x", idempotency_key="k", payload="p"))
+            except StorageError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+        assert len(errors) == 2
+
+    async def test_a_reply_that_is_too_long_ends_the_run_as_an_error(self, home: House, autojump_clock: Any):
+        async def verbose(spec: RunSpec, sink: RunSink) -> Outcome:
+            return Outcome(reply="x" * 2_000_000)
+
+        home.agent.act = verbose
+        status, error = await home.end(await home.accept("hello"))
+        assert status == "error"
+        assert error is not None and error.startswith("the reply cannot be stored: the record is 2000")
+
+    async def test_a_message_that_is_too_long_is_not_accepted(self, home: House, autojump_clock: Any):
+        with pytest.raises(LimitExceeded):
+            await home.accept("x" * 2_000_000)
+        assert home.supervisor.registry.live == {}
+
+
+async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_starts(tmp_path: Path):
+    """Nothing that was written is without somebody who starts it."""
+    slow = trio.Event()
+    asked = trio.Event()
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ == "_commit":
+            asked.set()
+            await slow.wait()
+        return await inline(function, *args)
+
+    with trio.fail_after(5):
+        async with house(tmp_path / "store", run_sync=run_sync) as home:
+            session = await home.session()
+            with trio.CancelScope() as scope:
+
+                async def leave() -> None:
+                    await asked.wait()
+                    scope.cancel()
+                    slow.set()
+
+                home.nursery.start_soon(leave)
+                await home.supervisor.accept(session, request("hello"))
+            assert scope.cancel_called
+            await home.agent.lives("hello").wait()
+            [run] = home.supervisor.registry._ended.values() or home.supervisor.registry.live.values()
+            assert (await home.end(run))[0] == "ok"
+
+
+async def test_the_way_down_ends_live_runs_as_interrupted_and_keeps_the_queued_ones(tmp_path: Path):
+    with trio.fail_after(5):
+        async with house(tmp_path / "store") as home:
+            home.agent.act = home.agent.wait
+            live, queued = await home.accept("live"), await home.accept("queued")
+            await home.agent.lives("live").wait()
+        async with house(tmp_path / "store") as home:
+            found = await home.supervisor.registry.find(live.run_id)
+            assert found is not None and (found.status, found.error) == ("error", "interrupted")
+            again = home.supervisor.registry.get(queued.run_id)
+            assert again is not None
+            assert await home.end(again) == ("ok", "re: queued")
+            assert home.said() == ["user: live", "user: queued", "assistant: re: queued"]
+
+
+async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: Path, autojump_clock: Any):
+    """Accepting, aborting, agents that come and go, waits for each other: each accepted run ends, and once."""
+    host = FakeHost(tmp_path)
+    async with house(tmp_path / "store", host=host) as home:
+        runs = []
+        keys = [f"agent:{agent}:s{number}" for agent in ("main", "alice") for number in range(4)]
+
+        async def act(spec: RunSpec, sink: RunSink) -> Outcome:
+            number = int(spec.message)
+            await trio.sleep(number % 7)
+            if number % 11 == 0:
+                raise RuntimeError
+            return Outcome(reply=spec.message, error="bad" if number % 5 == 0 else None)
+
+        home.agent.act = act
+        alice = Agent()
+        alice.act = act
+
+        async def come_and_go() -> None:
+            for turn in range(40):
+                host.agents.pop("alice", None) if turn % 2 else host.agents.update(alice=alice)
+                home.supervisor.agents_changed()
+                await trio.sleep(13)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_and_go)
+            for number in range(300):
+                run = await home.accept(
+                    str(number),
+                    keys[number * 7 % len(keys)],
+                    timeout_s=5 if number % 3 else None,
+                    first=number % 13 == 0,
+                )
+                runs.append(run)
+                if number % 17 == 0:
+                    nursery.start_soon(home.supervisor.stop, run.session)
+                if number % 10 == 0:
+                    await trio.sleep(1)
+        for run in runs:
+            await run.done.wait()
+        ends: Counter[str] = Counter()
+        for key in keys:
+            ends.update(run_id for run_id, status in home.steps(key) if status in FINAL)
+            assert home.store.catalog.by_key[key].entry.runs == ()
+        assert ends == {run.run_id: 1 for run in runs}
+        assert (home.supervisor.live_runs(), home.supervisor.queued_runs()) == (0, 0)
+        assert home.supervisor.queues._places._taken == {False: 0, True: 0}
+        assert {run.status for run in runs} == FINAL
+
+
+async def test_a_session_made_with_its_first_run_is_one_write(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        key = "agent:main:subagent:1"
+        run = await home.supervisor.create(key, request("task"), cwd="/w", spawned_by=MAIN)
+        assert await home.end(run) == ("ok", "re: task")
+        assert home.said(key) == ["user: task", "assistant: re: task"]
+        assert home.store.catalog.by_key[key].entry.spawned_by == MAIN
