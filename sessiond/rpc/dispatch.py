@@ -34,9 +34,9 @@ from sessiond.rpc.messages import (
     parse,
     split_batch,
 )
-from sessiond.rpc.method import Context, Method
+from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
-from sessiond.rpc.pending import Batch, Pending, Reply, Route
+from sessiond.rpc.pending import Batch, Pending, Promised, Reply, Route
 
 if TYPE_CHECKING:
     from sessiond.rpc.peer import Peer
@@ -147,7 +147,7 @@ class Dispatcher(Generic[S]):
             params, meta = take_meta(params)
             caller = peer.caller_for(meta) if meta is not None else caller
         self._admit(peer, caller, route.method)
-        if route.is_async and len(peer.pending) >= self.limits.max_in_flight:
+        if route.waits and len(peer.pending) >= self.limits.max_in_flight:
             raise Overloaded(
                 f"A connection has at most {self.limits.max_in_flight} requests in flight.",
                 limit="limits.maxInFlight",
@@ -155,11 +155,27 @@ class Dispatcher(Generic[S]):
             )
         decoded = decode_params(route.decode, params)
         context = Context(caller=caller, peer=peer, services=self.services, request_id=request_id, params_meta=meta)
-        if not route.is_async:
-            return encode_result(request_id, route.handle(context, decoded))
         key = request_id if reply is not None else object()
+        if not route.is_async:
+            outcome = route.handle(context, decoded)
+            if not route.waits:
+                return encode_result(request_id, outcome)
+            self._promise(peer, outcome, request_id, key, reply)
+            return None
         peer.start(Pending(route, context, decoded, key, reply), self._run)
         return None
+
+    def _promise(self, peer: Peer, later: Later, request_id: RequestId, key: object, reply: Reply | None) -> None:
+        """Answer when the result is brought, or when the wait is cancelled, whichever is first."""
+
+        def answer(value: object, error: SessiondError | None) -> None:
+            peer.finished(promised)
+            if reply is not None:
+                reply(encode_result(request_id, value) if error is None else encode_failure(request_id, error))
+
+        promised = Promised(key, answer)
+        peer.pending[key] = promised
+        later.then(promised.settle)
 
     def _admit(self, peer: Peer, caller: Caller, method: Method) -> None:
         if caller.expires_at_ms is not None and caller.expires_at_ms <= self._now_ms() and not method.before_auth:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
 from sessiond.rpc.messages import RequestId
 
@@ -42,6 +43,38 @@ class Context(Generic[S]):
         self.params_meta = params_meta
 
 
+class Later:
+    """A result that somebody else will bring: whoever holds it calls `bring` or `fail`, once, from the loop.
+
+    For handlers whose whole wait is for one event elsewhere: a task and its wake-ups would cost more than their work.
+    """
+
+    __slots__ = ("_outcome", "_settle")
+
+    def __init__(self) -> None:
+        self._outcome: tuple[object, SessiondError | None] | None = None
+        self._settle: Callable[[object, SessiondError | None], None] | None = None
+
+    def bring(self, result: object) -> None:
+        """The request is answered with `result`."""
+        self._done(result, None)
+
+    def fail(self, error: SessiondError) -> None:
+        """The request is answered with `error`."""
+        self._done(None, error)
+
+    def then(self, settle: Callable[[object, SessiondError | None], None]) -> None:
+        """Call `settle(result, error)` with what comes; at once where it has come."""
+        self._settle = settle
+        if self._outcome is not None:
+            settle(*self._outcome)
+
+    def _done(self, result: object, error: SessiondError | None) -> None:
+        self._outcome = (result, error)
+        if self._settle is not None:
+            self._settle(result, error)
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One entry of the method table.
@@ -51,6 +84,7 @@ class Method:
 
     `scope` None asks for no scope, but still for a caller who is somebody, unless `before_auth`. While a method of
     `before_auth` runs, nothing else of its connection is read: what follows is judged by what it made of the caller.
+    `later` marks a plain handler that gives a `Later`: it waits like an async one, without the cost of a task.
     `streams` marks what needs a lasting connection; `POST /rpc` refuses it.
     """
 
@@ -63,3 +97,4 @@ class Method:
     aliases: tuple[str, ...] = ()
     before_auth: bool = False
     streams: bool = False
+    later: bool = False

@@ -20,7 +20,7 @@ from sessiond.rpc.sending import PeerGone, SendQueue, Sink
 
 if TYPE_CHECKING:
     from sessiond.rpc.dispatch import Dispatcher
-    from sessiond.rpc.pending import Pending
+    from sessiond.rpc.pending import Pending, Promised
 
 _PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests are read
 _TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
@@ -57,7 +57,7 @@ class Peer:
 
     def __init__(self, link: Link, dispatcher: Dispatcher[Any], caller: Caller, *, lasting: bool = True) -> None:
         self.lasting = lasting
-        self.pending: dict[object, Pending] = {}
+        self.pending: dict[object, Pending | Promised] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery
         self.meta_caller: Callable[[Mapping[str, Any]], Caller] | None = None
@@ -153,7 +153,7 @@ class Peer:
         self._hold = self._hold or pending.route.method.before_auth
         self.nursery.start_soon(run, pending)
 
-    def finished(self, pending: Pending) -> None:
+    def finished(self, pending: Pending | Promised) -> None:
         del self.pending[pending.key]
         if not self.pending:
             self._idle.unpark_all()

@@ -21,12 +21,13 @@ Reply = Callable[[bytes], object]
 class Route:
     """A method made ready: its decoder built, its kind known."""
 
-    __slots__ = ("decode", "handle", "is_async", "method")
+    __slots__ = ("decode", "handle", "is_async", "method", "waits")
 
     def __init__(self, method: Method) -> None:
         self.method = method
         self.handle = method.handle
         self.is_async = iscoroutinefunction(method.handle)
+        self.waits = self.is_async or method.later
         self.decode = msgspec.json.Decoder(method.params).decode
 
 
@@ -49,6 +50,26 @@ class Pending:
         if reason is not None:
             self.reason = reason
         self.scope.cancel()
+
+
+class Promised:
+    """A request whose handler gave a `Later`: in flight without a task, answered once."""
+
+    __slots__ = ("_answer", "key")
+
+    def __init__(self, key: object, answer: Callable[[object, SessiondError | None], None]) -> None:
+        self.key = key
+        self._answer: Callable[[object, SessiondError | None], None] | None = answer
+
+    def settle(self, value: object, error: SessiondError | None) -> None:
+        """The result, or why there is none. What comes after a cancellation counts for nothing."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(value, error)
+
+    def cancel(self, reason: SessiondError | None = None) -> None:
+        """As `Pending.cancel`."""
+        self.settle(None, reason or RequestCancelled("The request was cancelled."))
 
 
 class Batch:

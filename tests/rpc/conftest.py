@@ -16,7 +16,7 @@ from sessiond.errors import NotFound, Overloaded
 from sessiond.model.caller import NOBODY, OWNER, Caller
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
-from sessiond.rpc.method import Context, Method
+from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.peer import Peer
 from sessiond.transports.framed import cbor_link, ndjson_link
 from sessiond.transports.streams import ByteStream
@@ -49,13 +49,15 @@ class TokenParams(Params):
 
 @dataclass
 class Services:
-    """What the handlers share: `release` ends `wait`, `started` counts it, `faults` are what the log would hold."""
+    """What the handlers share: `release` ends `wait`, `started` counts it, `promises`
+    are those of `promised`, `faults` are what the log would hold."""
 
     release: trio.Event = field(default_factory=trio.Event)
     started: int = 0
     ended: list[str] = field(default_factory=list)
     faults: list[tuple[str, BaseException]] = field(default_factory=list)
     peers: list[Peer] = field(default_factory=list)
+    promises: list[Later] = field(default_factory=list)
 
 
 def ping(ctx: Context[Services], params: Params) -> dict[str, Any]:
@@ -87,6 +89,18 @@ async def wait(ctx: Context[Services], params: Params) -> Any:
 
 async def ask(ctx: Context[Services], params: AskParams) -> Any:
     return {"answer": await ctx.peer.request(params.method, {"x": 1}, timeout=params.timeout)}
+
+
+def promised(ctx: Context[Services], params: Params) -> Later:
+    later = Later()
+    ctx.services.promises.append(later)
+    return later
+
+
+def kept(ctx: Context[Services], params: Params) -> Later:
+    later = Later()
+    later.bring({"kept": True})
+    return later
 
 
 def missing(ctx: Context[Services], params: Params) -> Any:
@@ -131,6 +145,8 @@ TABLE = (
     Method("echo", "read", EchoParams, EchoParams, echo, "Gives back what it got.", aliases=("chat.echo", "say")),
     Method("whoami", "list", Params, dict, whoami, "Says who the caller is."),
     Method("wait", "read", Params, dict, wait, "Waits."),
+    Method("promised", "read", Params, dict, promised, "Answers when somebody else says so.", later=True),
+    Method("kept", None, Params, dict, kept, "Has its answer already.", later=True),
     Method("ask", None, AskParams, dict, ask, "Asks the client."),
     Method("missing", None, Params, dict, missing, "Is never found."),
     Method("grouped", None, Params, dict, grouped, "Fails in a nursery."),

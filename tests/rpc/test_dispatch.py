@@ -3,6 +3,7 @@ import json
 import pytest
 import trio
 
+from sessiond.errors import NotFound
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.limits import Limits
 
@@ -263,6 +264,39 @@ async def test_requests_in_flight_are_taken_up_to_the_limit_and_not_beyond(conne
         assert await client.call("ping", request_id=5) == ok({}, 5)
         client.services.release.set()
         assert sorted(answer["id"] for answer in await client.lines(2)) == [1, 2]
+
+
+async def test_a_promised_result_is_brought_in_any_order_and_once(connect):
+    async with connect(limits=Limits(max_in_flight=2)) as client:
+        ask = {"jsonrpc": "2.0", "method": "promised"}
+        await client.send({**ask, "id": 1}, {**ask, "id": 2}, {**ask, "id": 3}, {**ask, "id": 1})
+        assert [answer["error"]["code"] for answer in await client.lines(2)] == [-32007, -32600]
+        first, second = client.services.promises
+        second.bring({"n": 2})
+        first.fail(NotFound("There is no such session."))
+        second.bring({"n": 3})
+        assert await client.line() == ok({"n": 2}, 2)
+        assert await client.line() == failure(-32002, "There is no such session.", {"type": "not_found"})
+        assert await client.call("kept", request_id=4) == ok({"kept": True}, 4)
+
+
+async def test_a_promise_is_cancelled_and_what_comes_after_counts_for_nothing(connect):
+    async with connect() as client:
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "promised"})
+        cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}
+        await client.send(cancel)
+        assert await client.line() == failure(-32800, "The request was cancelled.", {"type": "cancelled"})
+        client.services.promises[0].bring({})
+        assert await client.call("ping", request_id=2) == ok({}, 2)
+
+
+async def test_a_client_that_ended_its_half_still_gets_what_it_was_promised(connect):
+    async with connect() as client:
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "promised"})
+        await client.call("ping", request_id=2)
+        await client.stream.send_eof()
+        client.services.promises[0].bring({"n": 1})
+        assert json.loads(await client.rest()) == ok({"n": 1})
 
 
 async def test_a_stopping_daemon_takes_nothing_new_and_ends_what_waits(connect):
