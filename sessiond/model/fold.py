@@ -203,7 +203,8 @@ def _fold_run(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
         )
     if status in FINAL and run_id in live:
         return _fold_end(entry, data, live, status, at)
-    if status == "steered":
+    # A message that came in the middle of a run, and one that was written down and started none.
+    if status in ("steered", "noted"):
         return replace(entry, keyed=_remember(entry.keyed, data, run_id))
     return entry
 

@@ -16,7 +16,7 @@ import trio
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock
 from sessiond.config import Config
-from sessiond.errors import SessiondError
+from sessiond.errors import Conflict, SessiondError
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.record import ENTRY
@@ -29,7 +29,7 @@ from sessiond.store.store import Custom, SessionStore
 log = structlog.get_logger("sessiond.archive")
 
 # What could not be removed or archived is tried again after this long.
-_AGAIN_MS = 10 * 60 * 1000
+AGAIN_MS = 10 * 60 * 1000
 
 
 class ArchiveSweep:
@@ -49,32 +49,34 @@ class ArchiveSweep:
     ) -> None:
         self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
+        # By session id: a child that was deleted may have left attachments behind.
         self._due: list[tuple[int, str]] = []
         self._changed = trio.Event()
 
     def ended(self, child: Session) -> None:
         """A run of the child has ended; whatever is still to be announced has its time until this is due."""
         minutes = self._config().agents.defaults.subagents.archive_after_minutes
-        if is_to_be_deleted(child) and minutes:
-            self._at(child.key, (child.entry.ended_at or self._clock.wall_ms()) + int(minutes * 60_000))
+        if is_to_be_deleted(child) and minutes and not child.archived:
+            self._at(child, (child.entry.ended_at or self._clock.wall_ms()) + int(minutes * 60_000))
 
     async def announced(self, child: Session) -> None:
-        """The child's outcome was announced, or was to be silent: nothing more is wanted of it."""
-        facts = child.entry.spawn or {}
-        if facts.get("mode") == "session" or child.entry.runs:
-            return
-        await self._attempt(child)
+        """The child's outcome was announced, or was to be silent: nothing more is wanted of it.
+
+        Where it has work of its own still, or children that will want to tell it something, this comes again.
+        """
+        if (child.entry.spawn or {}).get("mode") != "session" and not self._is_wanted(child):
+            await self._attempt(child)
 
     async def run(self) -> None:
         """Do what is due, when it is due, until cancelled."""
-        for session in list(self._store.catalog.by_key.values()):
+        for session in list(self._store.catalog.by_id.values()):
             self._take_up(session)
         while True:
             while self._due and self._due[0][0] <= self._clock.wall_ms():
-                _, key = heapq.heappop(self._due)
-                child = self._store.catalog.by_key.get(key)
+                _, session_id = heapq.heappop(self._due)
+                child = self._store.catalog.by_id.get(session_id)
                 # One that is at work again is looked at when that has ended.
-                if child is not None and not child.entry.runs:
+                if child is not None and not self._runs(child):
                     await self._attempt(child)
             wait_s = (self._due[0][0] - self._clock.wall_ms()) / 1000 if self._due else float("inf")
             with trio.move_on_after(max(0.0, wait_s)):
@@ -83,31 +85,52 @@ class ArchiveSweep:
 
     def _take_up(self, session: Session) -> None:
         """After a restart: what the daemon before had still to do."""
-        if session.entry.spawn is None or session.entry.runs or session.entry.ended_at is None:
+        spawn = session.entry.spawn
+        if spawn is None or session.entry.runs or session.entry.ended_at is None:
             return
+        if session.archived and session.key in self._store.catalog.by_key:
+            return  # it was reset; what there is to do stands in its heir
         self.ended(session)
-        if self._has_attachments(session) and not is_to_be_deleted(session):
-            self._at(session.key, self._clock.wall_ms())
+        left = self._has_attachments(session) or (is_to_be_deleted(session) and not session.archived)
+        if left and (session.archived or "announced" in spawn):
+            self._at(session, self._clock.wall_ms())
 
-    def _at(self, key: str, due_ms: int) -> None:
-        heapq.heappush(self._due, (due_ms, key))
+    def _at(self, child: Session, due_ms: int) -> None:
+        heapq.heappush(self._due, (due_ms, child.session_id))
         self._changed.set()
+
+    def _runs(self, child: Session) -> bool:
+        return bool(child.entry.runs or self._supervisor.registry.of_session(child.key))
+
+    def _is_wanted(self, child: Session) -> bool:
+        """Whether somebody works in the child, or will want to tell it how a child of its own ended."""
+        catalog = self._store.catalog
+        own = (catalog.by_key[key].entry.spawn for key in catalog.children(child.key))
+        return self._runs(child) or any(spawn is not None and "announced" not in spawn for spawn in own)
 
     async def _attempt(self, child: Session) -> None:
         try:
             await self._remove_attachments(child)
-            if is_to_be_deleted(child):
-                await lifecycle.delete(self._births, self._feed, child, self._supervisor.stop)
+            if is_to_be_deleted(child) and self._store.catalog.by_key.get(child.key) is child:
+                await lifecycle.delete(self._births, self._feed, child, self._stop_nothing)
+                log.info("child archived", session_key=child.key)
+        except _AtWork:
+            pass
         except SessiondError as error:
             log.warning("child not put away", session_key=child.key, reason=error.message)
-            self._at(child.key, self._clock.wall_ms() + _AGAIN_MS)
+            self._at(child, self._clock.wall_ms() + AGAIN_MS)
+
+    async def _stop_nothing(self, child: Session) -> None:
+        """Where a delete would abort the runs: the sweep leaves a session that was given work just now."""
+        if self._supervisor.registry.of_session(child.key):
+            raise _AtWork("the session is at work")
 
     def _has_attachments(self, child: Session) -> bool:
-        facts = child.entry.spawn or {}
-        kept = self._config().tools.sessions_spawn.attachments.retain_on_session_keep
-        if facts.get("attachments") is None or facts.get("attachmentsRemoved"):
+        spawn = child.entry.spawn or {}
+        if spawn.get("attachments") is None or spawn.get("attachmentsRemoved"):
             return False
-        return is_to_be_deleted(child) or (not kept and facts.get("mode") != "session")
+        kept = spawn.get("mode") == "session" or self._config().tools.sessions_spawn.attachments.retain_on_session_keep
+        return is_to_be_deleted(child) or child.archived or not kept
 
     async def _remove_attachments(self, child: Session) -> None:
         """The path is made of the child's id, never of anything that stands in a file."""
@@ -117,15 +140,17 @@ class ArchiveSweep:
         report = await self._attachments.remove(self._workspace(agent_of(child.key)), child_id)
         if report.left:
             left = [f"{path}: {reason}" for path, reason in report.left[:5]]
-            log.warning("attachments left", session_key=child.key, count=len(report.left), left=left)
-            self._at(child.key, self._clock.wall_ms() + _AGAIN_MS)
+            log.warning("attachments left", session_key=child.key, count=report.left_count, left=left)
+            self._at(child, self._clock.wall_ms() + AGAIN_MS)
             return
-        await self._store.append(
-            child, [Custom(ENTRY, {"spawn": {**(child.entry.spawn or {}), "attachmentsRemoved": True}})]
-        )
+        await self._store.append(child, [Custom(ENTRY, {"spawn": {"attachmentsRemoved": True}})])
+
+
+class _AtWork(Conflict):
+    """The child is not to be archived now; it comes again when its run has ended."""
 
 
 def is_to_be_deleted(child: Session) -> bool:
     """Whether the child was spawned with `cleanup: "delete"`, to live one run."""
-    facts = child.entry.spawn or {}
-    return facts.get("cleanup") == "delete" and facts.get("mode") == "run"
+    spawn = child.entry.spawn or {}
+    return spawn.get("cleanup") == "delete" and spawn.get("mode") == "run"

@@ -1,0 +1,254 @@
+"""Announce: tell the session that asked how its sub-agent's run ended. Once, whenever the daemon dies in between.
+
+What decides lies in the transcripts. The end of the child's run and the fact that it is to be announced are one write
+(`spawn.ended`); the requester's transcript takes the announcement once, by its idempotency key; `spawn.announced` in
+the child says that nothing is left to do. Knows spawns, sessions and runs. How a channel is reached and what becomes
+of the child afterwards is handed in. Source: runs.md, "Announce".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import structlog
+import trio
+
+from sessiond.clock import Clock
+from sessiond.config import Config
+from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
+from sessiond.model.keys import agent_of
+from sessiond.model.message import user_message
+from sessiond.model.record import ENTRY, RUN
+from sessiond.policy.announce import ANNOUNCE_MESSAGE, announce_context, arrival_context
+from sessiond.runs import outcome
+from sessiond.runs.run import Request, Run, payload_hash, session_id_of
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.lifecycle import settled
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, Message, Part, SessionStore
+
+log = structlog.get_logger("sessiond.announce")
+
+# A child that takes longer over its announce step is not waited for: its reply is posted as it stands.
+STEP_LIMIT_S = 600.0
+# A disk that refuses is tried again at this pace for as long as the daemon lives.
+RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_KEY = "announce:"
+
+Posted = Literal["posted", "silent", "requester_gone", "refused"]
+
+
+async def _nowhere(_requester: Session, _text: str, _delivery_id: str) -> None:
+    """A session without a channel: its transcript is the delivery."""
+
+
+async def _nothing(_child: Session) -> None:
+    pass
+
+
+class Announcer:
+    """`at_end` and `after_end` are the supervisor's hooks; `recover` does what the daemon before had still to do.
+
+    `deliver(requester, text, delivery_id)` brings the text to the requester's channel and returns when that is on
+    record; the same id again is the same delivery. `ended(child)` hears of every end of a child's run, and
+    `announced(child)` when a child's session has no run left and nothing more to announce.
+    """
+
+    def __init__(
+        self, store: SessionStore, supervisor: RunSupervisor, config: Callable[[], Config], clock: Clock
+    ) -> None:
+        self._store, self._supervisor, self._config, self._clock = store, supervisor, config, clock
+        self.deliver: Callable[[Session, str, str], Awaitable[None]] = _nowhere
+        self.ended: Callable[[Session], None] = lambda _child: None
+        self.announced: Callable[[Session], Awaitable[None]] = _nothing
+        self._ended: set[str] = set()
+        self._under_way: set[str] = set()
+        # Idempotency keys of announcements that are in some requester's transcript, live or archived, at the start.
+        self._known_keys: frozenset[str] = frozenset()
+
+    def at_end(self, run: Run) -> Sequence[Part]:
+        """What goes into the write that ends a run."""
+        follow = run.request.follow or {}
+        if "announcement" in follow and run.started_at is None and not run.request.in_transcript:
+            # It ended while it waited for its turn; what it has to tell belongs into the transcript all the same.
+            return [Message(run.request.message)]
+        if not self._is_first_run(run):
+            return ()
+        self._ended.add(run.run_id)
+        return [Custom(ENTRY, {"spawn": {"ended": run.run_id}})]
+
+    async def after_end(self, run: Run) -> None:
+        """What follows a child's run."""
+        child = run.session
+        if child.entry.spawn is None:
+            return
+        self.ended(child)
+        if run.run_id in self._ended:
+            self._ended.discard(run.run_id)
+            await self._announce(child, run.run_id)
+        elif "announced" in child.entry.spawn:
+            await self.announced(child)
+
+    async def recover(self) -> None:
+        """Announce what was not: for every child whose run ended, and whose announcement is not on record."""
+        catalog = self._store.catalog
+        pending = [child for child in catalog.by_id.values() if is_unannounced(child)]
+        # A reset child has an heir, which says the same.
+        pending = [child for child in pending if not child.archived or child.key not in catalog.by_key]
+        if pending:
+            sessions = catalog.by_id.values()
+            keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
+            self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
+        for child in pending:
+            self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
+
+    def _is_first_run(self, run: Run) -> bool:
+        """Whether this is the run that the child was spawned for, or that took its place when somebody steered it."""
+        spawn, request = run.session.entry.spawn, run.request
+        if spawn is None or "ended" in spawn or request.step == "announce":
+            return False
+        # A damaged record has no message and no `follow`; it was the first all the same.
+        if not ("spawn" in (request.follow or {}) or request.first or not request.message):
+            return False
+        others = self._supervisor.registry.of_session(run.key)
+        goes_on = any(one.request.first and not one.ended and one.stop_as is None for one in others if one is not run)
+        return not (run.status == "aborted" and goes_on)
+
+    async def _announce(self, child: Session, run_id: str) -> None:
+        """Announce, however long the disk refuses. Cut off, the next start goes on with it."""
+        if run_id in self._under_way:
+            return
+        self._under_way.add(run_id)
+        try:
+            attempt = 0
+            while not await self._attempt(child, run_id):
+                await trio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+                attempt += 1
+        except Stopping:
+            pass  # the next start does it
+        finally:
+            self._under_way.discard(run_id)
+
+    async def _attempt(self, child: Session, run_id: str) -> bool:
+        requester_key = (child.entry.spawn or {}).get("requesterKey", "")
+        try:
+            posted = await self._post(child, run_id, requester_key)
+            await self._close(child, posted)
+        except StorageError as error:
+            log.warning("announcement not written yet", session_key=child.key, reason=error.message)
+            return self._store.catalog.by_id.get(child.session_id) is not child  # taken away: nothing to note it in
+        log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
+        await self.announced(child)
+        requester = self._store.catalog.by_key.get(requester_key)
+        if requester is not None and "announced" in (requester.entry.spawn or {}):
+            await self.announced(requester)  # which may have waited for this child
+        return True
+
+    async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
+        first = await outcome.of(self._supervisor.registry, run_id, child.key)
+        said = await self._step(child, run_id, first.status, requester_key)
+        text = await outcome.told(self._store, child, first, said)
+        if text is None:
+            return "silent"
+        requester = self._store.catalog.by_key.get(requester_key)
+        if requester is None:
+            return "requester_gone"
+        try:
+            await self._hand_over(requester, child, run_id, text)
+        except NotFound:
+            return "requester_gone"  # deleted just now
+        except (Stopping, StorageError):
+            raise
+        except SessiondError as error:
+            log.warning("announcement refused", session_key=child.key, reason=error.message)
+            return "refused"
+        return "posted"
+
+    async def _step(self, child: Session, run_id: str, status: str, requester_key: str) -> str | None:
+        """What the child says when it is asked for its announcement; None where it is not asked, or could not say."""
+        registry = self._supervisor.registry
+        # Made of the run's id: after a crash it is the same step, and what it said is found again.
+        step_id = f"{session_id_of(run_id)}.{blake2b(run_id.encode(), digest_size=8, person=b'announce').hexdigest()}"
+        found = await registry.find(step_id)
+        if found is None:
+            agent = self._config().agent(agent_of(child.key))
+            subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+            if status != "ok" or subagents.announce != "agent" or child.archived:
+                return None
+            task = await outcome.task_of(self._store, registry, child, run_id)
+            request = self._step_request(requester_key, task)
+            try:
+                await self._supervisor.accept(child, request, run_id=step_id)
+            except (Stopping, StorageError):
+                raise
+            except SessiondError as error:
+                log.warning("no announce step", session_key=child.key, reason=error.message)
+                return None
+        live = registry.live.get(step_id)
+        if live is not None:
+            await live.done.wait()
+        found = await registry.find(step_id)
+        return found.reply if found is not None and found.status == "ok" else None
+
+    def _step_request(self, requester_key: str, task: str) -> Request:
+        provenance = {"kind": "inter_session", "sourceSessionKey": requester_key, "sourceTool": "sessions_spawn"}
+        return Request(
+            text=ANNOUNCE_MESSAGE,
+            message=user_message(ANNOUNCE_MESSAGE, self._clock.wall_ms(), provenance),
+            step="announce",
+            context=announce_context(requester_key, task),
+            timeout_s=STEP_LIMIT_S,
+            # Before what others have sent to the child meanwhile: it is about what was done until now.
+            first=True,
+        )
+
+    async def _hand_over(self, requester: Session, child: Session, run_id: str, text: str) -> None:
+        """Into the requester's transcript, once; and to its channel."""
+        key, payload = f"{_KEY}{run_id}", payload_hash({"announce": run_id})
+        requester = await settled(self._store.catalog, requester)
+        if key not in self._known_keys and self._supervisor.known(requester, key, payload) is None:
+            provenance = {
+                "kind": "inter_session",
+                "sourceSessionKey": child.key,
+                "sourceTool": "subagent_announce",
+            }
+            message = user_message(text, self._clock.wall_ms(), provenance)
+            if self._wakes(requester):
+                request = Request(
+                    text=text,
+                    message=message,
+                    context=arrival_context(child.key, child.entry.label),
+                    idempotency_key=key,
+                    payload=payload,
+                    follow={"announcement": {"childSessionKey": child.key, "runId": run_id}},
+                )
+                await self._supervisor.accept(requester, request)
+            else:
+                await self._store.append(requester, [Message(message), self._noted(run_id, key, payload)])
+        await self.deliver(requester, text, f"announce-{run_id}")
+
+    def _noted(self, run_id: str, key: str, payload: str) -> Custom:
+        at = self._clock.wall_ms()
+        return Custom(RUN, {"runId": run_id, "status": "noted", "at": at, "idempotencyKey": key, "payload": payload})
+
+    def _wakes(self, requester: Session) -> bool:
+        agent = self._config().agent(agent_of(requester.key))
+        subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+        return subagents.wake_requester
+
+    async def _close(self, child: Session, posted: Posted) -> None:
+        """Note in the child that it is done, and in its heir where it was reset meanwhile."""
+        while child.leaving is not None:
+            await child.leaving.wait()
+        heir = self._store.catalog.by_key.get(child.key)
+        sessions = [child] if heir is None or heir is child or heir.entry.spawn is None else [child, heir]
+        for session in sessions:
+            await self._store.append(session, [Custom(ENTRY, {"spawn": {"announced": posted}})])
+
+
+def is_unannounced(child: Session) -> bool:
+    """Whether a run of this child has ended of which its requester does not know yet."""
+    spawn = child.entry.spawn
+    return spawn is not None and "ended" in spawn and "announced" not in spawn
