@@ -22,11 +22,12 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
-from sessiond.model.keys import KeyRules
+from sessiond.model.keys import KeyRules, agent_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
 from sessiond.runs.attached import AttachedAgents
+from sessiond.runs.inbox import is_inbox
 from sessiond.runs.recover import recover
 from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
@@ -88,6 +89,7 @@ async def built(
         host = DaemonHost(lambda: services.config, store, attached, credentials, sockets / "agent.sock")
         supervisor = RunSupervisor(store, bus, host, clock, ids)
         attached.on_change = supervisor.agents_changed
+        supervisor.keeps = lambda key: is_inbox(key) and attached.runtime(agent_of(key)) is None
         saver = IndexSaver(store, feed, clock)
         spawner = Spawner(
             store,

@@ -36,6 +36,7 @@ class ChatSendResult(Result, frozen=True, kw_only=True):
     run_id: str | None = None
     status: Literal["accepted", "handled"]
     cursor: str | None = None
+    reason: Literal["inbox"] | None = None
     command: str | None = None
     reply: str | None = None
 
@@ -54,7 +55,8 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
             return _accepted(ctx, session, known)
-    session = await freshened(services, session)
+    if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
+        session = await freshened(services, session)
     run = await services.supervisor.accept(session, request)
     # A reset may have put another session in the place of the one that was found.
     return _accepted(ctx, run.session, run.run_id)
@@ -63,7 +65,9 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
 def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
     facts = session.entry.file
     cursor = ctx.services.store.cursor(session, facts.folded_to, session.entry.message_count)
-    return ChatSendResult(run_id=run_id, status="accepted", cursor=cursor)
+    # Nothing runs: whoever reads this session finds the message with `sessions_inbox`.
+    reason: Literal["inbox"] | None = "inbox" if ctx.services.supervisor.keeps(session.key) else None
+    return ChatSendResult(run_id=run_id, status="accepted", cursor=cursor, reason=reason)
 
 
 async def _target(ctx: Context, params: ChatSendParams) -> Session:

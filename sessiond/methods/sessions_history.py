@@ -29,7 +29,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     messages: list[msgspec.Raw]
     positions: list[Position]
     has_more: bool
-    next_cursor: str | msgspec.UnsetType
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
     cursor: str
     skipped: int
     content_redacted: bool

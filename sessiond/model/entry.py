@@ -81,6 +81,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     sandboxed: bool | None = None
     spawn: dict[str, Any] | None = None
     native_session_id: str | None = None
+    inbox_cursor: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     total_tokens: int | None = None

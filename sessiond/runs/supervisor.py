@@ -14,7 +14,7 @@ from sessiond.clock import Clock, Ids
 from sessiond.errors import Conflict, SessiondError, StorageError
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
-from sessiond.runs import ending
+from sessiond.runs import ending, inbox
 from sessiond.runs import run as runs
 from sessiond.runs.absence import Absences
 from sessiond.runs.life import Host, RunLife
@@ -32,7 +32,8 @@ class RunSupervisor:
     """Every run of this daemon. `run` is its home and belongs to the background nursery.
 
     `at_end(run)` gives more records for the write that ends a run; `after_end(run)` is what goes on afterwards, and is
-    cut off when the daemon stops: what it has to do must be found again in the records.
+    cut off when the daemon stops: what it has to do must be found again in the records. `keeps(key)` says whether the
+    messages of a session are kept for its reader (`inbox.py`) instead of being run.
     """
 
     def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock, ids: Ids) -> None:
@@ -47,6 +48,7 @@ class RunSupervisor:
         self._following: trio.Nursery | None = None
         self.at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
         self.after_end: Callable[[Run], Awaitable[None]] | None = None
+        self.keeps: Callable[[str], bool] = lambda _key: False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; runs still going then are ended as interrupted, queued ones wait for the next start."""
@@ -126,16 +128,22 @@ class RunSupervisor:
             run_id or runs.new_run_id(session.session_id, self._ids.record()), session, request, self._clock.wall_ms()
         )
         self.registry.add(run)
-        at_once = self._begin(run)
-        parts = [*extra, *_accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)]
+        keeps = self.keeps(session.key)
+        at_once = not keeps and self._begin(run)
+        own = inbox.kept(run) if keeps else _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
         try:
             # A caller who goes away meanwhile must not leave a run behind that nobody starts.
             with trio.CancelScope(shield=True):
-                await self._store.append(session, parts)
+                await self._store.append(session, [*extra, *own])
         except SessiondError:
             self._withdraw(run)
             raise
-        self._accepted(run, at_once=at_once)
+        if keeps:
+            self.registry.end(run)
+            run.stored.set()
+            run.done.set()
+        else:
+            self._accepted(run, at_once=at_once)
         return run
 
     async def create(

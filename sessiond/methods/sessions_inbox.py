@@ -1,0 +1,135 @@
+"""`sessions_inbox`: the messages to the caller's own session that it has not read yet, and a wait for the next."""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from sessiond.config_clamps import Clamp
+from sessiond.errors import InvalidParams
+from sessiond.events.bus import Place, Subscription
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, Services
+from sessiond.model.event import Event
+from sessiond.model.record import ENTRY
+from sessiond.rpc.method import Method
+from sessiond.runs import inbox
+from sessiond.runs.inbox import Kept
+from sessiond.store.catalog import Session
+from sessiond.store.cursor import Position
+from sessiond.store.store import Custom
+
+# An hour: a reader that waits longer asks again.
+WAIT_S = Clamp(default=0, maximum=3600, minimum=0)
+
+
+class SessionsInboxParams(Params, frozen=True, kw_only=True):
+    """`cursor` says that everything up to there is done with; without one the page begins where that was said last.
+
+    `wait` is how many seconds at most an empty inbox is waited on.
+    """
+
+    cursor: str | None = None
+    wait: float | None = None
+
+
+class SessionsInboxResult(Result, frozen=True, kw_only=True):
+    session_key: str
+    messages: list[Kept]
+    cursor: str
+    has_more: bool
+
+
+class _Nowhere:
+    """A sink that is given nothing."""
+
+    def ready(self) -> bool:
+        return True
+
+    def write(self, event: Event) -> None:
+        pass
+
+    async def room(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class _Bell(Subscription):
+    """Rings whenever something happens in the session that it follows, and keeps none of it."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), limit=0)
+        self.rung = trio.Event()
+
+    def offer(self, event: Event) -> None:  # noqa: ARG002
+        self.rung.set()
+
+    def fall_back(self, key: str, place: Place) -> None:  # noqa: ARG002
+        self.rung.set()
+
+    def begin(self, key: str, place: Place) -> None:  # noqa: ARG002
+        self.rung.set()
+
+
+async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
+    services = ctx.services
+    if ctx.caller.session_key is None:
+        raise InvalidParams(
+            "`sessions_inbox` reads the caller's own session, and this caller has none;"
+            " `sessions_history` reads any session",
+            code="no_session",
+        )
+    wait_s = WAIT_S.of(params.wait, "$.wait")
+    session = services.find(ctx.caller, "current")
+    start = inbox.read_up_to(services.store, session)
+    if params.cursor is not None:
+        start = await _done_with(services, session, start, params.cursor)
+    page = await _page(services, session, start, wait_s)
+    messages = [
+        msgspec.structs.replace(message, text=services.masked_text(ctx.caller, message.text))
+        for message in page.messages
+    ]
+    return SessionsInboxResult(
+        session_key=session.key,
+        messages=messages,
+        cursor=services.store.cursor(session, page.end.offset, page.end.seq),
+        has_more=page.has_more,
+    )
+
+
+async def _done_with(services: Services, session: Session, before: Position, cursor: str) -> Position:
+    """The place of the cursor, remembered in the transcript where it is further on than the one before."""
+    place = services.store.position(session, cursor)
+    # By messages, not by bytes: a mark is a record too, and must not make the next one.
+    if place.seq > before.seq:
+        await services.store.append(session, [Custom(ENTRY, {"inboxCursor": cursor})])
+    return place
+
+
+async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.Page:
+    bell = _Bell()
+    services.bus.follow(bell, session.key, _sees)
+    try:
+        with trio.move_on_after(wait_s):
+            while True:
+                bell.rung = trio.Event()
+                page = await inbox.page(services.store, session, start)
+                if page.messages or session.archived:
+                    return page
+                await bell.rung.wait()
+        return await inbox.page(services.store, session, start)
+    finally:
+        services.bus.forget(bell)
+
+
+def _sees(_key: str, _spawned_by: str | None, _transcript: bool) -> bool:
+    return True  # it is the caller's own
+
+
+METHOD = Method(
+    "sessions_inbox",
+    "read",
+    SessionsInboxParams,
+    SessionsInboxResult,
+    handle,
+    "Messages to the caller's own session, oldest unread first.",
+)

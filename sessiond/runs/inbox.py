@@ -1,0 +1,144 @@
+"""The inbox of a session that an MCP client speaks for: its messages are kept, and no agent is run on them.
+
+Such a session (`agent:<id>:mcp:<client>`) belongs to a program that reads its messages when it wants to; the agent its
+key names knows nothing of that conversation. A kept message is a run that is over as soon as it is accepted, so that
+idempotency keys, `agent.wait` and whatever waits for the end of a run hold for it as for any other.
+
+Knows keys, runs and transcripts. Does not know who asks or who is attached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessiond.clock import iso_ms
+from sessiond.errors import InvalidParams
+from sessiond.model.keys import rest_of
+from sessiond.model.message import text_of
+from sessiond.runs import ending
+from sessiond.runs import run as runs
+from sessiond.runs.ending import Ending
+from sessiond.runs.run import Run
+from sessiond.store import transcript
+from sessiond.store.catalog import Session
+from sessiond.store.cursor import Position
+from sessiond.store.store import Message, Part, SessionStore
+
+# The sentinel of an announce step: there is nothing to tell anyone.
+_SILENT = "ANNOUNCE_SKIP"
+# What a reader is given at once: about what a model can use, whatever has piled up.
+PAGE_MESSAGES = 50
+PAGE_BYTES = 256 * 1024
+
+
+class _Sender(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    source_session_key: str | None = None
+    source_tool: str | None = None
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    provenance: _Sender | None = None
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A message in an inbox. `from` is the session that sent it, absent where it was the owner; `sourceTool` how.
+
+    `seq` is its number in the session, `cursor` the place behind it, `timestamp` ISO 8601.
+    """
+
+    id: str | None
+    seq: int
+    cursor: str
+    timestamp: str | None = None
+    sender: str | None = msgspec.field(default=None, name="from")
+    source_tool: str | None = None
+    text: str
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Kept messages, oldest first. `end` is the place behind what was read."""
+
+    messages: list[Kept]
+    end: Position
+    has_more: bool
+
+
+def is_inbox(key: str) -> bool:
+    """Whether the session of this canonical key is one that an MCP client speaks for."""
+    return rest_of(key).startswith("mcp:")
+
+
+def kept(run: Run) -> list[Part]:
+    """The whole life of a run whose message is kept, for one write; the run itself is over.
+
+    The message stands first: of a write that a crash tore apart no run is left whose message is not there. An announce
+    step asks an agent for words, and there is none: nothing is kept of it.
+    """
+    said = run.request.step != "announce"
+    run.status, run.started_at, run.ended_at = "ok", run.accepted_at, run.accepted_at
+    run.reply = None if said else _SILENT
+    message = [Message(run.request.message)] if said and not run.request.in_transcript else []
+    accepted = runs.accepted(run.run_id, run.request, run.accepted_at, with_message=False)
+    return [*message, accepted, *ending.parts(run, Ending(status="ok"), run.accepted_at, None)]
+
+
+def read_up_to(store: SessionStore, session: Session) -> Position:
+    """The place up to which the reader said that it is done; the beginning where it never did, or in another file."""
+    try:
+        return store.position(session, session.entry.inbox_cursor or "")
+    except InvalidParams:
+        return Position(0, 0)
+
+
+async def page(store: SessionStore, session: Session, start: Position) -> Page:
+    """The oldest messages to the session behind `start`."""
+    stop = session.entry.file.folded_to
+
+    def read(fd: int) -> Page:
+        # A cursor from before the file was written anew in place names the middle of some line.
+        if not transcript.boundary(fd, start.offset):
+            raise InvalidParams(
+                "$.cursor does not belong to this session's transcript as it is now; start again without a cursor",
+                field="$.cursor",
+                code="cursor_stale",
+            )
+        return _read(fd, store, session, start, stop)
+
+    found: Page = await store.read(session, read)
+    return found
+
+
+def _read(fd: int, store: SessionStore, session: Session, start: Position, stop: int) -> Page:
+    messages: list[Kept] = []
+    place, size = start, 0
+    for line in transcript.read_lines(fd, start.offset, store.record_limit, stop=stop):
+        if len(messages) >= PAGE_MESSAGES or size >= PAGE_BYTES:
+            return Page(messages, place, has_more=True)
+        record = line.record
+        is_message = record is not None and record.message is not None
+        place = Position(line.end, place.seq + is_message)
+        if record is None or record.message is None or record.role != "user":
+            continue
+        size += len(record.message)
+        sender = _sender(record.message)
+        messages.append(
+            Kept(
+                id=record.id,
+                seq=place.seq,
+                cursor=store.cursor(session, place.offset, place.seq),
+                timestamp=iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None,
+                sender=sender.source_session_key,
+                source_tool=sender.source_tool,
+                text=text_of(record.message),
+            )
+        )
+    return Page(messages, place, has_more=False)
+
+
+def _sender(message: bytes | Any) -> _Sender:
+    try:
+        return msgspec.json.decode(message, type=_Head).provenance or _Sender()
+    except msgspec.ValidationError:
+        return _Sender()  # a foreign message with a provenance of another shape

@@ -1,0 +1,232 @@
+"""`sessions_inbox`: what is sent to a session of an MCP client is kept for it, whatever happens to the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from inside import Connection, Inside, inside
+
+from sessiond.model.caller import Caller
+from sessiond.runs import inbox
+
+KEY = "agent:main:mcp:reader"
+READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), session_key=KEY, agent_id="main")
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Inside]:
+    async with inside(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def owner(parts: Inside) -> AsyncIterator[Connection]:
+    async with parts.connect() as connection:
+        await connection.call("sessions.create", key=KEY)
+        yield connection
+
+
+@pytest.fixture
+async def reader(parts: Inside, owner: Connection) -> AsyncIterator[Connection]:
+    async with parts.connect(READER) as connection:
+        yield connection
+
+
+async def tell(owner: Connection, *texts: str, **more: Any) -> list[Any]:
+    return [await owner.call("chat.send", sessionKey=KEY, message=text, **more) for text in texts]
+
+
+def texts(page: dict[str, Any]) -> list[str]:
+    return [message["text"] for message in page["messages"]]
+
+
+def test_only_sessions_of_mcp_clients_are_inboxes() -> None:
+    assert inbox.is_inbox("agent:main:mcp:reader")
+    assert not inbox.is_inbox("agent:mcp:main")
+    assert not inbox.is_inbox("agent:main:subagent:mcp:reader")
+
+
+async def test_a_message_to_an_inbox_is_kept_and_no_agent_runs(owner, reader) -> None:
+    (sent,) = await tell(owner, "are you there?")
+    assert {**sent, "runId": "", "cursor": ""} == {"runId": "", "status": "accepted", "cursor": "", "reason": "inbox"}
+    page = await reader.call("sessions_inbox")
+    (message,) = page["messages"]
+    assert {**message, "id": "", "timestamp": ""} == {
+        "id": "",
+        "seq": 1,
+        "cursor": message["cursor"],
+        "timestamp": "",
+        "text": "are you there?",
+    }
+    assert {**page, "messages": []} == {"sessionKey": KEY, "messages": [], "cursor": page["cursor"], "hasMore": False}
+    history = await owner.call("sessions_history", sessionKey=KEY)
+    assert [message["role"] for message in history["messages"]] == ["user"]
+
+
+async def test_whoever_waits_for_the_kept_run_learns_that_it_is_over(owner) -> None:
+    (sent,) = await tell(owner, "hello")
+    ended = await owner.call("agent.wait", runId=sent["runId"])
+    assert {name: ended[name] for name in ("status", "sessionKey")} == {"status": "ok", "sessionKey": KEY}
+    assert "reply" not in ended
+
+
+async def test_unread_messages_come_again_until_the_cursor_says_that_they_are_done(owner, reader) -> None:
+    await tell(owner, "one", "two")
+    first = await reader.call("sessions_inbox")
+    assert texts(first) == texts(await reader.call("sessions_inbox")) == ["one", "two"]
+    await tell(owner, "three")
+    assert texts(await reader.call("sessions_inbox", cursor=first["cursor"])) == ["three"]
+    # Said once: from now on also where no cursor is given.
+    assert texts(await reader.call("sessions_inbox")) == ["three"]
+
+
+async def test_the_cursor_of_a_message_reads_on_behind_that_message(owner, reader) -> None:
+    await tell(owner, "one", "two", "three")
+    page = await reader.call("sessions_inbox")
+    assert texts(await reader.call("sessions_inbox", cursor=page["messages"][1]["cursor"])) == ["three"]
+
+
+async def test_an_older_cursor_rereads_and_does_not_move_the_mark_back(owner, reader) -> None:
+    await tell(owner, "one", "two")
+    page = await reader.call("sessions_inbox")
+    await reader.call("sessions_inbox", cursor=page["cursor"])
+    assert texts(await reader.call("sessions_inbox", cursor=page["messages"][0]["cursor"])) == ["two"]
+    assert texts(await reader.call("sessions_inbox")) == []
+
+
+async def test_polling_an_empty_inbox_writes_nothing(parts, owner, reader) -> None:
+    await tell(owner, "one")
+    cursor = (await reader.call("sessions_inbox"))["cursor"]
+    cursor = (await reader.call("sessions_inbox", cursor=cursor))["cursor"]
+    session = parts.services.store.catalog.by_key[KEY]
+    before = session.entry.file.folded_to
+    for _ in range(3):
+        cursor = (await reader.call("sessions_inbox", cursor=cursor))["cursor"]
+    assert session.entry.file.folded_to == before
+
+
+async def test_a_wait_ends_with_the_next_message(owner, reader) -> None:
+    request = await reader.send("sessions_inbox", wait=25)
+    await tell(owner, "at last")
+    answer = await reader.answer(request)
+    assert texts(answer["result"]) == ["at last"]
+
+
+async def test_a_wait_ends_with_nothing_after_its_time(reader) -> None:
+    with trio.fail_after(10):
+        assert texts(await reader.call("sessions_inbox", wait=1)) == []
+
+
+async def test_a_wait_can_be_called_off(reader) -> None:
+    request = await reader.send("sessions_inbox", wait=3600)
+    await reader._stream.send_all(b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":%d}}\n' % request)
+    assert (await reader.answer(request))["error"]["code"] == -32800
+
+
+async def test_the_owner_has_no_inbox_and_is_told_what_to_use(owner) -> None:
+    error = await owner.failure("sessions_inbox")
+    assert (error["code"], error["data"]["code"]) == (-32602, "no_session")
+    assert "`sessions_history` reads any session" in error["message"]
+
+
+async def test_a_cursor_of_another_session_is_refused(owner, reader) -> None:
+    await owner.say("main", "hello")
+    other = await owner.call("sessions_history", sessionKey="main")
+    error = await reader.failure("sessions_inbox", cursor=other["cursor"])
+    assert (error["code"], error["data"]["code"]) == (-32602, "cursor_stale")
+
+
+async def test_a_full_inbox_comes_in_pages_of_fifty(owner, reader) -> None:
+    await tell(owner, *map(str, range(inbox.PAGE_MESSAGES + 1)))
+    first = await reader.call("sessions_inbox")
+    second = await reader.call("sessions_inbox", cursor=first["cursor"])
+    assert (len(first["messages"]), first["hasMore"]) == (50, True)
+    assert (texts(second), second["hasMore"]) == (["50"], False)
+
+
+async def test_a_page_ends_where_its_messages_get_too_long(owner, reader) -> None:
+    long = "x" * (inbox.PAGE_BYTES // 2)
+    await tell(owner, long, long, "short")
+    page = await reader.call("sessions_inbox")
+    assert ([len(text) for text in texts(page)], page["hasMore"]) == ([len(long), len(long)], True)
+    assert texts(await reader.call("sessions_inbox", cursor=page["cursor"])) == ["short"]
+
+
+async def test_the_same_idempotency_key_keeps_one_message(owner, reader) -> None:
+    first, second = await tell(owner, "once", "once", idempotencyKey="k")
+    assert first["runId"] == second["runId"]
+    assert texts(await reader.call("sessions_inbox")) == ["once"]
+
+
+async def test_what_the_reader_writes_into_its_own_transcript_is_no_message_to_it(reader) -> None:
+    note = {"role": "assistant", "content": "a note of my own"}
+    await reader.call("chat.inject", sessionKey="current", messages=[note])
+    assert texts(await reader.call("sessions_inbox")) == []
+
+
+async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
+    await tell(owner, "Authorization: Bearer abcdefghijklmnopqrstuvwxyz0123456789")
+    (message,) = (await reader.call("sessions_inbox"))["messages"]
+    assert "abcdefghijklmnop" not in message["text"]
+
+
+async def test_a_session_whose_messages_are_kept_is_not_begun_anew_for_its_age(tmp_path) -> None:
+    async with inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 0.0001 }\n') as made:
+        async with made.connect() as owner, made.connect(READER) as reader:
+            await owner.call("sessions.create", key=KEY)
+            await tell(owner, "one")
+            await trio.sleep(0.02)
+            await tell(owner, "two")
+            assert texts(await reader.call("sessions_inbox")) == ["one", "two"]
+
+
+async def test_an_attached_agent_gets_the_messages_instead(parts, owner, reader) -> None:
+    async with parts.connect() as agent:
+        await agent.call("agents.attach", agentId="main")
+        (sent,) = await tell(owner, "for the agent")
+        assert "reason" not in sent
+        while (message := await agent.receive()).get("method") != "run.start":
+            pass
+        assert message["params"]["message"] == "for the agent"
+
+
+async def test_nothing_is_lost_or_repeated_over_a_kill(daemon) -> None:
+    daemon.start()
+    daemon.call("sessions.create", key=KEY)
+    token = daemon.call("tokens.mint", sessionKey=KEY, scopes=["read"])["token"]
+
+    def read(**params: Any) -> Any:
+        with daemon.connect() as wire:
+            wire.call("initialize", protocol=1, client={"name": "test"}, token=token)
+            return wire.call("sessions_inbox", **params)
+
+    daemon.call("chat.send", sessionKey=KEY, message="one")
+    daemon.call("chat.send", sessionKey=KEY, message="two", idempotencyKey="k")
+    first = read()
+    daemon.kill()
+    daemon.start()
+    daemon.call("chat.send", sessionKey=KEY, message="two", idempotencyKey="k")
+    assert read() == first
+    done = read(cursor=first["messages"][0]["cursor"])
+    daemon.kill()
+    daemon.start()
+    assert texts(read()) == texts(done) == ["two"]
+
+
+async def test_a_torn_write_leaves_no_run_for_an_agent(daemon) -> None:
+    # The end of the run is torn off: a start must neither run an agent on it nor lose the message.
+    daemon.start()
+    daemon.call("sessions.create", key=KEY)
+    daemon.call("chat.send", sessionKey=KEY, message="kept")
+    daemon.stop()
+    (path,) = daemon.transcripts()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    daemon.start()
+    daemon.wait_for(lambda: daemon.rows()[0]["status"] == "error", "the run has no end")
+    history = daemon.call("sessions_history", sessionKey=KEY)
+    assert [(message["role"], message["content"]) for message in history["messages"]] == [("user", "kept")]
