@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 import trio
@@ -26,15 +27,18 @@ from sessiond.model.keys import KeyRules, agent_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
+from sessiond.runs.announce import Announcer
+from sessiond.runs.archive import ArchiveSweep
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.inbox import is_inbox
 from sessiond.runs.recover import recover
+from sessiond.runs.run import Run
 from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import Births
 from sessiond.sessions.tokens import Tokens
 from sessiond.store.scan import Progress
-from sessiond.store.store import open_store
+from sessiond.store.store import Part, open_store
 
 log = structlog.get_logger("sessiond")
 
@@ -91,23 +95,41 @@ async def built(
         attached.on_change = supervisor.agents_changed
         supervisor.keeps = lambda key: is_inbox(key) and attached.runtime(agent_of(key)) is None
         saver = IndexSaver(store, feed, clock)
+        births = Births(store)
+        attachments = AttachmentService(ids=ids)
         spawner = Spawner(
             store,
             supervisor,
-            AttachmentService(ids=ids),
+            attachments,
             lambda: services.config,
             clock=clock,
             ids=ids,
             workspace=host.workspace,
             sandboxed=host.sandboxed,
         )
+        archive = ArchiveSweep(
+            store,
+            feed,
+            births,
+            supervisor,
+            attachments,
+            config=lambda: services.config,
+            clock=clock,
+            workspace=host.workspace,
+        )
+        announcer = Announcer(store, supervisor, lambda: services.config, clock)
+        announcer.ended, announcer.announced = archive.ended, archive.announced
+        # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
+        follow_ups: list[FollowUp] = [announcer]
+        supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
+        supervisor.after_end = lambda run: _after_end(follow_ups, run)
         services = Services(
             store=store,
             bus=bus,
             feed=feed,
             supervisor=supervisor,
             attached=attached,
-            births=Births(store),
+            births=births,
             tokens=tokens,
             spawner=spawner,
             config=config,
@@ -126,9 +148,25 @@ async def built(
             await background.start(supervisor.run)
             await spawner.recover()
             await recover(store, supervisor)
+            await announcer.recover()
+            background.start_soon(archive.run)
             yield App(services=services, dispatcher=dispatcher, saver=saver, background=background)
             background.cancel_scope.cancel()
         await saver.save()
+
+
+class FollowUp(Protocol):
+    """What goes on after a run: records for the write that ends it, and what is done afterwards."""
+
+    def at_end(self, run: Run) -> Sequence[Part]: ...
+    def after_end(self, run: Run) -> Awaitable[None]: ...
+
+
+async def _after_end(follow_ups: Sequence[FollowUp], run: Run) -> None:
+    """All of them beside each other: one that waits for an agent does not hold up the others."""
+    async with trio.open_nursery() as nursery:
+        for one in follow_ups:
+            nursery.start_soon(one.after_end, run)
 
 
 def _log_fault(what: str, error: BaseException) -> None:
