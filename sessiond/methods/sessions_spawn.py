@@ -15,7 +15,6 @@ from sessiond.model.keys import agent_of, main_key
 from sessiond.policy.spawn import SpawnRequest
 from sessiond.rpc.method import Method
 from sessiond.runs.spawn import Wanted
-from sessiond.sessions.patch import check_label
 from sessiond.store.catalog import Session
 
 
@@ -57,10 +56,6 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
     if params.idempotency_key is not None and not 1 <= len(params.idempotency_key) <= 256:
         raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
     requester = await _requester(ctx)
-    label = params.label
-    if label is not None:
-        agent_id = (params.agent_id or agent_of(requester.key)).strip().lower()
-        label = check_label(services.store.catalog, f"agent:{agent_id}:subagent:new", label)
     asked = msgspec.to_builtins(params)
     del asked["idempotencyKey"]
     wanted = Wanted(
@@ -76,7 +71,7 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
             thinking=params.thinking,
         ),
         asked=asked,
-        label=label,
+        label=params.label,
         run_timeout_s=params.run_timeout_seconds,
         attachments=params.attachments,
         mount_path=params.attach_as.mount_path if params.attach_as is not None else None,

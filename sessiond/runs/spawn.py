@@ -7,12 +7,16 @@ Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 
+from sessiond.attachments.decode import Prepared
 from sessiond.attachments.materialize import Receipt
 from sessiond.attachments.names import check_mount_path
 from sessiond.attachments.notice import describe
@@ -28,6 +32,7 @@ from sessiond.policy.spawn import SpawnFacts, SpawnPlan, SpawnRequest
 from sessiond.runs.intents import Intents
 from sessiond.runs.run import Request, Run, payload_hash
 from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.patch import check_label
 from sessiond.sessions.resolve import spawner_of
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
@@ -58,15 +63,16 @@ class Spawned(msgspec.Struct, frozen=True):
     receipt: Receipt | None
 
 
-class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What is settled of a child before it is written."""
+class _Child(msgspec.Struct, frozen=True, kw_only=True):
+    """What is settled of a child before anything of it is written."""
 
     key: str
+    id: str
     plan: SpawnPlan
-    receipt: Receipt | None
+    facts: SpawnFacts
     mount_path: str | None
     payload: str | None
-    thread: str | None
+    label: str | None
 
 
 class Spawner:
@@ -92,6 +98,9 @@ class Spawner:
         self._config, self._clock, self._ids = config, clock, ids
         self._workspace, self._sandboxed = workspace, sandboxed
         self._intents = Intents(store)
+        self._under_way: dict[str, trio.Lock] = {}
+        # How many children of a session are being made just now.
+        self._making: Counter[str] = Counter()
         self.threads: Callable[[Session], bool] = lambda _session: False
         self.bind_thread: Callable[[Session, str, str | None], Awaitable[str]] | None = None
 
@@ -104,37 +113,70 @@ class Spawner:
 
     async def spawn(self, requester: Session, wanted: Wanted, *, sandboxed: bool) -> Spawned:
         """The child, accepted. Every refusal comes before the first byte is written."""
-        config = self._config()
         child_id = self._child_id(requester, wanted)
         agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
         child_key = f"agent:{agent_id}:subagent:{child_id}"
-        payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
-        if wanted.idempotency_key is not None and payload is not None:
-            known = self._known(child_key, wanted.idempotency_key, payload)
-            if known is not None:
-                return known
-        plan = policy.check(wanted.request, self._facts(requester, child_key, agent_id, sandboxed=sandboxed))
-        prepared = self._attachments.check(wanted.attachments, config.tools.sessions_spawn.attachments)
-        mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
-        policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
-        thread = await self._bind(requester, child_key, wanted)
-        receipt: Receipt | None = None
-        if wanted.attachments:
-            self._intents.begin(agent_id, child_id)
-            receipt = await self._attachments.materialize(prepared, self._workspace(agent_id), child_id)
-        try:
-            made = _Made(
-                key=child_key, plan=plan, receipt=receipt, mount_path=mount_path, payload=payload, thread=thread
+        # The same request twice at once: the second one finds what the first one made.
+        async with self._alone(child_key):
+            payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
+            if wanted.idempotency_key is not None and payload is not None:
+                known = self._known(child_key, wanted.idempotency_key, payload)
+                if known is not None:
+                    await self._supervisor.stored(known.run_id)
+                    return known
+            facts = self._facts(requester, child_key, agent_id, sandboxed=sandboxed)
+            plan = policy.check(wanted.request, facts)
+            config = self._config()
+            prepared = self._attachments.check(wanted.attachments, config.tools.sessions_spawn.attachments)
+            mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
+            policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
+            label = check_label(self._store.catalog, child_key, wanted.label) if wanted.label is not None else None
+            child = _Child(
+                key=child_key, id=child_id, plan=plan, facts=facts, mount_path=mount_path, payload=payload, label=label
             )
-            run = await self._create(requester, wanted, made)
+            # Counted among the running from here on, so that spawns beside each other do not all find the last place.
+            self._making[requester.key] += 1
+            try:
+                return await self._make(requester, wanted, child, prepared)
+            finally:
+                self._making[requester.key] -= 1
+
+    async def _make(self, requester: Session, wanted: Wanted, child: _Child, prepared: Prepared) -> Spawned:
+        thread = await self._bind(requester, child, wanted)
+        receipt: Receipt | None = None
+        # Once something is written it becomes a child, or is removed: a caller who goes away changes nothing.
+        with trio.CancelScope(shield=True):
+            if wanted.attachments:
+                run, receipt = await self._create_with_files(requester, wanted, child, prepared, thread)
+            else:
+                run = await self._create(requester, wanted, child, None, thread)
+        return Spawned(run.run_id, child.key, child.plan.mode, receipt)
+
+    async def _create_with_files(
+        self, requester: Session, wanted: Wanted, child: _Child, prepared: Prepared, thread: str | None
+    ) -> tuple[Run, Receipt]:
+        agent_id = child.plan.agent_id
+        self._intents.begin(agent_id, child.id)
+        try:
+            receipt = await self._attachments.materialize(prepared, self._workspace(agent_id), child.id)
+            run = await self._create(requester, wanted, child, receipt, thread)
         except SessiondError:
-            if receipt is not None:
-                await self._attachments.remove(self._workspace(agent_id), child_id)
-                self._intents.done(child_id)
+            await self._attachments.remove(self._workspace(agent_id), child.id)
+            self._intents.done(child.id)
             raise
-        if receipt is not None:
-            self._intents.done(child_id)
-        return Spawned(run.run_id, child_key, plan.mode, receipt)
+        self._intents.done(child.id)
+        return run, receipt
+
+    @asynccontextmanager
+    async def _alone(self, child_key: str) -> AsyncIterator[None]:
+        lock = self._under_way.setdefault(child_key, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            # Released to one who waits it is locked again already, and theirs to take away.
+            if not lock.locked() and self._under_way.get(child_key) is lock:
+                del self._under_way[child_key]
 
     def _child_id(self, requester: Session, wanted: Wanted) -> str:
         if wanted.idempotency_key is None:
@@ -142,7 +184,7 @@ class Spawner:
         return str(uuid.uuid5(_NAMESPACE, f"{requester.session_id}\0{wanted.idempotency_key}"))
 
     def _known(self, child_key: str, idempotency_key: str, payload: str) -> Spawned | None:
-        child = self._store.catalog.by_key.get(child_key)
+        child = self._child(child_key)
         run_id = self._supervisor.known(child, idempotency_key, payload) if child is not None else None
         if child is None or run_id is None:
             return None
@@ -154,6 +196,14 @@ class Spawner:
             facts.get("mode", "run"),
             msgspec.convert(receipt, Receipt) if receipt is not None else None,
         )
+
+    def _child(self, child_key: str) -> Session | None:
+        """The child of that key, also where it has been archived by now."""
+        catalog = self._store.catalog
+        found = catalog.by_key.get(child_key)
+        if found is not None:
+            return found
+        return next((session for session in catalog.by_id.values() if session.key == child_key), None)
 
     def _facts(self, requester: Session, child_key: str, agent_id: str, *, sandboxed: bool) -> SpawnFacts:
         config, catalog = self._config(), self._store.catalog
@@ -169,7 +219,7 @@ class Spawner:
             requester_agent=agent_of(requester.key),
             requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
             max_spawn_depth=limits.max_spawn_depth,
-            children_running=sum(bool(child.entry.runs) for child in children),
+            children_running=sum(bool(child.entry.runs) for child in children) + self._making[requester.key],
             max_children=limits.max_children_per_agent,
             configured_agents=tuple(one.id for one in config.agents.list),
             allow_agents=tuple(limits.allow_agents or ()),
@@ -179,18 +229,17 @@ class Spawner:
             threads=self.threads(requester),
         )
 
-    async def _bind(self, requester: Session, child_key: str, wanted: Wanted) -> str | None:
+    async def _bind(self, requester: Session, child: _Child, wanted: Wanted) -> str | None:
         if not wanted.request.thread or self.bind_thread is None:
             return None
-        return await self.bind_thread(requester, child_key, wanted.label)
+        return await self.bind_thread(requester, child.key, child.label)
 
-    async def _create(self, requester: Session, wanted: Wanted, made: _Made) -> Run:
-        plan, receipt = made.plan, made.receipt
-        config = self._config()
-        defaults = config.agents.defaults.subagents
-        agent = config.agent(plan.agent_id)
-        subagents = agent.subagents if agent is not None else defaults
-        facts = self._facts(requester, made.key, plan.agent_id, sandboxed=False)
+    async def _create(
+        self, requester: Session, wanted: Wanted, child: _Child, receipt: Receipt | None, thread: str | None
+    ) -> Run:
+        plan, facts = child.plan, child.facts
+        agent = self._config().agent(plan.agent_id)
+        subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
         attached = msgspec.to_builtins(receipt) if receipt is not None else None
         entry: dict[str, Any] = {
             "spawnDepth": facts.requester_depth + 1,
@@ -200,31 +249,31 @@ class Spawner:
                 "cleanup": plan.cleanup,
                 "requesterKey": requester.key,
                 "attachments": attached,
-                "mountPath": made.mount_path,
+                "mountPath": child.mount_path,
             },
         }
         model = plan.model or subagents.model
         entry |= {"model": model, "modelOverride": model} if model is not None else {}
-        entry |= {"label": wanted.label} if wanted.label is not None else {}
-        entry |= _thread_fields(requester, made.thread)
+        entry |= {"label": child.label} if child.label is not None else {}
+        entry |= _thread_fields(requester, thread)
         limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
         provenance = {"kind": "inter_session", "sourceSessionKey": requester.key, "sourceTool": "sessions_spawn"}
         request = Request(
             text=wanted.task,
             message=user_message(wanted.task, self._clock.wall_ms(), provenance),
-            context=_context(requester.key, facts, receipt, made.mount_path),
+            context=_context(requester.key, facts, receipt, child.mount_path),
             thinking=plan.thinking or subagents.thinking,
             model=model,
             attachments=attached,
-            mount_path=made.mount_path,
+            mount_path=child.mount_path,
             timeout_s=limit_s or None,
             idempotency_key=wanted.idempotency_key,
-            payload=made.payload,
-            follow={"spawn": {"requesterKey": requester.key, "task": wanted.task}},
+            payload=child.payload,
+            follow={"spawn": {"requesterKey": requester.key}},
         )
         workspace = str(self._workspace(plan.agent_id))
         return await self._supervisor.create(
-            made.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
+            child.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
         )
 
 
