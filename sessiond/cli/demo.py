@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from sessiond import cli
@@ -22,6 +23,7 @@ from sessiond.cli.terminal.screen import Screen, clip, screen
 from sessiond.cli.terminal.times import now_ms
 from sessiond.cli.watch import line
 from sessiond.client.blocking import Client
+from sessiond.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Watcher:
         self._on = on
         self._seen: list[Event] = []
         self._news = threading.Condition()
+        self._failure: ClientError | None = None
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_for(self, is_there: Callable[[list[Event]], bool]) -> bool:
@@ -48,15 +51,31 @@ class Watcher:
         with self._news:
             return self._news.wait_for(lambda: is_there(self._seen), SETTLE_S)
 
+    def wait_until_subscribed(self) -> None:
+        """Return when the daemon counts the subscription: what happens from now on is shown."""
+        pause, deadline = threading.Event(), time.monotonic() + SETTLE_S
+        while not self._client.call("daemon.status")["subscribers"]:
+            if self._failure is not None:
+                raise self._failure
+            if time.monotonic() > deadline:
+                raise CommandFailed("the demo stopped: the daemon does not take its subscription")
+            pause.wait(0.01)
+
     def _watch(self) -> None:
-        for event in self._client.subscribe():
-            shown = line(event, now_ms(), Screen(self._on.width and self._on.width - 2, colour=self._on.colour))
-            with self._news:
-                if shown is not None:
-                    sys.stdout.write(f"{self._on.paint('│', 'dim')} {shown}\n")
-                    sys.stdout.flush()
-                self._seen.append(event)
-                self._news.notify_all()
+        on = Screen(self._on.width and self._on.width - 2, colour=self._on.colour)
+        try:
+            for event in self._client.subscribe():
+                with self._news:
+                    self._show(line(event, now_ms(), on))
+                    self._seen.append(event)
+                    self._news.notify_all()
+        except ClientError as error:
+            self._failure = error
+
+    def _show(self, text: str | None) -> None:
+        if text is not None:
+            sys.stdout.write(f"{self._on.paint('│', 'dim')} {text}\n")
+            sys.stdout.flush()
 
 
 def run(args: Args) -> int:
@@ -84,6 +103,7 @@ def _tell(daemon: DemoDaemon, on: Screen) -> None:
         _command(["agents", *socket], on)
         heading("Everything that happens is shown as it happens, after a │, as by: sessiond watch")
         watcher = Watcher(client, on)
+        watcher.wait_until_subscribed()
 
         heading("A message to the agent `main`, and its reply:")
         _command(["send", *socket, "main", "hello, is anybody there?"], on)

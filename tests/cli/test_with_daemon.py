@@ -228,6 +228,8 @@ def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
         "$ sessiond list",
         "$ cat ",
         "poem.txt: 4 lines, 22 words",
+        "[from agent:reader:subagent:",
+        "Thank you.",
         "removed",
     ):
         assert said in done.stdout

@@ -29,9 +29,19 @@ def text_of(message: dict[str, Any]) -> str:
     return "\n".join(part for part in map(_block, content) if part)
 
 
+def origin(message: dict[str, Any]) -> str:
+    """`[from KEY] ` where another session said it and no person; not escaped."""
+    match message.get("provenance"):
+        case {"kind": "inter_session", "sourceSessionKey": str(key)}:
+            return f"[from {key}] "
+        case {"kind": "inter_session"}:
+            return "[from another session] "
+    return ""
+
+
 def short(message: dict[str, Any]) -> str:
     """A message on one line, safe to show."""
-    text = text_of(message)
+    text = origin(message) + text_of(message)
     if message.get("role") in TOOL_ROLES:
         name = message.get("toolName") or message.get("role")
         text = f"{name}{' failed' if message.get('isError') else ''}: {text[:MAX_TOOL_CHARS]}"
@@ -47,7 +57,7 @@ def paragraph(message: dict[str, Any], moment_ms: int | None, present_ms: int, s
     indent = " " * (len(when) + ROLE_WIDTH + 2)
     if role in TOOL_ROLES:
         return [lead + _clipped(short(message), screen, len(indent))]
-    first, *rest = escape(text_of(message), lines=True).split("\n")
+    first, *rest = escape(origin(message) + text_of(message), lines=True).split("\n")
     return [lead + first, *(indent + line if line else "" for line in rest)]
 
 

@@ -51,3 +51,12 @@ def test_further_lines_stand_under_the_first() -> None:
         "",
         "                   \\x1b[2Jtwo",
     ]
+
+
+def test_what_another_session_said_is_marked() -> None:
+    def said(**provenance: str) -> str:
+        return short({"role": "user", "content": "hi", "provenance": provenance})
+
+    assert said(kind="inter_session", sourceSessionKey="agent:b:\x1b") == "[from agent:b:\\x1b] hi"
+    assert said(kind="inter_session", sourceTool="sessions_send") == "[from another session] hi"
+    assert said(kind="external_user", sourceSessionKey="k") == "hi"
