@@ -156,6 +156,8 @@ def test_sessions_are_made_changed_and_put_away(started: Daemon) -> None:
     assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
     assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
     assert run(started, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
+    assert "remember the milk" in run(started, "search", "milk", "--since", "1h")[1]
+    assert run(started, "search", "milk", "--role", "toolResult")[1] == ""
     assert run(started, "reset", "agent:main:notes")[0] == 0
     assert run(started, "delete", "agent:main:notes")[0] == 0
     assert run(started, "delete", "main")[0] != 0
