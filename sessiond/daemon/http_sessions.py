@@ -17,14 +17,15 @@ from sessiond.errors import Forbidden, InvalidParams
 from sessiond.events import replay
 from sessiond.events.bus import Place, Subscription
 from sessiond.methods import sessions_history, sessions_kill
+from sessiond.methods.following import Onlooker
 from sessiond.methods.services import Context, Services
-from sessiond.methods.sessions_history import SessionsHistoryParams
+from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.methods.wire import described
 from sessiond.model.caller import Caller
 from sessiond.model.event import Event, MessageEvent, ResyncEvent
+from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.peer import Peer
-from sessiond.sessions.resolve import reaches
-from sessiond.store.catalog import Session
+from sessiond.sessions.resolve import missing
 from sessiond.transports.exchange import Answer, Events, Request, Response, json_response
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
@@ -63,14 +64,18 @@ async def _history(services: Services, request: Request) -> Answer:
     if not streams and query.get("follow", "0") not in ("1", "true"):
         return json_response(await sessions_history.handle(_context(services, request.caller), params))
     session = services.find(request.caller, request.params["key"])
-    resume = request.headers.get("last-event-id")
-    place = services.store.position(session, resume, "Last-Event-ID") if resume else None
-    if place is not None:
-        return Events(partial(_follow, services, session, Place(session.session_id, place.offset, place.seq), None))
-    page = await sessions_history.handle(_context(services, request.caller), params)
-    at = services.store.position(session, page.cursor)
+    if session.archived:
+        raise missing(request.params["key"])  # nothing will ever come of it
+    # Only who says so is spared the tool results: a follower gets every message that is appended.
+    tools = query.get("includeTools", "1") in ("1", "true")
+    page: SessionsHistoryResult | None = None
+    cursor, field = request.headers.get("last-event-id"), "Last-Event-ID"
+    if not cursor:
+        page = await sessions_history.handle(_context(services, request.caller), params)
+        cursor, field = page.cursor, "cursor"
+    at = services.store.position(session, cursor, field)
     start = Place(session.session_id, at.offset, at.seq)
-    return Events(partial(_follow, services, session, start, (msgspec.json.encode(page), page.cursor)))
+    return Events(partial(_follow, services, session.key, start, page=page, tools=tools))
 
 
 def _number(query: Any, name: str) -> float | None:
@@ -79,15 +84,22 @@ def _number(query: Any, name: str) -> float | None:
         return None
     try:
         return float(int(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InvalidParams(f"`{name}` is a whole number, not {text[:40]!r}", field=name) from None
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    role: object = None
+
+
+_role_of = msgspec.json.Decoder(_Head).decode
 
 
 class _SseSink:
     """An event stream as the sink of a subscription. Holds one event at a time; the subscription queues the rest."""
 
-    def __init__(self, services: Services, stream: EventStream) -> None:
-        self._services, self._stream = services, stream
+    def __init__(self, services: Services, stream: EventStream, *, tools: bool) -> None:
+        self._services, self._stream, self._tools = services, stream, tools
         self._held: Event | None = None
         self._filled, self._emptied = trio.Event(), trio.Event()
         self._emptied.set()
@@ -96,6 +108,8 @@ class _SseSink:
         return self._held is None
 
     def write(self, event: Event) -> None:
+        if not self._tools and isinstance(event, MessageEvent) and _role_of(event.message).role in TOOL_ROLES:
+            return
         self._held = event
         self._emptied = trio.Event()
         self._filled.set()
@@ -134,21 +148,21 @@ def _live_name(event: Event) -> str:
 
 
 async def _follow(
-    services: Services, session: Session, start: Place, page: tuple[bytes, str] | None, stream: EventStream
+    services: Services,
+    key: str,
+    start: Place,
+    stream: EventStream,
+    *,
+    page: SessionsHistoryResult | None,
+    tools: bool,
 ) -> None:
     """The history, then each message as it comes; for the key, so that a reset of the session does not end it."""
-    sink = _SseSink(services, stream)
-    caller = stream.caller
-
-    def may_see(key: str) -> bool:
-        return not services.tokens.is_dead(caller) and reaches(services.store.catalog, services.sight(caller), key)
-
-    following = Subscription(sink, may_see=may_see, limit=services.config.limits.max_queued_events)
+    sink = _SseSink(services, stream, tools=tools)
+    following = Subscription(sink, limit=services.config.limits.max_queued_events)
     if page is not None:
-        data, cursor = page
-        await stream.event(data, name="history", cursor=cursor)
-    services.bus.follow(following, session.key)
-    following.fall_back(session.key, start)
+        await stream.event(msgspec.json.encode(page), name="history", cursor=page.cursor)
+    services.bus.follow(following, key, Onlooker(services, stream.caller).sees)
+    following.fall_back(key, start)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sink.run)

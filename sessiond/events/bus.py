@@ -7,8 +7,9 @@ files (`replay.pump`). Knows keys and events. Does not know connections, codecs 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,12 @@ from sessiond.model.event import ChangedEvent, Event, MessageEvent, ResyncReason
 
 # Together with the 1,024 events of limits.maxQueuedEvents: what one stopped subscriber may cost.
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
+# What could not be read, for want of descriptors perhaps, is tried again after this.
+RETRY_S = 1.0
+
+# `sees(key, spawned_by, transcript)`: whether the session's events may go to whoever asked for them, as of now;
+# `transcript` for what is said in it. `spawned_by` serves where the session is no longer there to be asked.
+Sees = Callable[[str, str | None, bool], bool]
 
 
 class Sink(Protocol):
@@ -42,36 +49,63 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     reason: ResyncReason | None = None
 
 
-class Subscription:
-    """What one connection follows. `messages` says whether transcript events may go with lifecycle events."""
+class Lag:
+    """A session in which a subscriber is behind. `place` moves as the file is read.
 
-    def __init__(self, sink: Sink, *, may_see: Callable[[str], bool], limit: int) -> None:
+    `change` is the newest change meanwhile, told at the end: each holds the whole row. `held` says that the file could
+    not be read just now.
+    """
+
+    __slots__ = ("change", "held", "place")
+
+    def __init__(self, place: Place, change: ChangedEvent | None = None) -> None:
+        self.place = place
+        self.change = change
+        self.held = False
+
+
+class Subscription:
+    """What one connection follows: sessions by key, or with `everything` all of them; and who asked for each."""
+
+    def __init__(self, sink: Sink, *, limit: int) -> None:
         self.sink = sink
-        self.keys: set[str] = set()
-        self.everything = False
-        self.messages = True
+        self.keys: dict[str, Sees] = {}
+        self.everything: Sees | None = None
         self.queue: deque[Event] = deque()
-        self.behind: dict[str, Place] = {}
-        self.wake = trio.Event()
-        self._may_see = may_see
+        self.behind: dict[str, Lag] = {}
+        # From which place on the subscriber has had every message of a session.
+        self._since: dict[str, Place] = {}
         self._limit = limit
         self._queued_bytes = 0
+        self._wake = trio.Event()
 
     def wants(self, event: Event) -> bool:
         """Whether this subscriber gets the event, as of now."""
-        if not self._may_see(event.key):
-            return False
         if isinstance(event, ChangedEvent):
-            return self.everything
-        return event.key in self.keys or (self.everything and self.messages)
+            return self.everything is not None and self.everything(event.key, event.spawned_by, False)
+        return self.reads(event.key, event.spawned_by)
+
+    def reads(self, key: str, spawned_by: str | None) -> bool:
+        """Whether this subscriber gets what is said in the session, as of now."""
+        sees = self.keys.get(key)
+        if sees is not None and sees(key, spawned_by, True):
+            return True
+        return self.everything is not None and self.everything(key, spawned_by, True)
 
     def offer(self, event: Event) -> None:
         """Give the subscriber an event: written, queued, or left to the replay. Never waits."""
+        lag = self.behind.get(event.key) if self.behind else None
+        if lag is not None:
+            # What stands in a file is replayed from there, in its order; what is only live is lost to one who lags.
+            if isinstance(event, ChangedEvent) and self.wants(event):
+                lag.change = event
+            lag.held = False
+            self._wake.set()
+            return
         if not self.wants(event):
             return
-        # What stands in a file is replayed from there, in its order; what is only live is lost to one who lags.
-        if event.key in self.behind and not (isinstance(event, ChangedEvent) and event.entry is None):
-            return
+        if isinstance(event, MessageEvent) and event.key not in self._since:
+            self._since[event.key] = Place(event.session_id, event.before, event.seq - 1)
         if not self.queue and self.sink.ready():
             self.sink.write(event)
             return
@@ -79,7 +113,7 @@ class Subscription:
         self._queued_bytes += _size(event)
         if len(self.queue) > self._limit or self._queued_bytes > MAX_QUEUED_BYTES:
             self._overflow()
-        self.wake.set()
+        self._wake.set()
 
     def take(self) -> Event:
         """The oldest queued event."""
@@ -87,28 +121,97 @@ class Subscription:
         self._queued_bytes -= _size(event)
         return event
 
+    def has_had(self, key: str, place: Place) -> bool:
+        """Whether every message behind `place` was given to this subscriber, or will be."""
+        since = self._since.get(key)
+        # Of another session of the key it was told from the beginning. Counted in messages: other records lie between.
+        return since is not None and (since.session_id != place.session_id or since.seq <= place.seq)
+
     def fall_back(self, key: str, place: Place) -> None:
-        """Let the pump bring this session up from `place` on."""
-        if any(event.key == key for event in self.queue):
-            kept = [event for event in self.queue if event.key != key]
-            self.queue = deque(kept)
-            self._queued_bytes = sum(map(_size, kept))
-        self.behind[key] = place
-        self.wake.set()
+        """Let the pump bring this session up from `place` on. What was queued of it is read again with the rest."""
+        lag = self.behind.get(key)
+        change = lag.change if lag is not None else None
+        kept: deque[Event] = deque()
+        for event in self.queue:
+            if event.key != key:
+                kept.append(event)
+            elif isinstance(event, ChangedEvent):
+                change = event
+        self.queue = kept
+        self._queued_bytes = sum(map(_size, kept))
+        self.behind[key] = Lag(place, change)
+        self._since[key] = place
+        self._wake.set()
+
+    def begin(self, key: str, place: Place) -> None:
+        """The key's transcript is another one from now on: let the pump finish the old one, then read from `place`."""
+        if key in self.behind:
+            return  # the pump finds the other session when it gets there
+        places = (_place_before(event, None) for event in self.queue if event.key == key)
+        waiting = next((found for found in places if found is not None and found.session_id != place.session_id), None)
+        self.fall_back(key, waiting or place)
+
+    def knew(self, key: str) -> bool:
+        """Whether the subscriber followed the key, or was told of its messages, before."""
+        return key in self.keys or key in self._since
+
+    def lagging(self) -> str | None:
+        """A session to read on in, each in its turn; None where there is none."""
+        for key, lag in self.behind.items():
+            if not lag.held:
+                self.behind[key] = self.behind.pop(key)
+                return key
+        return None
+
+    def caught_up(self, key: str) -> None:
+        """The session has been read to its end: from here on its events are offered live."""
+        lag = self.behind.pop(key)
+        if lag.change is not None:
+            self.offer(lag.change)
+
+    def forget(self, key: str) -> None:
+        """The key is followed no longer."""
+        if not (self.everything or key in self.keys):
+            self.behind.pop(key, None)
+            self._since.pop(key, None)
+
+    def forget_others(self) -> None:
+        """Only the keys in `keys` are followed from now on."""
+        for key in [*self.behind, *self._since]:
+            self.forget(key)
+
+    async def idle(self) -> None:
+        """Sleep until there is something to do."""
+        with trio.move_on_after(RETRY_S if self.behind else math.inf):
+            await self._wake.wait()
+        # Nothing is awaited between this and the next look at the queue, so nothing can be missed.
+        self._wake = trio.Event()
+        for lag in self.behind.values():
+            lag.held = False
 
     def _overflow(self) -> None:
         for event in self.queue:
-            match event:
-                case MessageEvent():
-                    place = Place(event.session_id, event.before, event.seq - 1, "lagged")
-                    self.behind.setdefault(event.key, place)
-                case ChangedEvent(entry=entry) if entry is not None:
-                    place = Place(event.session_id, event.after, entry.message_count, "lagged")
-                    self.behind.setdefault(event.key, place)
-                case _:
-                    pass
+            lag = self.behind.get(event.key)
+            if lag is None:
+                place = _place_before(event, "lagged")
+                if place is None:
+                    continue
+                lag = self.behind[event.key] = Lag(place)
+            if isinstance(event, ChangedEvent):
+                lag.change = event
         self.queue.clear()
         self._queued_bytes = 0
+
+
+def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
+    """Where one stands in the file who has had everything before this event; None for what is in no file."""
+    match event:
+        case MessageEvent():
+            return Place(event.session_id, event.before, event.seq - 1, reason)
+        case ChangedEvent():
+            return Place(event.session_id, event.after, event.seq, reason)
+        case _:
+            return None
 
 
 def _size(event: Event) -> int:
@@ -116,14 +219,15 @@ def _size(event: Event) -> int:
 
 
 class EventBus:
-    """All subscriptions. Publishing is synchronous: when it returns, everyone has it, has it queued, or will read it."""
+    """All subscriptions. When `publish` returns, everyone has the event, has it queued, or will read it."""
 
     def __init__(self) -> None:
-        self._everything: set[Subscription] = set()
-        self._by_key: dict[str, set[Subscription]] = {}
+        # Dictionaries for their order: who came first is told first.
+        self._everything: dict[Subscription, None] = {}
+        self._by_key: dict[str, dict[Subscription, None]] = {}
 
     def __len__(self) -> int:
-        return len(self._everything.union(*self._by_key.values())) if self._by_key else len(self._everything)
+        return len({*self._everything, *(follower for group in self._by_key.values() for follower in group)})
 
     def interested(self, key: str) -> bool:
         """Whether anyone follows this session: no event need be made where nobody does."""
@@ -134,29 +238,29 @@ class EventBus:
         """Whether anyone follows everything."""
         return bool(self._everything)
 
-    def follow(self, subscription: Subscription, key: str | None) -> None:
-        """Follow one session, or with None everything."""
+    def follow(self, subscription: Subscription, key: str | None, sees: Sees) -> None:
+        """Follow one session, or with None everything, as far as `sees` says."""
         if key is None:
-            subscription.everything = True
-            self._everything.add(subscription)
+            subscription.everything = sees
+            self._everything[subscription] = None
         else:
-            subscription.keys.add(key)
-            self._by_key.setdefault(key, set()).add(subscription)
+            subscription.keys[key] = sees
+            self._by_key.setdefault(key, {})[subscription] = None
 
     def unfollow(self, subscription: Subscription, key: str | None) -> None:
         """The opposite of `follow`; not following is no error."""
         if key is None:
-            subscription.everything = False
-            self._everything.discard(subscription)
-        else:
-            subscription.keys.discard(key)
-            followers = self._by_key.get(key)
-            if followers is not None:
-                followers.discard(subscription)
-                if not followers:
-                    del self._by_key[key]
-        if key is not None and not subscription.everything:
-            subscription.behind.pop(key, None)
+            subscription.everything = None
+            self._everything.pop(subscription, None)
+            subscription.forget_others()
+            return
+        subscription.keys.pop(key, None)
+        followers = self._by_key.get(key)
+        if followers is not None:
+            followers.pop(subscription, None)
+            if not followers:
+                del self._by_key[key]
+        subscription.forget(key)
 
     def forget(self, subscription: Subscription) -> None:
         """Drop everything the subscription follows, when its connection ends."""
@@ -165,14 +269,31 @@ class EventBus:
 
     def publish(self, event: Event) -> None:
         """Offer an event to all who follow its session."""
-        for subscription in tuple(self._everything):
+        for subscription in self._followers(event.key):
             subscription.offer(event)
-        for subscription in tuple(self._by_key.get(event.key, ())):
-            # Who follows both gets each event once.
-            if subscription not in self._everything:
-                subscription.offer(event)
 
     def fall_back(self, key: str, place: Place) -> None:
         """Let everyone who follows the session read it again from `place`."""
-        for subscription in self._everything | self._by_key.get(key, set()):
+        for subscription in self._followers(key):
             subscription.fall_back(key, place)
+
+    def begin(self, key: str, place: Place, *, announced: bool) -> None:
+        """Another session has the key from now on, and its transcript begins at `place`.
+
+        Who knew the key is told to begin again, behind what is left of the old transcript. The others read the new one
+        from its file, or with `announced` wait for its events.
+        """
+        again = msgspec.structs.replace(place, reason="reset")
+        for subscription in self._followers(key):
+            if subscription.knew(key):
+                subscription.begin(key, again)
+            elif not announced:
+                subscription.begin(key, place)
+
+    def _followers(self, key: str) -> Iterator[Subscription]:
+        everything = self._everything
+        yield from tuple(everything)
+        for subscription in tuple(self._by_key.get(key, ())):
+            # Who follows both gets each event once.
+            if subscription not in everything:
+                yield subscription

@@ -6,97 +6,123 @@ a place. Knows the store and the subscription. Does not know connections or code
 
 from __future__ import annotations
 
-import msgspec
+import os
+from typing import NamedTuple
+
+import trio
+from msgspec.structs import replace
 
 from sessiond.errors import StorageError
-from sessiond.events.bus import Place, Subscription
-from sessiond.model.event import ChangedEvent, MessageEvent, ResyncEvent
+from sessiond.events.bus import Lag, Place, Subscription
+from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
+from sessiond.store.tail import Tail
 
-# A page of a replay: enough to be quick, little enough that a reader in between is not kept waiting.
-PAGE_MESSAGES = 256
-PAGE_BYTES = 512 * 1024
+# A page of a replay: enough to be quick, little enough that what happens meanwhile is not kept waiting.
+PAGE_LINES = 256
+PAGE_BYTES = 256 * 1024
 
 
 async def pump(subscription: Subscription, store: SessionStore) -> None:
     """Write what the subscription could not write at once. Runs until cancelled; sleeps while there is nothing."""
     while True:
-        while subscription.queue or subscription.behind:
-            await subscription.sink.room()
-            if subscription.queue:
-                event = subscription.take()
-                # Asked again: rights may have gone while it was waiting.
-                if subscription.wants(event):
-                    subscription.sink.write(event)
-            elif subscription.behind:
-                await _catch_up(subscription, store, next(iter(subscription.behind)))
-        await subscription.wake.wait()
-        # No await since the last look at the queue, so nothing can be missed between.
-        subscription.wake = type(subscription.wake)()
+        await subscription.sink.room()
+        if subscription.queue:
+            event = subscription.take()
+            # Asked again: rights may have gone while it was waiting.
+            if subscription.wants(event):
+                subscription.sink.write(event)
+        elif (key := subscription.lagging()) is not None:
+            await _read_on(subscription, store, key)
+        else:
+            await subscription.idle()
 
 
-async def _catch_up(subscription: Subscription, store: SessionStore, key: str) -> None:
-    place = subscription.behind[key]
-    session = store.catalog.by_key.get(key)
+async def _read_on(subscription: Subscription, store: SessionStore, key: str) -> None:
+    """One page of a session in which the subscriber is behind."""
+    lag = subscription.behind[key]
+    session = _session_at(store, key, lag.place)
+    live = store.catalog.by_key.get(key)
     if session is None:
-        subscription.behind.pop(key, None)
+        _go_over(subscription, key, lag, live)
+    elif not subscription.reads(key, session.entry.spawned_by):
+        # Told of changes only, or of nothing any more: there is nothing to read for it.
+        subscription.caught_up(key)
+    else:
+        if lag.place.reason is not None:
+            cursor = store.cursor(session, lag.place.offset, lag.place.seq)
+            subscription.sink.write(ResyncEvent(key, session.session_id, lag.place.reason, cursor))
+            lag.place = replace(lag.place, reason=None)
+        await _write_page(subscription, store, session, lag)
+        # No await between this look and the end of the lag: the next event of this session is offered live.
+        if subscription.behind.get(key) is lag and lag.place.offset >= session.entry.file.folded_to:
+            _go_over(subscription, key, lag, store.catalog.by_key.get(key), done=session)
+
+
+def _session_at(store: SessionStore, key: str, place: Place) -> Session | None:
+    """The session in which a place is: the key's own, or the one that was the key's before it. Never another key's."""
+    live = store.catalog.by_key.get(key)
+    if live is not None and live.session_id == place.session_id:
+        return live
+    older = store.catalog.by_id.get(place.session_id)
+    return older if older is not None and older.key == key else None
+
+
+def _go_over(subscription: Subscription, key: str, lag: Lag, live: Session | None, done: Session | None = None) -> None:
+    """There is no more to read in one session of the key: go over to the one that has the key now, if it is another."""
+    if live is None or live is done:
+        subscription.caught_up(key)
+    else:
+        lag.place = Place(live.session_id, 0, 0, "reset")
+
+
+class _Page(NamedTuple):
+    lines: list[transcript.Line]
+    end: int
+
+
+async def _write_page(subscription: Subscription, store: SessionStore, session: Session, lag: Lag) -> None:
+    key, facts, begin = session.key, session.entry.file, lag.place.offset
+    if begin >= facts.folded_to:
         return
-    if place.session_id != session.session_id:
-        place = Place(session.session_id, 0, 0, "reset")
-    told = place.reason
-    if told is not None:
-        cursor = store.cursor(session, place.offset, place.seq)
-        place = msgspec.structs.replace(place, reason=None)
-        subscription.behind[key] = place
-        resync = ResyncEvent(key, session.session_id, told, cursor)
-        if subscription.wants(resync):
-            subscription.sink.write(resync)
-    await _read_on(subscription, store, session, place)
-    if told is not None and subscription.everything:
-        subscription.offer(_state(session))
+    try:
+        page: _Page | None = await store.read(
+            session, _read_page, facts.inode, begin, facts.folded_to, store.record_limit
+        )
+    except StorageError:
+        page = None
+    if subscription.behind.get(key) is not lag:
+        return  # it was told to read from elsewhere, or not at all
+    if page is None or page.end == begin:
+        # Moved, removed or written anew, and the feed has not said so yet; or there is no descriptor to be had.
+        lag.held = True
+        return
+    for line in page.lines:
+        if line.record is not None and line.record.message is not None:
+            event = message_event(store, session, line, lag.place.seq + 1)
+            if subscription.wants(event):
+                await subscription.sink.room()
+                if subscription.behind.get(key) is not lag:
+                    return
+                subscription.sink.write(event)
+            lag.place = Place(session.session_id, line.end, event.seq)
+    lag.place = Place(session.session_id, page.end, lag.place.seq)
+    await trio.lowlevel.checkpoint()
 
 
-async def _read_on(subscription: Subscription, store: SessionStore, session: Session, place: Place) -> None:
-    key = session.key
-    while True:
-        try:
-            page = await store.read(session, _read_page, place.offset, session.entry.file.folded_to, store.record_limit)
-        except StorageError:
-            # The file was moved or removed while it was read; the feed knows what became of the session.
-            if subscription.behind.get(key) is place:
-                subscription.behind.pop(key, None)
-            return
-        for line in page:
-            if subscription.behind.get(key) is not place:
-                return  # it was told to read from elsewhere, or not at all
-            record = line.record
-            seq = place.seq + (record is not None and record.message is not None)
-            if record is not None and record.message is not None:
-                event = message_event(store, session, line, seq)
-                if subscription.wants(event):
-                    await subscription.sink.room()
-                    if subscription.behind.get(key) is not place:
-                        return
-                    subscription.sink.write(event)
-            place = Place(place.session_id, line.end, seq)
-            subscription.behind[key] = place
-        if subscription.behind.get(key) is not place:
-            return
-        if not page or place.offset >= session.entry.file.folded_to:
-            # No await between this look and the removal: the next event of this session is offered live.
-            subscription.behind.pop(key, None)
-            return
-
-
-def _read_page(fd: int, offset: int, stop: int, record_limit: int) -> list[transcript.Line]:
-    page: list[transcript.Line] = []
-    for line in transcript.read_lines(fd, offset, record_limit, stop=stop):
-        page.append(line)
-        if len(page) >= PAGE_MESSAGES or line.end - offset >= PAGE_BYTES:
-            break
-    return page
+def _read_page(fd: int, inode: int, offset: int, stop: int, record_limit: int) -> _Page | None:
+    """Some of the lines between two places; None where the file is another one than the feed has read."""
+    if os.fstat(fd).st_ino != inode or not transcript.boundary(fd, offset):
+        return None
+    lines: list[transcript.Line] = []
+    tail = Tail(offset, record_limit)
+    for line in transcript.read_tail(fd, tail, stop=stop):
+        lines.append(line)
+        if len(lines) >= PAGE_LINES or line.end - offset >= PAGE_BYTES:
+            return _Page(lines, line.end)
+    return _Page(lines, tail.whole)
 
 
 def message_event(store: SessionStore, session: Session, line: transcript.Line, seq: int) -> MessageEvent:
@@ -112,8 +138,5 @@ def message_event(store: SessionStore, session: Session, line: transcript.Line, 
         message=record.message,
         before=line.offset,
         after=line.end,
+        spawned_by=session.entry.spawned_by,
     )
-
-
-def _state(session: Session) -> ChangedEvent:
-    return ChangedEvent(session.key, session.session_id, "patch", "resync", session.entry, session.entry.file.folded_to)

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
+from sessiond.config import Config
 from sessiond.events import replay
 from sessiond.events.bus import Subscription
 from sessiond.methods.services import Context, Services
+from sessiond.model.caller import Caller
 from sessiond.model.event import Event
+from sessiond.policy.visibility import Sight
 from sessiond.rpc.peer import Peer
-from sessiond.sessions.resolve import reaches
 
 # Below this many unsent bytes a connection takes another event at once; it is about what a socket holds beside.
 _READY_BYTES = 64 * 1024
+
+
+class Onlooker:
+    """Whether events may go to a caller, asked for every one of them: the token may have died, the rules have changed.
+
+    `events.bus.Sees` for it is `sees`. Keeps the caller's sight for as long as the configuration stays.
+    """
+
+    def __init__(self, services: Services, caller: Caller) -> None:
+        self._services = services
+        self.caller = caller
+        self._reads = caller.has("read")
+        self._sight: tuple[Config, Sight] | None = None
+
+    def sees(self, key: str, spawned_by: str | None, transcript: bool) -> bool:
+        """Source: protocol.md, "Calls": without `read` only that something happened, not what was said."""
+        if transcript and not self._reads:
+            return False
+        services = self._services
+        if self.caller.kind != "owner" and services.tokens.is_dead(self.caller):
+            return False
+        if self._sight is None or self._sight[0] is not services.config:
+            self._sight = services.config, services.sight(self.caller)
+        sight = self._sight[1]
+        if sight.unlimited:
+            return True
+        by_key = services.store.catalog.by_key
+
+        def spawner(target: str) -> str | None:
+            session = by_key.get(target)
+            if session is not None:
+                return session.entry.spawned_by
+            # A session that is gone is not in the catalog; its last events say where it came from.
+            return spawned_by if target == key else None
+
+        return sight.reaches(key, spawner)
 
 
 class PeerSink:
@@ -53,20 +90,31 @@ def subscription(ctx: Context) -> Subscription:
     found = services.subscriptions.get(peer)
     if found is not None:
         return found
-    sight_of = partial(_may_see, services, peer)
-    made = Subscription(PeerSink(peer, services), may_see=sight_of, limit=services.config.limits.max_queued_events)
+    made = Subscription(PeerSink(peer, services), limit=services.config.limits.max_queued_events)
     services.subscriptions[peer] = made
-    peer.on_close(partial(_forget, services, peer))
+    peer.on_close(lambda: _forget(services, peer))
     peer.nursery.start_soon(replay.pump, made, services.store)
     return made
 
 
-def _may_see(services: Services, peer: Peer, key: str) -> bool:
-    caller = peer.caller
-    if services.tokens.is_dead(caller):
-        return False
-    # A deleted session is not in the catalog any more, and its spawner not known: only wide sights learn of it.
-    return reaches(services.store.catalog, services.sight(caller), key)
+def follow(ctx: Context, key: str | None) -> Subscription:
+    """Let this connection follow a session, or with None all of them, as far as who asks may see them."""
+    services, peer = ctx.services, ctx.peer
+    following = subscription(ctx)
+    if ctx.caller is not peer.caller:
+        # Asked for a run that lives on this connection: its rights, and no longer than it lives.
+        services.bus.follow(following, key, Onlooker(services, ctx.caller).sees)
+        return following
+    eyes = Onlooker(services, peer.caller)
+
+    def sees(of: str, spawned_by: str | None, transcript: bool) -> bool:
+        nonlocal eyes
+        if eyes.caller is not peer.caller:  # it has shown a token since
+            eyes = Onlooker(services, peer.caller)
+        return eyes.sees(of, spawned_by, transcript)
+
+    services.bus.follow(following, key, sees)
+    return following
 
 
 def _forget(services: Services, peer: Peer) -> None:

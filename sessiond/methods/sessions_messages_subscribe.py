@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sessiond.events.bus import Place
-from sessiond.methods.following import subscription
+from sessiond.methods.following import follow, subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
-from sessiond.store.cursor import Position
+from sessiond.sessions.resolve import missing
 
 
 class MessagesSubscribeParams(Params, frozen=True, kw_only=True):
@@ -24,13 +24,21 @@ class MessagesSubscribedResult(Result, frozen=True, kw_only=True):
 def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:
     services = ctx.services
     session = services.find(ctx.caller, params.key, field="$.key")
-    now = Position(session.entry.file.folded_to, session.entry.message_count)
-    place = services.store.position(session, params.cursor) if params.cursor is not None else now
+    if session.archived:
+        raise missing(params.key)  # nothing will ever come of it, and its key may be another session's by now
+    facts = session.entry.file
+    place = Place(session.session_id, facts.folded_to, session.entry.message_count)
+    now = place
+    if params.cursor is not None:
+        position = services.store.position(session, params.cursor)
+        place = Place(session.session_id, position.offset, position.seq)
     following = subscription(ctx)
-    services.bus.follow(following, session.key)
+    # What this connection follows already, it has had or will have: nothing twice.
+    caught_up = place == now or following.has_had(session.key, place)
+    follow(ctx, session.key)
     # From here to the return nothing is awaited: what is not replayed is offered live.
-    if place != now:
-        following.fall_back(session.key, Place(session.session_id, place.offset, place.seq))
+    if not caught_up:
+        following.fall_back(session.key, place)
     cursor = services.store.cursor(session, place.offset, place.seq)
     return MessagesSubscribedResult(subscribed=True, key=session.key, cursor=cursor)
 

@@ -6,6 +6,7 @@ from sessiond.methods.params import Params
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_messages_subscribe import MessagesSubscribedResult
 from sessiond.rpc.method import Method
+from sessiond.sessions.resolve import key_of
 
 
 class MessagesUnsubscribeParams(Params, frozen=True, kw_only=True):
@@ -14,11 +15,14 @@ class MessagesUnsubscribeParams(Params, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: MessagesUnsubscribeParams) -> MessagesSubscribedResult:
     services = ctx.services
-    session = services.find(ctx.caller, params.key, field="$.key")
     following = services.subscriptions.get(ctx.peer)
+    key = key_of(ctx.caller, services.rules, params.key, field="$.key")
+    # What is followed can be left, also when the session is gone or not visible any more.
+    if following is None or key not in following.keys:
+        key = services.find(ctx.caller, params.key, field="$.key").key
     if following is not None:
-        services.bus.unfollow(following, session.key)
-    return MessagesSubscribedResult(subscribed=False, key=session.key)
+        services.bus.unfollow(following, key)
+    return MessagesSubscribedResult(subscribed=False, key=key)
 
 
 METHOD = Method(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessiond.methods.following import subscription
+from sessiond.methods.following import follow
 from sessiond.methods.params import NoParams, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
@@ -13,9 +13,7 @@ class SubscribedResult(Result, frozen=True, kw_only=True):
 
 
 def handle(ctx: Context, params: NoParams) -> SubscribedResult:  # noqa: ARG001
-    following = subscription(ctx)
-    following.messages = ctx.caller.has("read")
-    ctx.services.bus.follow(following, None)
+    follow(ctx, None)
     return SubscribedResult(subscribed=True)
 
 

@@ -1,4 +1,7 @@
-"""What happened, as the bus carries it: frozen facts, encoded once for all. Source: protocol.md, "Events"."""
+"""What happened, as the bus carries it: frozen facts, encoded once for all. Source: protocol.md, "Events".
+
+`spawned_by` is the session's spawner: who may see a session depends on it, also when the session is gone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ResyncReason = Literal["lagged", "rewritten", "reset"]
 
 
 class MessageEvent(msgspec.Struct, frozen=True, gc=False):
-    """A message record was appended, or is replayed. `cursor` is behind it, `offset` and `before` are around it."""
+    """A message record was appended, or is replayed. `cursor` is behind it; it stands between `before` and `after`."""
 
     key: str
     session_id: str
@@ -23,10 +26,14 @@ class MessageEvent(msgspec.Struct, frozen=True, gc=False):
     message: bytes
     before: int
     after: int
+    spawned_by: str | None = None
 
 
 class ChangedEvent(msgspec.Struct, frozen=True):
-    """A session's entry changed. `entry` is None after a delete."""
+    """A session's entry changed. `entry` is None after a delete.
+
+    Who is told of it has been told of the `seq` messages up to `after`.
+    """
 
     key: str
     session_id: str
@@ -34,6 +41,8 @@ class ChangedEvent(msgspec.Struct, frozen=True):
     reason: str | None
     entry: Entry | None
     after: int = 0
+    seq: int = 0
+    spawned_by: str | None = None
 
 
 class LiveEvent(msgspec.Struct, frozen=True):
@@ -42,6 +51,7 @@ class LiveEvent(msgspec.Struct, frozen=True):
     key: str
     method: Literal["session.tool", "session.delta"]
     fields: dict[str, Any]
+    spawned_by: str | None = None
 
 
 class ResyncEvent(msgspec.Struct, frozen=True):
@@ -51,6 +61,7 @@ class ResyncEvent(msgspec.Struct, frozen=True):
     session_id: str
     reason: ResyncReason
     cursor: str
+    spawned_by: str | None = None
 
 
 Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent

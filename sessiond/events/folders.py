@@ -1,0 +1,251 @@
+"""The agents' folders: which transcripts appear in them, change and go. Tells the feed which session to look at.
+
+Watches every folder, lists it afterwards, and adopts what strangers put there. Knows the store and the watcher. Does
+not know events or subscribers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Protocol
+
+import trio
+
+from sessiond.events.watch import Changed, Gone, Rescan, Watcher
+from sessiond.model.entry import Entry
+from sessiond.store import folding, index, layout, scan
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.store import SessionStore
+
+Foreign = dict[str, dict[str, Any]]
+
+
+class News(Protocol):
+    """Who is told."""
+
+    def poke(self, session: Session) -> None:
+        """The session's file changed."""
+
+    def found(self, session: Session) -> None:
+        """The session is new to the catalog."""
+
+    def lost(self, session: Session, reason: str) -> None:
+        """The session has left the catalog."""
+
+
+class Folders:
+    """Every agent's folder, under the path by which the watcher names it."""
+
+    def __init__(self, store: SessionStore, news: News) -> None:
+        self._store, self._news = store, news
+        self._agents = str(store.path / layout.AGENTS)
+        self._watcher: Watcher | None = None
+        self._by_path: dict[str, Folder] = {}
+        # Copies of a transcript under several agents share its id; the catalog finds one of them by it.
+        self._twins: dict[tuple[str, str], Session] = {}
+        self._indexes: dict[str, tuple[tuple[int, ...], Foreign]] = {}
+        self._retired: list[Folder] = []
+
+    @property
+    def backend(self) -> str:
+        return self._watcher.backend if self._watcher is not None else "none"
+
+    def opened(self, folder: Folder) -> None:
+        """The store opened a folder, or made it: watch it."""
+        path = self._path(folder.agent_id)
+        self._by_path[path] = folder
+        if self._watcher is not None:
+            with contextlib.suppress(OSError):
+                self._watcher.add(self._parent(folder.agent_id))
+                self._watcher.add(path)
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Follow the watcher until cancelled."""
+        self._watcher = watcher
+        self._by_path = {self._path(agent_id): folder for agent_id, folder in self._store.folders.items()}
+        self._find_twins()
+        try:
+            await self._rescan()
+            async for batch in watcher:
+                for event in batch:
+                    match event:
+                        case Changed(directory, name):
+                            await self._changed(directory, name)
+                        case Gone(directory, name):
+                            self._gone(directory, name)
+                        case Rescan():
+                            await self._rescan()
+        finally:
+            for folder in self._retired:
+                os.close(folder.fd)
+
+    async def read_again(self, session: Session) -> Entry | None:
+        """The entry of a session whose file was written anew without saying its key: adopted once more. None where
+        there is no file. One that was emptied, or has no header, gets an entry without a key.
+        """
+        folder, name = session.folder, session.file_name
+
+        def read() -> Entry:
+            made = scan.read_session(folder, name, session.entry, self._foreign(folder), self._store.settings)
+            if made is not None:
+                return made.entry
+            return folding.advance(folder.fd, session.entry, name, self._store.record_limit, collect=False).entry
+
+        try:
+            entry: Entry = await self._store.run_sync(read)
+        except OSError:
+            return None
+        return entry
+
+    def _path(self, agent_id: str) -> str:
+        return f"{self._agents}/{agent_id}/{layout.SESSIONS}"
+
+    def _parent(self, agent_id: str) -> str:
+        return f"{self._agents}/{agent_id}"
+
+    async def _changed(self, directory: str, name: str) -> None:
+        folder = self._by_path.get(directory)
+        if folder is not None:
+            await self._look_at(folder, name)
+        elif directory == self._agents:
+            if layout.is_agent_folder(name):
+                await self._look_into(name)
+        elif name == layout.SESSIONS:
+            await self._look_into(os.path.basename(directory))
+
+    async def _look_into(self, agent_id: str) -> None:
+        """A folder appeared, or may have changed unseen: watch it, then list it."""
+        assert self._watcher is not None
+        with contextlib.suppress(OSError):
+            self._watcher.add(self._parent(agent_id))
+            self._watcher.add(self._path(agent_id))
+            folder = self._store.folder(agent_id)
+            for count, name in enumerate(os.listdir(folder.fd)):
+                if count % 256 == 0:
+                    await trio.lowlevel.checkpoint()
+                await self._look_at(folder, name)
+
+    async def _look_at(self, folder: Folder, name: str) -> None:
+        session_id = layout.session_id_of(name)
+        if session_id is None or name in self._store.busy_names:
+            return
+        session = self._session(folder, session_id)
+        if session is None:
+            await self._adopt(folder, name)
+        elif not session.in_flight and not _is_current(session):
+            self._news.poke(session)
+
+    def _session(self, folder: Folder, session_id: str) -> Session | None:
+        """The session of a file in this folder."""
+        session = self._store.catalog.by_id.get(session_id)
+        if session is not None and session.folder is not folder:
+            return self._twins.get((folder.agent_id, session_id))
+        return session
+
+    async def _adopt(self, folder: Folder, name: str) -> None:
+        def read() -> Session | None:
+            return scan.read_session(folder, name, None, self._foreign(folder), self._store.settings)
+
+        try:
+            session: Session | None = await self._store.run_sync(read)
+        except OSError:
+            return  # gone again, or not ours to read; doctor looks more closely
+        if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
+            return  # no transcript, or not yet; or the daemon has made it in the meantime
+        catalog = self._store.catalog
+        namesake = catalog.by_id.get(session.session_id)
+        if namesake is not None and not namesake.folder.archived:
+            for twin in (namesake, session):
+                self._twins[twin.folder.agent_id, twin.session_id] = twin
+        elif namesake is not None and not _exists(namesake.folder, name):
+            catalog.remove(namesake)  # taken out of the archive
+            namesake.folder.dirty = True
+        catalog.add(session)
+        folder.dirty = True
+        self._news.found(session)
+
+    def _foreign(self, folder: Folder) -> Foreign:
+        """What another program's index says; read once for many files that come together."""
+        try:
+            look = os.stat(layout.INDEX, dir_fd=folder.fd, follow_symlinks=False)
+        except OSError:
+            return {}
+        mark = (look.st_ino, look.st_mtime_ns, look.st_size)
+        known = self._indexes.get(folder.agent_id)
+        if known is None or known[0] != mark:
+            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd).foreign
+        return known[1]
+
+    def _gone(self, directory: str, name: str) -> None:
+        folder = self._by_path.get(directory)
+        if folder is None:
+            return
+        if not name:
+            self._folder_gone(folder)
+            return
+        session_id = layout.session_id_of(name)
+        session = self._session(folder, session_id) if session_id is not None else None
+        if session is not None and name not in self._store.busy_names and not _exists(folder, name):
+            self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        self._store.catalog.remove(session)
+        self._twins.pop((session.folder.agent_id, session.session_id), None)
+        session.folder.dirty = True
+        self._news.lost(session, "file removed")
+
+    def _folder_gone(self, folder: Folder) -> None:
+        """The folder was removed or moved away, with everything in it."""
+        store = self._store
+        del self._by_path[self._path(folder.agent_id)]
+        gone = [store.folders.pop(folder.agent_id)]
+        if folder.agent_id in store.archives:
+            gone.append(store.archives.pop(folder.agent_id))
+        for session in [*store.catalog.by_id.values(), *self._twins.values()]:
+            if session.folder in gone:
+                self._drop(session)
+        # A worker thread may still be using a descriptor: closed now, its number could become another file's.
+        self._retired += gone
+
+    async def _rescan(self) -> None:
+        """Add every folder and look at every file: at the start, and when the watcher says that it missed something."""
+        assert self._watcher is not None
+        self._watcher.add(self._agents)
+        for path, folder in list(self._by_path.items()):
+            if not _is_still(path, folder):
+                self._folder_gone(folder)
+        for agent_id in sorted(os.listdir(self._agents)):
+            if layout.is_agent_folder(agent_id):
+                await self._look_into(agent_id)
+        for session in [*self._store.catalog.by_id.values(), *self._twins.values()]:
+            if not session.folder.archived:
+                self._gone(self._path(session.folder.agent_id), session.file_name)
+
+    def _find_twins(self) -> None:
+        by_id = self._store.catalog.by_id
+        for session in self._store.catalog.by_key.values():
+            namesake = by_id[session.session_id]
+            if namesake is not session:
+                for twin in (session, namesake):
+                    self._twins[twin.folder.agent_id, twin.session_id] = twin
+
+
+def _is_current(session: Session) -> bool:
+    with contextlib.suppress(OSError):
+        look = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+        return folding.is_current(session.entry.file, look)
+    return True
+
+
+def _exists(folder: Folder, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
+        return True
+    return False
+
+
+def _is_still(path: str, folder: Folder) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.stat(path), os.fstat(folder.fd))
+    return False
