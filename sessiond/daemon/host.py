@@ -88,6 +88,9 @@ class DaemonHost:
         agent = config.agent(agent_id)
         model = request.model or entry.model_override or (agent.model if agent is not None else None)
         deadline = run.started_at + int(request.timeout_s * 1000) if run.started_at and request.timeout_s else None
+        # A child's files are there for whatever else is asked of it, and in a sandbox only what is named is there.
+        spawn = entry.spawn or {}
+        standing = spawn if not spawn.get("attachmentsRemoved") else {}
         sandboxed = bool(entry.sandboxed) or self.sandboxed(run.key)
         # The built-in echo is the daemon itself and needs no token.
         token_file = None if self.runtime(agent_id) is self._echo else self._credentials.issue(run, sandboxed=sandboxed)
@@ -104,8 +107,8 @@ class DaemonHost:
             provenance=request.message.get("provenance"),
             thinking=request.thinking or entry.thinking_level or config.agents.defaults.thinking,
             model=model or config.agents.defaults.model,
-            attachments=request.attachments,
-            mount_path=request.mount_path,
+            attachments=request.attachments or standing.get("attachments"),
+            mount_path=request.mount_path if request.attachments else standing.get("mountPath"),
             deadline_ms=deadline,
             token_file=token_file,
             native_session_id=entry.native_session_id,

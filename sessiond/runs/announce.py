@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 import trio
@@ -40,8 +40,31 @@ _KEY = "announce:"
 Posted = Literal["posted", "silent", "requester_gone", "refused"]
 
 
-async def _nowhere(_requester: Session, _text: str, _delivery_id: str) -> None:
-    """A session without a channel: its transcript is the delivery."""
+class Outgoing(Protocol):
+    """The way to a session's channel. Where the session has none, its transcript is the delivery and this does nothing.
+
+    The same id again is the same delivery. What was `put` or is on `hold` waits for `send`.
+    """
+
+    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
+        """Have it on record. StorageError."""
+
+    def hold(self, delivery_id: str) -> None:
+        """Do not send what an earlier life left under this id."""
+
+    def send(self, delivery_id: str) -> None:
+        """Send it now, if it is on record."""
+
+
+class _Nowhere:
+    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
+        pass
+
+    def hold(self, delivery_id: str) -> None:
+        pass
+
+    def send(self, delivery_id: str) -> None:
+        pass
 
 
 async def _nothing(_child: Session) -> None:
@@ -51,16 +74,15 @@ async def _nothing(_child: Session) -> None:
 class Announcer:
     """`at_end` and `after_end` are the supervisor's hooks; `recover` does what the daemon before had still to do.
 
-    `deliver(requester, text, delivery_id)` brings the text to the requester's channel and returns when that is on
-    record; the same id again is the same delivery. `ended(child)` hears of every end of a child's run, and
-    `announced(child)` when a child's session has no run left and nothing more to announce.
+    `ended(child)` hears of every end of a child's run, and `announced(child)` when its requester was told, and of what
+    ended after that.
     """
 
     def __init__(
         self, store: SessionStore, supervisor: RunSupervisor, config: Callable[[], Config], clock: Clock
     ) -> None:
         self._store, self._supervisor, self._config, self._clock = store, supervisor, config, clock
-        self.deliver: Callable[[Session, str, str], Awaitable[None]] = _nowhere
+        self.outgoing: Outgoing = _Nowhere()
         self.ended: Callable[[Session], None] = lambda _child: None
         self.announced: Callable[[Session], Awaitable[None]] = _nothing
         self._ended: set[str] = set()
@@ -102,7 +124,9 @@ class Announcer:
             keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
             self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
         for child in pending:
-            self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
+            run_id = (child.entry.spawn or {})["ended"]
+            self.outgoing.hold(_delivery_id(run_id))
+            self._supervisor.follow(self._announce, child, run_id)
 
     def _is_first_run(self, run: Run) -> bool:
         """Whether this is the run that the child was spawned for, or that took its place when somebody steered it."""
@@ -209,6 +233,8 @@ class Announcer:
         key, payload = f"{_KEY}{run_id}", payload_hash({"announce": run_id})
         requester = await settled(self._store.catalog, requester)
         if key not in self._known_keys and self._supervisor.known(requester, key, payload) is None:
+            # Before the transcript has it: once that has, nobody would make this delivery any more.
+            await self.outgoing.put(requester, text, _delivery_id(run_id))
             provenance = {
                 "kind": "inter_session",
                 "sourceSessionKey": child.key,
@@ -227,7 +253,7 @@ class Announcer:
                 await self._supervisor.accept(requester, request)
             else:
                 await self._store.append(requester, [Message(message), self._noted(run_id, key, payload)])
-        await self.deliver(requester, text, f"announce-{run_id}")
+        self.outgoing.send(_delivery_id(run_id))
 
     def _noted(self, run_id: str, key: str, payload: str) -> Custom:
         at = self._clock.wall_ms()
@@ -246,6 +272,10 @@ class Announcer:
         sessions = [child] if heir is None or heir is child or heir.entry.spawn is None else [child, heir]
         for session in sessions:
             await self._store.append(session, [Custom(ENTRY, {"spawn": {"announced": posted}})])
+
+
+def _delivery_id(run_id: str) -> str:
+    return f"announce-{run_id}"
 
 
 def is_unannounced(child: Session) -> bool:
