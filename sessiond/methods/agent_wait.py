@@ -51,7 +51,8 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
         run_id=found.run_id,
         status="running" if found.status == "queued" else found.status,
         reply=services.masked_text(ctx.caller, found.reply),
-        error=found.error,
+        # The end of what a program wrote to stderr may hold its keys.
+        error=services.masked_text(ctx.caller, found.error),
         started_at=found.started_at,
         ended_at=found.ended_at,
         session_key=found.key,

@@ -11,7 +11,7 @@ from sessiond.errors import Forbidden, InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.caller import Caller
-from sessiond.model.keys import AGENT_ID
+from sessiond.model.keys import AGENT_ID, main_key
 from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
@@ -85,9 +85,15 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     if not AGENT_ID.fullmatch(agent_id):
         raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
     caller = ctx.caller
-    # The token of a run is its session's: a sub-agent with one must not take over what else its agent does.
-    if not caller.has("admin") and (caller.agent_id != agent_id or caller.run_id is not None):
+    if not caller.has("admin") and not _is_for(caller, agent_id, services):
         raise Forbidden(f"attaching for agent {agent_id} needs the scope `admin`, or a token for that agent")
+    # What is attached gets every run of the agent and its token: nothing outside of a sandbox may be among them.
+    agent = services.config.agent(agent_id)
+    if caller.sandboxed and (agent is None or agent.sandbox.mode != "all"):
+        raise Forbidden(
+            f"a sandboxed token attaches only where every run is sandboxed (sandbox.mode = 'all'), not for {agent_id}",
+            code="sandbox_inheritance",
+        )
     connection = services.connections.get(ctx.peer)
     if connection is None:
         connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)
@@ -96,6 +102,17 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     connection.capabilities = frozenset(params.capabilities)
     services.attached.attach(agent_id, connection)
     return AgentsAttachResult(agent_id=agent_id, attached=True)
+
+
+def _is_for(caller: Caller, agent_id: str, services: Services) -> bool:
+    """Whether the token is for the agent, not for one session of it.
+
+    The token of a run, of a sub-agent's or a group's session must not take over what else its agent does. The main
+    session's is as good as the agent's own.
+    """
+    if caller.agent_id != agent_id or caller.run_id is not None:
+        return False
+    return caller.session_key in (None, main_key(agent_id, services.rules))
 
 
 def _left(services: Services, peer: Peer) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from sessiond.errors import InvalidParams, Unauthenticated
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
+from sessiond.model.caller import NOBODY
 from sessiond.rpc.method import Method
 
 PROTOCOLS = (1,)
@@ -48,6 +49,8 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
             supported=list(PROTOCOLS),
         )
     if params.token is not None:
+        # A client that shows a token means to be its holder: with a bad one it is nobody, on the owner's socket too.
+        peer.caller = NOBODY
         peer.caller = services.tokens.caller(params.token)
     elif peer.caller.kind == "nobody":
         raise Unauthenticated("This socket needs a token; `sessiond token mint` makes one.")

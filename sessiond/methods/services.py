@@ -33,6 +33,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
 if TYPE_CHECKING:
+    from sessiond.auth.tokenlog import TokenRow
     from sessiond.rpc.peer import Peer
 
 
@@ -81,6 +82,20 @@ class Services:
     def sight(self, caller: Caller, action: visibility.Action = "read") -> Sight:
         """What the caller may reach. Everything that names a session asks here."""
         return visibility.sight(caller, visibility.rules_from(self.config), action)
+
+    def sees_token_of(self, caller: Caller, row: TokenRow) -> bool:
+        """Whether a token is of a session that the caller may see."""
+        rules = visibility.rules_from(self.config)
+        key = visibility.acts_as(row.session_key, row.agent_id, rules)
+        sight = visibility.sight(caller, rules)
+        return sight.unlimited or (key is not None and resolve.reaches(self.store.catalog, sight, key))
+
+    def shown(self, caller: Caller) -> Callable[[str], str]:
+        """How a text is shown to this caller. It comes before the text is cut: half a secret is not known as one."""
+        if not self.masks(caller):
+            return lambda text: text
+        patterns = self.patterns()
+        return lambda text: mask_secrets(text, patterns)[0]
 
     def masks(self, caller: Caller) -> bool:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""

@@ -8,7 +8,7 @@ from sessiond.errors import InvalidParams, NotFound
 from sessiond.methods import chat_send
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import AGENT_ID, agent_of
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
@@ -35,6 +35,10 @@ class SessionsCreateResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateResult:
     services = ctx.services
     key = _key(ctx, params)
+    parent = params.parent_session_key
+    if parent is not None:
+        parent = services.find(ctx.caller, parent, field="$.parentSessionKey", action="send").key
+    spawned_by = resolve.birthplace(services.store.catalog, services.sight(ctx.caller, "send"), key, parent)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
     if agent is None:
@@ -44,8 +48,10 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
         entry |= check_model(services.config, params.model)
     if params.label is not None:
         entry["label"] = check_label(services.store.catalog, key, params.label)
-    if params.parent_session_key is not None:
-        entry["spawnedBy"] = services.find(ctx.caller, params.parent_session_key, field="$.parentSessionKey").key
+    if spawned_by is not None:
+        entry["spawnedBy"] = spawned_by
+    if ctx.caller.sandboxed and key not in services.store.catalog.by_key:
+        entry["sandboxed"] = True
     parts = [Custom(ENTRY, entry)] if entry else []
     session, created = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts)
     if not created and parts:
@@ -61,13 +67,12 @@ def _key(ctx: Context, params: SessionsCreateParams) -> str:
     services = ctx.services
     if params.key is None:
         agent_id = params.agent_id or ctx.caller.agent_id or services.config.default_agent()
+        if not AGENT_ID.fullmatch(agent_id):
+            raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
         return f"agent:{agent_id}:dashboard:{services.ids.uuid()}"
     key = resolve.key_of(ctx.caller, services.rules, params.key, field="$.key")
     if key is None:
-        found = resolve.by_id(services.store.catalog, params.key)
-        if found is None:
-            raise resolve.missing(params.key)
-        return found.key
+        return services.find(ctx.caller, params.key, field="$.key", action="send").key
     if params.agent_id is not None and agent_of(key) != params.agent_id:
         raise InvalidParams(
             f"`$.agentId` is {params.agent_id!r}, but `$.key` belongs to agent {agent_of(key)!r}.", field="$.agentId"

@@ -12,6 +12,8 @@ from sessiond.policy.visibility import Visibility
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
 
+# Further back than any clock; the number still fits what it is reckoned with.
+MAX_MINUTES = 1e9
 _KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
 
 
@@ -43,7 +45,7 @@ def wanted(ctx: Context, params: SessionsListParams) -> listing.Filter:
     if spawned_by is not None:
         rules = ctx.services.rules
         spawned_by = canonical(spawned_by, rules, agent_id=ctx.caller.agent_id, field="$.spawnedBy") or spawned_by
-    minutes = None if params.active_minutes is None else max(1.0, params.active_minutes)
+    minutes = None if params.active_minutes is None else min(max(1.0, params.active_minutes), MAX_MINUTES)
     return listing.Filter(
         kinds=kinds or None,  # type: ignore[arg-type]
         since_ms=None if minutes is None else ctx.services.clock.wall_ms() - int(minutes * 60_000),

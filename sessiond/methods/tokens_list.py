@@ -1,4 +1,4 @@
-"""`tokens.list`: the tokens issued, newest first; never the tokens themselves."""
+"""`tokens.list`: the tokens issued, of sessions that the caller may see; newest first, never the tokens themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class TokensListResult(Result, frozen=True, kw_only=True):
 
 
 def handle(ctx: Context, params: NoParams) -> TokensListResult:  # noqa: ARG001
-    return TokensListResult(tokens=ctx.services.tokens.rows())
+    services = ctx.services
+    rows = services.tokens.rows()
+    return TokensListResult(tokens=[row for row in rows if services.sees_token_of(ctx.caller, row)])
 
 
 METHOD = Method("tokens.list", "admin", NoParams, TokensListResult, handle, "List the tokens that were issued.")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from sessiond.errors import InvalidParams
+import re
+
+from sessiond.errors import InvalidParams, NotFound
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
+
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class TokensRevokeParams(Params, frozen=True, kw_only=True):
@@ -20,7 +24,13 @@ class TokensRevokeResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult:
     if (params.id is None) == (params.token is None):
         raise InvalidParams("Give exactly one of `$.id` and `$.token`.", field="$.id")
-    return TokensRevokeResult(revoked=await ctx.services.tokens.revoke(token_id=params.id, text=params.token))
+    services, caller = ctx.services, ctx.caller
+    # Who shows a token may end it. By its id it is ended by those whose sessions it is about, known or not.
+    if params.id is not None and not services.sight(caller).unlimited:
+        rows = [row for row in services.tokens.rows() if row.id == params.id and services.sees_token_of(caller, row)]
+        if not rows and _ID.fullmatch(params.id):
+            raise NotFound(f"no token has the id {params.id[:32]!r}; `tokens.list` shows the tokens there are")
+    return TokensRevokeResult(revoked=await services.tokens.revoke(token_id=params.id, text=params.token))
 
 
 METHOD = Method("tokens.revoke", "admin", TokensRevokeParams, TokensRevokeResult, handle, "End a token.")

@@ -30,6 +30,7 @@ Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["read", "send"]
 SpawnerOf = Callable[[str], str | None]
 
+_ACTIONS: tuple[Action, ...] = ("read", "send")
 _RANK: dict[Visibility, int] = {"self": 0, "tree": 1, "agent": 2, "all": 3}
 
 
@@ -95,14 +96,19 @@ def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Si
         return Sight(level=level, unlimited=True)
     if caller.kind == "nobody":
         return Sight(level="self")
-    own_key, agent_id = caller.session_key, caller.agent_id
+    own_key, agent_id = acts_as(caller.session_key, caller.agent_id, rules), caller.agent_id
     if own_key is not None:
         agent_id = keys.agent_of(own_key)
-    elif agent_id is not None:
-        own_key = f"agent:{agent_id}:{rules.main_key}"
     return Sight(
         level=level, own_key=own_key, agent_id=agent_id, agent_to_agent=rules.agent_to_agent, allow=rules.allow
     )
+
+
+def acts_as(session_key: str | None, agent_id: str | None, rules: VisibilityRules) -> str | None:
+    """The session that a token with these claims is; None for one that is no session."""
+    if session_key is None and agent_id is not None:
+        return f"agent:{agent_id}:{rules.main_key}"
+    return session_key
 
 
 def effective(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Visibility:
@@ -135,17 +141,16 @@ def check_mint(
 ) -> None:
     """Refuse (Forbidden) a token that would reach further than the caller who asks for it.
 
-    The owner mints anything. A token with `admin` mints for itself and for sessions that it may see, and a sandboxed
-    one only sandboxed tokens: otherwise `admin` in a session would be a way to all sessions.
+    The owner mints anything. A token with `admin` mints for itself and for sessions that it may both see and send to
+    (who holds the token is that session), and a sandboxed one only sandboxed tokens: otherwise `admin` in a session
+    would be a way to all sessions.
     """
     if _stands_for_the_owner(caller):
         return
     if caller.sandboxed and not sandboxed:
         raise Forbidden("a sandboxed caller mints sandboxed tokens only: pass sandboxed = true", code="token_wider")
-    key = session_key
-    if key is None and agent_id is not None:
-        key = f"agent:{agent_id}:{rules.main_key}"
-    if key is None or not may_see(caller, key, rules, spawner_of, "read"):
+    key = acts_as(session_key, agent_id, rules)
+    if key is None or not all(may_see(caller, key, rules, spawner_of, action) for action in _ACTIONS):
         raise Forbidden("a token can be minted only for a session that you may see yourself", code="token_wider")
 
 

@@ -5,6 +5,8 @@ Reads only the first and the last block of a transcript. Source: reference behav
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from sessiond.clock import iso_ms
@@ -20,6 +22,9 @@ _TITLE_CHARS = 60
 _GLIMPSE_LINES = 20
 
 
+Shown = Callable[[str], str]
+
+
 class Glimpse(msgspec.Struct, frozen=True):
     title: str
     last: str | None
@@ -32,41 +37,48 @@ class Item(msgspec.Struct, frozen=True):
     text: str
 
 
-async def glimpse(store: SessionStore, session: Session) -> Glimpse:
-    """The title of a session and its last message, one line each."""
+class _Wanted(msgspec.Struct, frozen=True):
+    limit: int
+    max_chars: int
+    shown: Shown
+
+
+async def glimpse(store: SessionStore, session: Session, *, shown: Shown) -> Glimpse:
+    """The title of a session and its last message, one line each. `shown` gives a text as the caller may read it."""
     facts = session.entry.file
-    first, last = await store.read(session, _read, facts.folded_to, store.record_limit)
-    return Glimpse(title=_title(session.entry, first), last=short(last, 120) if last else None)
+    first, last = await store.read(session, _read, facts.folded_to, store.record_limit, shown)
+    return Glimpse(title=_title(session.entry, first, shown), last=short(last, 120) if last else None)
 
 
-async def items(store: SessionStore, session: Session, *, limit: int, max_chars: int) -> list[Item]:
-    """The last `limit` messages that say something, oldest first, each cut to `max_chars`."""
+async def items(store: SessionStore, session: Session, *, limit: int, max_chars: int, shown: Shown) -> list[Item]:
+    """The last `limit` messages that say something, oldest first, each as it may be `shown`, cut to `max_chars`."""
     end = session.entry.file.folded_to
-    found: list[Item] = await store.read(session, _last_items, end, store.record_limit, limit, max_chars)
+    wanted = _Wanted(limit, max_chars, shown)
+    found: list[Item] = await store.read(session, _last_items, end, store.record_limit, wanted)
     return found
 
 
-def _read(fd: int, end: int, record_limit: int) -> tuple[str | None, str | None]:
+def _read(fd: int, end: int, record_limit: int, shown: Shown) -> tuple[str | None, str | None]:
     first = None
     for line in transcript.read_lines(fd, 0, record_limit, stop=min(end, _TITLE_BYTES), block=_TITLE_BYTES):
         if line.record is not None and line.record.role == "user" and not _from_another_session(line.record):
             first = text_of(line.record.message or b"{}")
             break
-    newest = _last_items(fd, end, record_limit, 1, 400)
+    newest = _last_items(fd, end, record_limit, _Wanted(1, 400, shown))
     return first, newest[-1].text if newest else None
 
 
-def _last_items(fd: int, end: int, record_limit: int, limit: int, max_chars: int) -> list[Item]:
+def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[Item]:
     found: list[Item] = []
     for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit)):
-        if len(found) == limit or seen >= limit * _GLIMPSE_LINES:
+        if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES:
             break
         record = line.record
         if record is None or record.message is None or record.role in TOOL_ROLES:
             continue
         text = text_of(record.message)
         if text.strip():
-            found.append(Item(record.role or "other", short(text, max_chars)))
+            found.append(Item(record.role or "other", short(wanted.shown(text), wanted.max_chars)))
     found.reverse()
     return found
 
@@ -75,10 +87,11 @@ def _from_another_session(record: Record) -> bool:
     return record.message is not None and b'"inter_session"' in record.message
 
 
-def _title(entry: Entry, first: str | None) -> str:
+def _title(entry: Entry, first: str | None, shown: Shown) -> str:
     for text in (entry.display_name, entry.subject, first):
         if text and text.strip():
-            return short(text, _TITLE_CHARS)
+            # Before the cut: half a secret is no longer known as one.
+            return short(shown(text), _TITLE_CHARS)
     day = f" ({iso_ms(entry.updated_at)[:10]})" if entry.updated_at else ""
     return entry.session_id[:8] + day
 

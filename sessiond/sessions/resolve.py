@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sessiond.errors import Conflict, InvalidParams, NotFound
 from sessiond.model.caller import Caller
-from sessiond.model.keys import UUID, KeyRules, canonical, clean
+from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean
 from sessiond.policy.visibility import Sight
 from sessiond.store.catalog import Catalog, Session
 
@@ -63,6 +63,26 @@ def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None
             f"{len(visible)} sessions have the label {label!r} ({', '.join(sorted(visible)[:4])}); name one by its key"
         )
     return catalog.by_key[visible[0]]
+
+
+def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None) -> str | None:
+    """The key that is to be the spawner of `key`, which is being made or found, for a caller with this sight.
+
+    Who does not see everything finds what is in its sight, and changes no lineage: that would be a way into its tree.
+    What it makes is of its own agent, and below its own session where it names no other: it sees that too. For all
+    else the answer is that of a session that is not there. A key that has a past is not made anew by who cannot see
+    it: the old transcripts go with the key.
+    """
+    if sight.unlimited:
+        return parent
+    known = key in catalog.by_key or any(session.key == key for session in catalog.by_id.values())
+    if known and not reaches(catalog, sight, key):
+        raise missing(key)
+    if key in catalog.by_key:
+        return None
+    if agent_of(key) != sight.agent_id:
+        raise missing(key)
+    return parent or sight.own_key
 
 
 def missing(text: str) -> NotFound:

@@ -1,0 +1,98 @@
+"""A daemon with all three listeners, and callers of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from real_daemon import Daemon
+
+from sessiond.auth import tokens
+from sessiond.auth.keyring import SigningKey
+
+CONFIG = """
+[http]
+listen = "127.0.0.1:{port}"
+
+[[agents.list]]
+id = "main"
+default = true
+runtime = {{ type = "echo" }}
+
+[[agents.list]]
+id = "other"
+runtime = {{ type = "echo" }}
+"""
+
+OWN = "agent:main:matrix"
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon on both sockets and TCP, with one session that has an exchange in it."""
+    made = Daemon(tmp_path_factory.mktemp("trust"))
+    made.port = free_port()
+    made.start(CONFIG.format(port=made.port))
+    made.reply(OWN, "hello")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def callers(trusting: Daemon) -> dict[str, str]:
+    """Tokens by what their holder is; all of them, good or bad, name the session OWN."""
+
+    def mint(*scopes: str, **more: Any) -> dict[str, Any]:
+        made: dict[str, Any] = trusting.call("tokens.mint", scopes=scopes, sessionKey=OWN, **more)
+        return made
+
+    expired = mint("admin", ttlSeconds=1)
+    revoked = mint("admin")
+    assert trusting.call("tokens.revoke", id=revoked["id"]) == {"revoked": True}
+    good = {" ".join(scopes): mint(*scopes)["token"] for scopes in SCOPE_SETS}
+    trusting.wait_for(lambda: time.time() * 1000 >= expired["expiresAt"], "a second does not pass")
+    return {
+        **good,
+        "expired": expired["token"],
+        "revoked": revoked["token"],
+        "forged": _forged(good["list"]),
+        "bent": good["admin"][:-3] + ("AAA" if good["admin"][-3:] != "AAA" else "BBB"),
+        "of another store": _of_another_store(),
+        "not a token": "nonsense",
+    }
+
+
+SCOPE_SETS = (("list",), ("read",), ("send",), ("spawn",), ("admin",), ("list", "read"))
+
+
+def _forged(text: str) -> str:
+    """The token with scope `list`, its claim changed to `send`, which is as long, under the old signature."""
+    raw = tokens.base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert raw.count(b"\x64list") == 1
+    changed = raw.replace(b"\x64list", b"\x64send")
+    return tokens.base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
+
+
+def _of_another_store() -> str:
+    key = SigningKey(os.urandom(32))
+    now_ms = time.time_ns() // 1_000_000
+    text, _ = tokens.mint(key, scopes=("admin",), now_ms=now_ms, session_key=OWN)
+    return text
+
+
+def as_bytes(value: Any) -> bytes:
+    """For comparing answers as the wire carries them."""
+    return json.dumps(value, sort_keys=True).encode()

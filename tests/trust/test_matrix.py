@@ -1,0 +1,216 @@
+"""Every method, on every transport of every listener, as every kind of caller: what the table here says, and no more.
+
+A method without a row fails. Source: protocol.md ("Calls", "JSON-RPC details"), shapes.md ("Order of refusals").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from lasting_roads import EVERY_WAY, LASTING_ROADS, HttpJson
+from real_daemon import Daemon
+
+from sessiond.methods.table import METHODS
+
+pytestmark = pytest.mark.system
+
+OWN = "agent:main:matrix"
+ABSENT = "agent:main:absent"
+BAD = ("expired", "revoked", "forged", "bent", "of another store", "not a token")
+UNAUTHENTICATED, NOT_FOUND, FORBIDDEN, UNSUPPORTED = -32001, -32002, -32003, -32006
+RESULT = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """`scopes` are all needed (`admin` implies every one). `then` is what a caller gets who has them: RESULT or a code.
+
+    Params are the least that does no harm. `lasting` methods are refused on `POST /rpc`, after the scope.
+    """
+
+    scopes: tuple[str, ...]
+    params: dict[str, Any] = field(default_factory=dict)
+    then: int = RESULT
+    lasting: bool = False
+    # The handler itself asks for the scope, because a token for the agent serves as well.
+    late: bool = False
+
+
+INITIALIZE = {"protocol": 1, "client": {"name": "matrix", "version": "1"}}
+HISTORY = {"sessionKey": OWN, "limit": 1}
+SEND = {"sessionKey": OWN, "message": "hello"}
+INJECT = {"sessionKey": OWN, "messages": [{"role": "user", "content": "injected"}]}
+LIST = {"limit": 1}
+
+ROWS: dict[str, Row] = {
+    "initialize": Row((), INITIALIZE),
+    "ping": Row(()),
+    "rpc.discover": Row(()),
+    "daemon.status": Row(("admin",)),
+    "sessions_list": Row(("list",), LIST),
+    "sessions.list": Row(("list",), LIST),
+    "sessions_history": Row(("read",), HISTORY),
+    "chat.history": Row(("read",), HISTORY),
+    "sessions_search": Row(("read",), {"query": "hello", "limit": 1}),
+    "sessions_send": Row(("send",), {"sessionKey": ABSENT, "message": "hello"}, NOT_FOUND),
+    "sessions_spawn": Row(("spawn",), {"task": "nothing", "agentId": "!"}, -32602),
+    "sessions_inbox": Row(("read",), {"cursor": "nonsense"}, -32602),
+    "agents_list": Row(("list",)),
+    "sessions.resolve": Row(("list",), {"key": OWN}),
+    "sessions.preview": Row(("list", "read"), {"keys": [OWN]}),
+    "sessions.usage": Row(("list",)),
+    "sessions.create": Row(("admin",), {"key": OWN}),
+    "sessions.patch": Row(("admin",), {"key": OWN, "label": None}),
+    "sessions.reset": Row(("admin",), {"key": ABSENT}, NOT_FOUND),
+    "sessions.delete": Row(("admin",), {"key": ABSENT}, NOT_FOUND),
+    "sessions.kill": Row(("admin",), {"key": ABSENT}, NOT_FOUND),
+    "sessions.steer": Row(("send",), {"key": ABSENT, "message": "hello"}, NOT_FOUND),
+    "chat.send": Row(("send",), SEND),
+    "sessions.send": Row(("send",), SEND),
+    "agent": Row(("send",), SEND),
+    "chat.inject": Row(("send",), INJECT),
+    "sessions.append": Row(("send",), INJECT),
+    "chat.abort": Row(("send",), {"sessionKey": OWN, "runId": "none"}),
+    "sessions.abort": Row(("send",), {"sessionKey": OWN, "runId": "none"}),
+    "agent.wait": Row(("read",), {"runId": "none"}, NOT_FOUND),
+    "sessions.subscribe": Row(("list",), lasting=True),
+    "sessions.unsubscribe": Row(("list",), lasting=True),
+    "sessions.messages.subscribe": Row(("read",), {"key": OWN}, lasting=True),
+    "sessions.messages.unsubscribe": Row(("read",), {"key": OWN}, lasting=True),
+    # Nobody here holds a token for the agent `guest`; tests/trust/test_holes.py has who does.
+    "agents.attach": Row(("admin",), {"agentId": "guest"}, lasting=True, late=True),
+    "channels.attach": Row(("admin",), {"channel": "matrix"}, lasting=True),
+    "run.event": Row((), {"runId": "none", "type": "delta", "text": "x"}, NOT_FOUND, lasting=True),
+    "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
+    "tokens.list": Row(("admin",)),
+    "tokens.revoke": Row(("admin",), {"id": "nothing"}, -32602),
+}
+
+NAMES = [name for method in METHODS for name in (method.name, *method.aliases)]
+
+
+def test_every_method_has_its_row_and_its_scope_is_the_one_in_the_row() -> None:
+    assert [name for name in NAMES if name not in ROWS] == [], "a new method needs a row in the table above"
+    # The gate in dispatch knows one scope; what a handler asks for beside it shows in the matrix.
+    gates = {name: method.scope for method in METHODS for name in (method.name, *method.aliases)}
+    assert gates == {name: None if ROWS[name].late else next(iter(ROWS[name].scopes), None) for name in NAMES}
+    assert {method.name for method in METHODS if method.before_auth} == {"initialize"}
+    assert {method.name for method in METHODS if method.streams} == {
+        name for name in NAMES if ROWS[name].lasting and name in {method.name for method in METHODS}
+    }
+
+
+def held_by(listener: str, caller: str) -> frozenset[str] | None:
+    """The scopes of a caller; None for one who is nobody."""
+    if caller in BAD or (caller == "no token" and listener != "sessiond"):
+        return None
+    return frozenset(["admin"] if caller == "no token" else caller.split())
+
+
+def expected(row: Row, scopes: frozenset[str] | None, road: str) -> int:
+    """RESULT or the code, by the order of refusals: who, scope, transport, and then the method's own answer."""
+    if scopes is None:
+        return UNAUTHENTICATED
+    refusals = [FORBIDDEN] if "admin" not in scopes and not set(row.scopes) <= scopes else []
+    refusals += [UNSUPPORTED] if row.lasting and road.startswith("http") else []
+    return (refusals[-1] if row.late else refusals[0]) if refusals else row.then
+
+
+STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNSUPPORTED: 422, -32602: 400}
+CALLERS = ("no token", "list", "read", "send", "spawn", "admin", "list read", *BAD)
+
+
+@pytest.mark.parametrize(("listener", "road"), EVERY_WAY)
+def test_every_caller_gets_exactly_what_the_table_says(
+    trusting: Daemon, callers: dict[str, str], listener: str, road: str
+) -> None:
+    got: dict[tuple[str, str], int] = {}
+    wanted: dict[tuple[str, str], int] = {}
+    for caller in CALLERS:
+        scopes = held_by(listener, caller)
+        connection = LASTING_ROADS[road](trusting, listener, callers.get(caller))
+        try:
+            answers = connection.ask([(name, ROWS[name].params) for name in NAMES])
+        finally:
+            connection.close()
+        for name, answer in zip(NAMES, answers, strict=True):
+            got[caller, name] = answer["error"]["code"] if "error" in answer else RESULT
+            wanted[caller, name] = expected(ROWS[name], scopes, road)
+            status = STATUS.get(got[caller, name], 500)
+            assert answer.get("status", status) == status, (caller, name)
+            assert scopes is not None or "result" not in answer
+    assert _differences(got, wanted) == []
+
+
+def _differences(got: dict[tuple[str, str], int], wanted: dict[tuple[str, str], int]) -> list[str]:
+    return [
+        f"{caller} calls {name}: {got[caller, name]} instead of {code}"
+        for (caller, name), code in wanted.items()
+        if got[caller, name] != code
+    ]
+
+
+@dataclass(frozen=True)
+class Path:
+    """An HTTP route. `scopes` None: free of tokens. `status` is what a caller who may come in gets."""
+
+    method: str
+    path: str
+    scopes: tuple[str, ...] | None
+    status: int = 200
+
+
+PATHS = (
+    Path("GET", "/healthz", None),
+    Path("HEAD", "/healthz", None),
+    Path("GET", "/metrics", ("admin",)),
+    Path("GET", f"/sessions/{OWN}/history?limit=1", ("read",)),
+    Path("HEAD", f"/sessions/{OWN}/history?limit=1", ("read",)),
+    Path("GET", f"/sessions/{OWN}/history?limit=1&follow=1", ("read",)),
+    Path("GET", f"/sessions/{ABSENT}/history", ("read",), 404),
+    Path("POST", f"/sessions/{OWN}/kill", ("admin",)),
+    Path("POST", f"/sessions/{ABSENT}/kill", ("admin",), 404),
+    Path("GET", f"/sessions/{OWN}/kill", (), 405),
+    Path("GET", "/nothing", (), 404),
+)
+
+
+@pytest.mark.parametrize("listener", ["sessiond", "agent", "tcp"])
+def test_every_http_route_lets_in_exactly_who_may(trusting: Daemon, callers: dict[str, str], listener: str) -> None:
+    wrong = []
+    for caller in CALLERS:
+        scopes = held_by(listener, caller)
+        connection = HttpJson(trusting, listener, callers.get(caller))
+        for path in PATHS:
+            with connection.client.stream(path.method, path.path) as got:
+                # A path that is not there is no secret: it is the same for everyone, token or not.
+                wanted = _status(path, scopes)
+                if got.status_code != wanted:
+                    wrong.append(f"{caller}: {path.method} {path.path} is {got.status_code} instead of {wanted}")
+                if wanted == 401:
+                    assert got.headers["www-authenticate"] == "Bearer"
+        connection.close()
+    assert wrong == []
+
+
+def _status(path: Path, scopes: frozenset[str] | None) -> int:
+    if path.scopes is None or path.status == 405 or path.path == "/nothing":
+        return path.status
+    if scopes is None:
+        return 401
+    return path.status if "admin" in scopes or set(path.scopes) <= scopes else 403
+
+
+def test_no_route_is_served_that_the_table_does_not_have(trusting: Daemon) -> None:
+    client = HttpJson(trusting, "sessiond", None).client
+    with client:
+        assert _served(client, ["/", "/rpc/", "/ws/", "/sessions", f"/sessions/{OWN}", "/healthz/", "//healthz"]) == []
+
+
+def _served(client: httpx.Client, paths: Iterable[str]) -> list[tuple[str, int]]:
+    answers = [(path, client.get(path).status_code) for path in paths]
+    return [(path, status) for path, status in answers if status != 404]
