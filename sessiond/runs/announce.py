@@ -17,7 +17,7 @@ import trio
 
 from sessiond.clock import Clock
 from sessiond.config import Config
-from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
+from sessiond.errors import LimitExceeded, NotFound, SessiondError, Stopping, StorageError
 from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY, RUN
@@ -180,7 +180,11 @@ class Announcer:
         if requester is None:
             return "requester_gone"
         try:
-            await self._hand_over(requester, child, run_id, text)
+            try:
+                await self._hand_over(requester, child, run_id, text)
+            except LimitExceeded:
+                brief = await outcome.told(self._store, child, first, outcome.TOO_LONG)
+                await self._hand_over(requester, child, run_id, brief or "")
         except NotFound:
             return "requester_gone"  # deleted just now
         except (Stopping, StorageError):

@@ -21,6 +21,9 @@ from sessiond.store import layout, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
+# In the place of a result that no record of the requester's can hold.
+TOO_LONG = "(longer than limits.maxRecordBytes allows; the transcript has it)"
+
 
 async def of(registry: Registry, run_id: str, key: str) -> View:
     """How the run ended. A transcript that does not say so any more is an outcome, too."""
