@@ -18,7 +18,7 @@ def run(args: Args) -> int:
     store = Path(args.store).expanduser().absolute() if args.store else Path(locate.store_folder())
     given = args.socket or os.environ.get("SESSIOND_SOCKET")
     socket = Path(given).expanduser().absolute() if given else None
-    return lifecycle.run(store, path_of(args), socket, log_level=args.log_level or "info")
+    return lifecycle.run(store, path_of(args), socket, log_level=args.log_level or "info", json_log=args.json)
 
 
 COMMAND = Command(
@@ -36,6 +36,7 @@ COMMAND = Command(
         CONFIG,
         Option("--socket", "Where to listen (default: $SESSIOND_SOCKET, else the runtime folder).", metavar="PATH"),
         Option("--log-level", "What to log (info).", choices=LEVELS),
+        Option("--json", "Log one JSON object a line.", kind="flag"),
     ),
     examples=("sessiond serve", "sessiond serve --store /tmp/try --log-level debug"),
 )

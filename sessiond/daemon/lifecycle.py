@@ -37,9 +37,16 @@ _DRAIN_S = 5.0
 _PROGRESS_S = 1.0
 
 
-def run(store: Path, config_path: Path | None = None, socket: Path | None = None, *, log_level: str = "info") -> int:
+def run(
+    store: Path,
+    config_path: Path | None = None,
+    socket: Path | None = None,
+    *,
+    log_level: str = "info",
+    json_log: bool = False,
+) -> int:
     """Be the daemon until it is told to stop; the exit code of cli.md."""
-    logs.configure(log_level)
+    logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
     if socket is not None:
         os.environ["SESSIOND_SOCKET"] = str(socket)

@@ -30,12 +30,15 @@ def _journal_line(_logger: Any, method: str, event: dict[str, Any]) -> str:
     return "\n".join(prefix + line for line in text.splitlines())
 
 
-def configure(level: str) -> None:
-    """Log to stderr from `level` (debug, info, warning, error) on."""
+def configure(level: str, *, as_json: bool = False) -> None:
+    """Log to stderr from `level` (debug, info, warning, error) on, as text or as one JSON object a line."""
     journal = logs_to_journal(sys.stderr)
     shared: list[Any] = [structlog.processors.add_log_level]
-    if journal:
-        renderer: Any = _journal_line
+    if as_json:
+        shared += [structlog.processors.TimeStamper(fmt="iso"), structlog.processors.format_exc_info]
+        renderer: Any = structlog.processors.JSONRenderer()
+    elif journal:
+        renderer = _journal_line
     else:
         shared.append(structlog.processors.TimeStamper(fmt="%H:%M:%S"))
         renderer = _renderer(colors=sys.stderr.isatty())
