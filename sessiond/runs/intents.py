@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from sessiond.errors import StorageError
 from sessiond.model.keys import AGENT_ID, UUID
 from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
@@ -20,15 +21,20 @@ class Intents:
         self._root_fd = store.root_fd
 
     def begin(self, agent_id: str, child_id: str) -> None:
-        """From here on, what lies under this id belongs to a spawn that may not come to be."""
-        with dirfd.closing(self._folder()) as folder:
-            fd = dirfd.open_file(folder, child_id, os.O_WRONLY | os.O_CREAT)
-            with os.fdopen(fd, "wb") as file:
-                file.write(agent_id.encode())
+        """From here on, what lies under this id belongs to a spawn that may not come to be. StorageError."""
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                fd = dirfd.open_file(folder, child_id, os.O_WRONLY | os.O_CREAT)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(agent_id.encode())
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else "input/output error"
+            raise StorageError(f"the spawn could not be noted in the store: {reason}; nothing was made") from None
 
     def done(self, child_id: str) -> None:
         """The child is there, or everything of it is gone."""
-        with dirfd.closing(self._folder()) as folder, contextlib.suppress(FileNotFoundError):
+        # A note that stays costs the next start a look, and nothing else.
+        with contextlib.suppress(OSError), dirfd.closing(self._folder()) as folder:
             os.unlink(child_id, dir_fd=folder)
 
     def left(self) -> list[tuple[str, str]]:
@@ -38,14 +44,23 @@ class Intents:
             for name in os.listdir(folder):
                 if UUID.fullmatch(name) is None:
                     continue
-                with os.fdopen(dirfd.open_file(folder, name, os.O_RDONLY), "rb") as file:
-                    agent_id = file.read(128).decode("ascii", "replace")
+                agent_id = _read(folder, name)
                 # An empty file: the crash came before anything else was written.
                 if AGENT_ID.fullmatch(agent_id):
                     found.append((agent_id, name))
                 else:
-                    os.unlink(name, dir_fd=folder)
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=folder)
         return found
 
     def _folder(self) -> int:
         return dirfd.open_path_dir(self._root_fd, (layout.SPAWNING,), create=True)
+
+
+def _read(folder: int, name: str) -> str:
+    """What stands in a note; nothing where it is none, but a link or the like."""
+    try:
+        with os.fdopen(dirfd.open_file(folder, name, os.O_RDONLY), "rb") as file:
+            return file.read(128).decode("ascii", "replace")
+    except OSError:
+        return ""
