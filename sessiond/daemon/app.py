@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,15 +25,21 @@ from sessiond.events.watch import open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
 from sessiond.model.keys import KeyRules, agent_of
+from sessiond.policy.target import target_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
 from sessiond.runs.announce import Announcer
+from sessiond.runs.announcing import Announcing, may_leave
 from sessiond.runs.archive import ArchiveSweep
 from sessiond.runs.attached import AttachedAgents
+from sessiond.runs.channels import Channels
+from sessiond.runs.conversation import Conversations
 from sessiond.runs.inbox import is_inbox
+from sessiond.runs.outbox import open_outbox
 from sessiond.runs.recover import recover
 from sessiond.runs.run import Run
+from sessiond.runs.send import Sends
 from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import Births
@@ -75,15 +82,18 @@ async def built(
 ) -> AsyncIterator[App]:
     """Everything but the listeners: recovered, and at work. `sockets` is the folder of agent.sock."""
     clock, ids = Clock(), Ids()
-    async with open_store(
-        store_path,
-        durable=config.store.durability == "sync",
-        record_limit=config.limits.max_record_bytes,
-        rules=key_rules(config),
-        clock=clock,
-        ids=ids,
-        progress=progress,
-    ) as store:
+    async with (
+        AsyncExitStack() as opened,
+        open_store(
+            store_path,
+            durable=config.store.durability == "sync",
+            record_limit=config.limits.max_record_bytes,
+            rules=key_rules(config),
+            clock=clock,
+            ids=ids,
+            progress=progress,
+        ) as store,
+    ):
         bus = EventBus()
         feed = TranscriptFeed(store, bus)
         attached = AttachedAgents()
@@ -117,10 +127,28 @@ async def built(
             clock=clock,
             workspace=host.workspace,
         )
+        channels = Channels(lambda: services.config.channels, environ=os.environ, cwd=Path("/"))
+        outbox = await opened.enter_async_context(
+            open_outbox(
+                store,
+                channels,
+                clock,
+                durable=config.store.durability == "sync",
+                settings=lambda: services.config.delivery,
+                allowed=may_leave(store, lambda: services.config),
+            )
+        )
+        announcing = Announcing(store, channels, outbox, lambda: services.config, clock)
+        conversations = Conversations(store, supervisor, announcing, lambda: services.config, clock)
+        spawner.threads = lambda session: channels.threads(target_of(session.key, session.entry))
+        spawner.bind_thread = lambda session, key, label: channels.bind_thread(
+            target_of(session.key, session.entry), key, label
+        )
         announcer = Announcer(store, supervisor, lambda: services.config, clock)
+        announcer.outgoing = announcing
         announcer.ended, announcer.announced = archive.ended, archive.announced
         # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
-        follow_ups: list[FollowUp] = [announcer]
+        follow_ups: list[FollowUp] = [announcer, conversations]
         supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
         supervisor.after_end = lambda run: _after_end(follow_ups, run)
         services = Services(
@@ -132,6 +160,10 @@ async def built(
             births=births,
             tokens=tokens,
             spawner=spawner,
+            sends=Sends(supervisor, announcing, lambda: services.config, clock, ids),
+            announcing=announcing,
+            channels=channels,
+            dead_letters=lambda: len(outbox.dead_letters),
             config=config,
             clock=clock,
             ids=ids,
@@ -149,6 +181,9 @@ async def built(
             await spawner.recover()
             await recover(store, supervisor)
             await announcer.recover()
+            await conversations.recover()
+            # Last: what is held back for something above is known by now.
+            await background.start(outbox.run)
             background.start_soon(archive.run)
             yield App(services=services, dispatcher=dispatcher, saver=saver, background=background)
             background.cancel_scope.cancel()

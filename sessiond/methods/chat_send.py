@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessiond.errors import InvalidParams, NotFound
+from sessiond.errors import InvalidParams
+from sessiond.methods.chat_commands import made, obey
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import freshened
-from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.policy import send as send_policy
+from sessiond.policy.send import parse_command
 from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
 from sessiond.runs.run import Request, payload_hash
@@ -42,6 +43,10 @@ class ChatSendResult(Result, frozen=True, kw_only=True):
 
 
 async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
+    command = parse_command(params.message) if ctx.caller.kind == "owner" else None
+    if command is not None:
+        reply = await obey(ctx, params.session_key, command)
+        return ChatSendResult(status="handled", command=f"/{command.name}", reply=reply)
     session = await _target(ctx, params)
     return await send(ctx, session, params)
 
@@ -54,12 +59,13 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     if request.idempotency_key is not None and request.payload is not None:
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
+            await services.supervisor.stored(known)
             return _accepted(ctx, session, known)
     if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
         session = await freshened(services, session)
-    run = await services.supervisor.accept(session, request)
+    run_id = await services.supervisor.accept_once(session, request)
     # A reset may have put another session in the place of the one that was found.
-    return _accepted(ctx, run.session, run.run_id)
+    return _accepted(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
 
 
 def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
@@ -80,22 +86,16 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     # One that is being deleted or reset right now is waited for below.
     if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
-    agent_id = agent_of(key)
-    if services.config.agent(agent_id) is None:
-        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
     send_policy.require(services.config.session.send_policy, key)
     request_of(ctx, params)  # a bad message makes no session
-    session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
-    return session
+    return await made(ctx, params.session_key)
 
 
 def request_of(ctx: Context, params: ChatSendParams) -> Request:
     """The params as a request to the supervisor. InvalidParams where they are none."""
     services = ctx.services
-    if not params.message.strip():
-        raise InvalidParams("`$.message` is empty: say something.", field="$.message")
-    if "\0" in params.message:
-        raise InvalidParams("`$.message` has a NUL character; text has none.", field="$.message")
+    check_text(params.message, "$.message")
+    check_idempotency_key(params.idempotency_key)
     if params.timeout_seconds is not None and params.timeout_seconds < 0:
         raise InvalidParams("`$.timeoutSeconds` is below 0; 0 is no limit.", field="$.timeoutSeconds")
     if params.thinking is not None:
@@ -103,22 +103,38 @@ def request_of(ctx: Context, params: ChatSendParams) -> Request:
     model = check_model(services.config, params.model)["model"] if params.model is not None else None
     payload = None
     if params.idempotency_key is not None:
-        if not 1 <= len(params.idempotency_key) <= 256:
-            raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
         counted = msgspec.to_builtins(params)
         # How long a caller waits, and by which alias it named the session, make no other message.
         for name in ("timeoutSeconds", "idempotencyKey", "sessionKey"):
             del counted[name]
         payload = payload_hash(counted)
+    limit_s = params.timeout_seconds
+    if limit_s is None:
+        limit_s = services.config.agents.defaults.run_timeout_seconds
     return Request(
         text=params.message,
         message=user_message(params.message, services.clock.wall_ms()),
         thinking=params.thinking,
         model=model,
-        timeout_s=params.timeout_seconds or None,
+        timeout_s=limit_s or None,
         idempotency_key=params.idempotency_key,
         payload=payload,
+        follow={"deliver": True} if params.deliver else None,
     )
+
+
+def check_text(text: str, field: str) -> None:
+    """InvalidParams where a message says nothing, or holds what no text has."""
+    if not text.strip():
+        raise InvalidParams(f"`{field}` is empty: say something.", field=field)
+    if "\0" in text:
+        raise InvalidParams(f"`{field}` has a NUL character; text has none.", field=field)
+
+
+def check_idempotency_key(key: str | None) -> None:
+    """InvalidParams where it is none."""
+    if key is not None and not 1 <= len(key) <= 256:
+        raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
 
 
 METHOD = Method(

@@ -23,13 +23,18 @@ from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.method import Context as RpcContext
+from sessiond.runs.announcing import Announcing
 from sessiond.runs.attached import AttachedAgents, Connection
+from sessiond.runs.channels import Channels
+from sessiond.runs.run import Run
+from sessiond.runs.send import Sends
 from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import resolve
 from sessiond.sessions.lifecycle import Births
 from sessiond.sessions.tokens import Tokens
 from sessiond.store.catalog import Session
+from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
 
 if TYPE_CHECKING:
@@ -54,9 +59,13 @@ class Services:
     attached: AttachedAgents
     tokens: Tokens
     spawner: Spawner
+    sends: Sends
+    announcing: Announcing
+    channels: Channels
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], dict[str, Any]] = dict
+    slices: Slices = field(default_factory=Slices)
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
@@ -122,10 +131,16 @@ class Services:
             return agent.workspace
         return self.store.path / "agents" / agent_id / "workspace"
 
+    def own_run(self, caller: Caller) -> Run | None:
+        """The run that the caller acts in: the one of its token, else what its session is living just now."""
+        if caller.run_id is not None:
+            return self.supervisor.registry.live.get(caller.run_id)
+        return self.supervisor.current(caller.session_key) if caller.session_key is not None else None
+
     @contextmanager
     def parked(self, ctx: Context, run_id: str) -> Iterator[None]:
         """While the run that asks waits for another, it leaves its place to others."""
-        own = self.supervisor.registry.get(ctx.caller.run_id) if ctx.caller.run_id is not None else None
+        own = self.own_run(ctx.caller)
         if own is None or own.ended:
             yield
             return

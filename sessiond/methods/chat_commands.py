@@ -1,0 +1,72 @@
+"""The owner's standalone commands in chat.send: `/send on|off|inherit`, `/stop`, `/reset`. They start no run.
+
+Source: runs.md, "Send policy"; shapes.md.
+"""
+
+from __future__ import annotations
+
+from sessiond.errors import NotFound
+from sessiond.methods.services import Context
+from sessiond.methods.sessions_reset import reset
+from sessiond.model.keys import agent_of
+from sessiond.model.record import ENTRY
+from sessiond.policy.send import Command
+from sessiond.sessions import resolve
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom
+
+
+async def obey(ctx: Context, text: str, command: Command) -> str:
+    """Do what the command says in the session `text` names; the answer for the owner. No policy stands in its way."""
+    match command.name:
+        case "stop":
+            return await _stop(ctx, _there(ctx, text))
+        case "reset":
+            session = _there(ctx, text)
+            if session is None:
+                return "There is no conversation to reset."
+            await reset(ctx.services, session)
+            return "A new conversation begins; the old one is in the archive."
+        case "send":
+            if command.sets_override:
+                session = _there(ctx, text) or await made(ctx, text)
+                await ctx.services.store.append(session, [Custom(ENTRY, {"sendPolicy": command.override})])
+            return command.reply or ""
+
+
+async def _stop(ctx: Context, session: Session | None) -> str:
+    stopped = await ctx.services.supervisor.stop(session) if session is not None else []
+    if not stopped:
+        return "Nothing is running here."
+    return "Stopped 1 run." if len(stopped) == 1 else f"Stopped {len(stopped)} runs."
+
+
+def _there(ctx: Context, text: str) -> Session | None:
+    """The session, or None where there is none yet but the owner's message would make it."""
+    services = ctx.services
+    key = resolve.key_of(ctx.caller, services.rules, text)
+    if key is None or key in services.store.catalog.by_key:
+        return services.find(ctx.caller, text, action="send")
+    _configured(ctx, key)
+    return None
+
+
+async def made(ctx: Context, text: str) -> Session:
+    """The session of a well-formed key of a configured agent, made where there is none.
+
+    Source: shapes.md, "Who creates a session".
+    """
+    services = ctx.services
+    key = resolve.key_of(ctx.caller, services.rules, text)
+    if key is None:
+        return services.find(ctx.caller, text, action="send")
+    agent_id = _configured(ctx, key)
+    session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
+    return session
+
+
+def _configured(ctx: Context, key: str) -> str:
+    agent_id = agent_of(key)
+    if ctx.services.config.agent(agent_id) is None:
+        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+    return agent_id

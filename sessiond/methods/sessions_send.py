@@ -1,0 +1,146 @@
+"""`sessions_send`: a message to another session, and its answer where one waits for it. A wait's end ends no run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import trio
+
+from sessiond.errors import InvalidParams
+from sessiond.methods.chat_send import check_idempotency_key, check_text
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context, clamp
+from sessiond.policy import send as send_policy
+from sessiond.rpc.method import Method
+from sessiond.runs.outbox import DeliveryStatus
+from sessiond.runs.run import View, view
+from sessiond.runs.send import Source
+from sessiond.sessions import resolve
+from sessiond.store.catalog import Session
+
+DEFAULT_TIMEOUT_S = 30
+MAX_TIMEOUT_S = 24 * 3600
+
+
+class SessionsSendParams(Params, frozen=True, kw_only=True):
+    session_key: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+    message: str
+    timeout_seconds: float | None = None
+    idempotency_key: str | None = None
+
+
+class SendDelivery(Result, frozen=True, kw_only=True):
+    """How the announcement of the conversation's outcome stands."""
+
+    status: DeliveryStatus
+    mode: str
+
+
+class SessionsSendResult(Result, frozen=True, kw_only=True):
+    run_id: str
+    status: Literal["accepted", "ok", "timeout", "error"]
+    reason: str | None = None
+    reply: str | None = None
+    error: str | None = None
+    session_key: str
+    delivery: SendDelivery | None = None
+
+
+async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:
+    services = ctx.services
+    target = _target(ctx, params)
+    send_policy.require(services.config.session.send_policy, target.key, target.entry)
+    check_text(params.message, "$.message")
+    check_idempotency_key(params.idempotency_key)
+    if params.timeout_seconds is not None and params.timeout_seconds < 0:
+        raise InvalidParams("`$.timeoutSeconds` is below 0; 0 does not wait.", field="$.timeoutSeconds")
+    timeout_s = clamp(params.timeout_seconds, DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, least=0)
+    sent = await services.sends.send(_source(ctx), target, params.message, params.idempotency_key)
+    reason = "ancestor_busy" if sent.ancestor_busy and timeout_s else None
+    if services.supervisor.keeps(target.key):
+        return SessionsSendResult(run_id=sent.run_id, status="accepted", reason="inbox", session_key=target.key)
+    if not timeout_s or sent.ancestor_busy:
+        return SessionsSendResult(
+            run_id=sent.run_id,
+            status="accepted",
+            reason=reason,
+            session_key=target.key,
+            delivery=await _delivery(ctx, target, sent.run_id),
+        )
+    ended = await _wait(ctx, sent.run_id, timeout_s)
+    return await _result(ctx, target, sent.run_id, ended, timeout_s)
+
+
+def _target(ctx: Context, params: SessionsSendParams) -> Session:
+    services = ctx.services
+    if params.session_key is not None and params.label is not None:
+        raise InvalidParams("Provide either sessionKey or label (not both).", field="$.label")
+    if params.session_key is not None:
+        found = services.find(ctx.caller, params.session_key, action="send")
+        if found.archived:
+            raise resolve.missing(params.session_key)
+        return found
+    if params.label is None:
+        raise InvalidParams("Either sessionKey or label is required.", field="$.sessionKey")
+    sight = services.sight(ctx.caller, "send")
+    return resolve.labelled(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
+
+
+def _source(ctx: Context) -> Source:
+    """The sender, by the caller's identity alone. Nothing in the params or the text counts for it."""
+    services = ctx.services
+    key = ctx.caller.session_key
+    session = services.store.catalog.by_key.get(key) if key is not None else None
+    return Source(session, services.own_run(ctx.caller))
+
+
+async def _wait(ctx: Context, run_id: str, timeout_s: float) -> View | None:
+    """How the run ended; None where the time was over first. On the server: whoever loses the connection asks again."""
+    services = ctx.services
+    registry = services.supervisor.registry
+    run = registry.get(run_id)
+    if run is None:
+        return await registry.find(run_id)
+    with trio.move_on_after(timeout_s), services.parked(ctx, run_id), run.listening(ctx.caller.session_key):
+        await run.done.wait()
+    return view(run) if run.done.is_set() else None
+
+
+async def _result(
+    ctx: Context, target: Session, run_id: str, ended: View | None, timeout_s: float
+) -> SessionsSendResult:
+    if ended is None or ended.ended_at is None:
+        error = f"no answer within {timeout_s:g} s; the run goes on, and agent.wait tells its end"
+        return SessionsSendResult(run_id=run_id, status="timeout", error=error, session_key=target.key)
+    if ended.status != "ok":
+        return SessionsSendResult(run_id=run_id, status="error", error=ended.error, session_key=target.key)
+    return SessionsSendResult(
+        run_id=run_id,
+        status="ok",
+        reply=ctx.services.masked_text(ctx.caller, ended.reply),
+        session_key=target.key,
+        delivery=await _delivery(ctx, target, run_id),
+    )
+
+
+async def _delivery(ctx: Context, target: Session, run_id: str) -> SendDelivery:
+    services = ctx.services
+    run = services.supervisor.registry.get(run_id)
+    # The announcement comes after the answer, except for who asks again by idempotency key.
+    if services.supervisor.keeps(target.key):
+        return SendDelivery(status="skipped", mode="announce")
+    fresh = run is not None and (not run.ended or any(one.talk_id == run_id for one in target.entry.talks))
+    status = "pending" if fresh else await services.announcing.status(target, run_id)
+    return SendDelivery(status=status, mode="announce")
+
+
+METHOD = Method(
+    "sessions_send",
+    "send",
+    SessionsSendParams,
+    SessionsSendResult,
+    handle,
+    "Send a message to another session, and wait for its reply.",
+)
