@@ -1,0 +1,300 @@
+"""From a place in the file to what happens now: no gap, nothing twice, whatever happens to the file in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from live_store import header, line, live, sees_changes
+
+from sessiond.events import replay
+from sessiond.events.bus import Place
+from sessiond.model.event import ChangedEvent, MessageEvent, ResyncEvent
+
+KEY = "agent:main:a"
+
+
+async def test_a_replay_from_the_start_gives_every_message_with_its_seq_and_cursor(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        session = await parts.create(KEY, "one", "two")
+        _, reader = parts.follow(KEY, place=parts.start(KEY))
+        await reader.until_said("two")
+        facts = session.entry.file
+        first, second = reader.events
+        assert isinstance(first, MessageEvent) and isinstance(second, MessageEvent)
+        assert second == MessageEvent(
+            KEY,
+            session.session_id,
+            facts.last_id,
+            2,
+            parts.store.cursor(session, facts.folded_to, 2),
+            b'{"role":"user","content":"two"}',
+            first.after,
+            facts.folded_to,
+        )
+        assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.after)
+
+
+async def test_from_a_cursor_only_what_came_after_it(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, "one", "two")
+        behind_two = parts.now(KEY)
+        await parts.say(KEY, "three", "four")
+        _, reader = parts.follow(KEY, place=behind_two)
+        await reader.until_said("four")
+        await parts.say(KEY, "five")
+        await reader.until_said("five")
+        assert reader.told == ["three", "four", "five"]
+
+
+async def test_what_is_appended_while_the_replay_goes_on_comes_once_and_in_order(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        texts = [str(number) for number in range(replay.PAGE_LINES * 3)]
+        await parts.create(KEY, *texts)
+        _, reader = parts.follow(KEY, place=parts.start(KEY))
+        for number in range(30):
+            reader.stop(room_for=40)
+            await parts.say(KEY, f"more {number}")
+            reader.go_on()
+            await trio.lowlevel.checkpoint()
+        await reader.until_said("more 29")
+        assert reader.told == [*texts, *(f"more {number}" for number in range(30))]
+
+
+async def test_an_overflow_is_one_resync_for_each_session_and_then_every_record(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        session = await parts.create(KEY)
+        await parts.create("agent:main:b")
+        _, reader = parts.follow(None, limit=8)
+        reader.stop(room_for=4)
+        for number in range(50):
+            await parts.say(KEY, f"a{number}")
+            await parts.say("agent:main:b", f"b{number}")
+        reader.go_on()
+        await reader.until_said("a49")
+        await reader.until_said("b49")
+        await reader.until(lambda: reader.told.count("changed:message") >= 4)
+        assert reader.told[:4] == ["a0", "changed:message", "b0", "changed:message"]
+        for letter in "ab":
+            assert [text for text in reader.texts if text[0] == letter] == [f"{letter}{n}" for n in range(50)]
+        assert reader.told.count("resync:lagged") == 2
+        resyncs = {event.key: event for event in reader.events if isinstance(event, ResyncEvent)}
+        first = next(e for e in reader.events if isinstance(e, MessageEvent) and e.key == KEY)
+        assert resyncs[KEY] == ResyncEvent(KEY, session.session_id, "lagged", first.cursor)
+        # The newest row comes once, behind the messages that it counts.
+        rows = [e for e in reader.events[4:] if isinstance(e, ChangedEvent) and e.key == KEY]
+        assert [row.entry.message_count for row in rows if row.entry is not None] == [50]
+
+
+async def test_after_an_overflow_events_are_live_again(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        subscription, reader = parts.follow(KEY, limit=1)
+        reader.stop()
+        await parts.say(KEY, "1", "2", "3")
+        reader.go_on()
+        await reader.until_said("3")
+        await parts.caught_up(subscription)
+        await parts.say(KEY, "4")
+        assert reader.told == ["resync:lagged", "1", "2", "3", "4"]
+
+
+async def test_a_long_replay_of_one_session_does_not_keep_another_waiting(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, *map(str, range(replay.PAGE_LINES * 4)))
+        await parts.create("agent:main:b")
+        subscription, reader = parts.follow(KEY, "agent:main:b", limit=100)
+        subscription.fall_back(KEY, parts.start(KEY))
+        reader.stop(room_for=10)
+        await parts.say("agent:main:b", "meanwhile")
+        reader.go_on()
+        await reader.until_said(str(replay.PAGE_LINES * 4 - 1))
+        assert reader.texts.index("meanwhile") <= replay.PAGE_LINES
+
+
+async def test_a_reset_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(KEY)
+        reader.stop()
+        await parts.say(KEY, "old 1")
+        await parts.say(KEY, "old 2")
+        await parts.reset(KEY)
+        await parts.say(KEY, "new 1")
+        reader.go_on()
+        await reader.until_said("new 1")
+        await parts.say(KEY, "new 2")
+        await reader.until_said("new 2")
+        assert reader.told == ["old 1", "old 2", "resync:reset", "new 1", "new 2"]
+
+
+async def test_one_who_lags_over_two_resets_misses_nothing_of_the_first_and_begins_with_the_last(
+    tmp_path: Path,
+) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(None, limit=2)
+        reader.stop()
+        await parts.say(KEY, "a1", "a2", "a3")
+        await parts.reset(KEY)
+        await parts.say(KEY, "b1")
+        await parts.reset(KEY)
+        await parts.say(KEY, "c1")
+        reader.go_on()
+        await reader.until_said("c1")
+        transcript = [text for text in reader.told if not text.startswith("changed")]
+        assert transcript == ["resync:lagged", "a1", "a2", "a3", "resync:reset", "c1"]
+
+
+async def test_a_delete_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(None, limit=1)
+        reader.stop()
+        await parts.say(KEY, "1", "2", "3")
+        await parts.delete(KEY)
+        reader.go_on()
+        await reader.until(lambda: "changed:delete" in reader.told)
+        assert reader.told == ["resync:lagged", "1", "2", "3", "changed:delete"]
+
+
+async def test_a_key_that_is_used_again_after_a_delete_begins_with_a_reset(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, "old")
+        _, reader = parts.follow(KEY)
+        await parts.delete(KEY)
+        await parts.create(KEY, "new")
+        await reader.until_said("new")
+        await parts.say(KEY, "newer")
+        await reader.until_said("newer")
+        assert reader.told == ["resync:reset", "new", "newer"]
+
+
+async def test_a_file_written_anew_is_read_again_from_the_start(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        session = await parts.create(KEY, "one", "two")
+        _, reader = parts.follow(None, KEY)
+        os.truncate(parts.file(KEY), 0)
+        parts.file(KEY).write_bytes(header(session.session_id, KEY) + line("another"))
+        await reader.until_said("another")
+        parts.write(KEY, "more")
+        await reader.until_said("more")
+        transcript = [text for text in reader.told if not text.startswith("changed")]
+        # Between truncation and writing the watcher may have looked, or not.
+        assert transcript in (
+            ["resync:rewritten", "another", "more"],
+            ["resync:rewritten", "resync:rewritten", "another", "more"],
+        )
+
+
+async def test_who_may_not_read_is_told_the_newest_row_and_costs_no_reading(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(None, limit=1, sees=sees_changes)
+        reader.stop()
+        await parts.say(KEY, "1", "2", "3")
+        reader.go_on()
+        await reader.until(lambda: reader.events)
+        [only] = reader.events
+        assert isinstance(only, ChangedEvent) and only.entry is not None and only.entry.message_count == 3
+
+
+async def test_rights_that_go_while_an_event_waits_stop_it(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY)
+        await parts.create("agent:main:b")
+        seen = {KEY, "agent:main:b"}
+        _, reader = parts.follow(KEY, "agent:main:b", sees=lambda key, spawned_by, transcript: key in seen)
+        reader.stop()
+        await parts.say(KEY, "secret")
+        await parts.say("agent:main:b", "open")
+        seen.discard(KEY)
+        reader.go_on()
+        await reader.until_said("open")
+        assert reader.told == ["open"]
+
+
+async def test_rights_that_go_in_the_middle_of_a_replay_stop_it(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, *map(str, range(20)))
+        rights = {KEY}
+        subscription, reader = parts.follow(KEY, sees=lambda key, spawned_by, transcript: key in rights)
+        reader.stop(room_for=5)
+        subscription.fall_back(KEY, parts.start(KEY))
+        await reader.until(lambda: len(reader.events) == 5)
+        rights.clear()
+        reader.go_on()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        # The sixth was waiting for room with its right already looked at.
+        assert reader.told[:5] == ["0", "1", "2", "3", "4"] and len(reader.told) <= 6
+
+
+async def test_a_file_that_cannot_be_opened_just_now_is_read_when_it_can(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    refusals = 2
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        nonlocal refusals
+        if refusals and function.__qualname__.startswith("SessionStore.read"):
+            refusals -= 1
+            raise OSError(24, "Too many open files")
+        return function(*args)
+
+    async with live(tmp_path, watching=False, run_sync=run_sync) as parts:
+        await parts.create(KEY, "one")
+        subscription, reader = parts.follow(KEY, place=parts.start(KEY))
+        await reader.until(lambda: not refusals)
+        await parts.say(KEY, "two")
+        await reader.until_said("two")
+        assert reader.told == ["one", "two"]
+        assert subscription.behind == {}
+
+
+@pytest.mark.parametrize("how", ["replaced", "truncated"])
+async def test_another_file_under_the_name_is_not_read_before_the_feed_has_seen_it(tmp_path: Path, how: str) -> None:
+    async with live(tmp_path, watching=False) as parts:
+        session = await parts.create(KEY, "one", "two")
+        behind_two = parts.now(KEY)
+        await parts.say(KEY, "three")
+        path = parts.file(KEY)
+        data = header(session.session_id, KEY) + line("x" * 900)
+        if how == "replaced":
+            (path.parent / "new").write_bytes(data)
+            (path.parent / "new").rename(path)
+        else:
+            path.write_bytes(data)
+        subscription, reader = parts.follow(KEY, place=behind_two)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (reader.told, subscription.behind[KEY].held) == ([], True)
+        parts.feed.poke(session)
+        await reader.until_said("x" * 900)
+        assert reader.told == ["resync:rewritten", "x" * 900]
+
+
+async def test_blank_and_bad_lines_at_the_end_do_not_hold_a_replay(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        session = await parts.create(KEY, "one")
+        with parts.file(KEY).open("ab") as file:
+            file.write(b"no json\n   \n\n\0\0\n")
+        parts.feed.poke(session)
+        subscription, reader = parts.follow(KEY, place=parts.start(KEY))
+        await reader.until_said("one")
+        await parts.caught_up(subscription)
+        await parts.say(KEY, "two")
+        await reader.until_said("two")
+        assert reader.told == ["one", "two"]
+
+
+async def test_a_place_in_another_key_is_not_read(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        other = await parts.create("agent:main:secret", "hidden")
+        await parts.create(KEY, "one")
+        _, reader = parts.follow(KEY, place=Place(other.session_id, 0, 0))
+        await reader.until_said("one")
+        assert reader.told == ["resync:reset", "one"]
