@@ -40,7 +40,8 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     run = registry.get(params.run_id)
     if run is not None:
         timeout_ms = clamp(params.timeout_ms, 30_000, MAX_TIMEOUT_MS, least=0)
-        with trio.move_on_after(timeout_ms / 1000), services.parked(ctx, params.run_id):
+        heard = run.listening(ctx.caller.session_key)
+        with trio.move_on_after(timeout_ms / 1000), services.parked(ctx, params.run_id), heard:
             await run.done.wait()
         found: View | None = view(run)
     else:

@@ -9,6 +9,7 @@ Knows keys, runs and transcripts. Does not know who asks or who is attached.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from sessiond.model.keys import rest_of
 from sessiond.model.message import text_of
 from sessiond.runs import ending
 from sessiond.runs import run as runs
+from sessiond.runs import talk as talks
 from sessiond.runs.ending import Ending
 from sessiond.runs.run import Run
 from sessiond.store import transcript
@@ -70,18 +72,25 @@ def is_inbox(key: str) -> bool:
     return rest_of(key).startswith("mcp:")
 
 
-def kept(run: Run) -> list[Part]:
+def kept(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
     """The whole life of a run whose message is kept, for one write; the run itself is over.
 
     The message stands first: of a write that a crash tore apart no run is left whose message is not there. An announce
-    step asks an agent for words, and there is none: nothing is kept of it.
+    step asks an agent for words, and there is none: nothing is kept of it. Nor of a reply that the reader has had
+    already, as the answer to what it sent. `find` gives a run by its id.
     """
-    said = run.request.step != "announce"
+    said = run.request.step != "announce" and not _was_heard(run, find)
     run.status, run.started_at, run.ended_at = "ok", run.accepted_at, run.accepted_at
-    run.reply = None if said else _SILENT
+    run.reply = _SILENT if run.request.step == "announce" else None
     message = [Message(run.request.message)] if said and not run.request.in_transcript else []
     accepted = runs.accepted(run.run_id, run.request, run.accepted_at, with_message=False)
     return [*message, accepted, *ending.parts(run, Ending(status="ok"), run.accepted_at, None)]
+
+
+def _was_heard(run: Run, find: Callable[[str], Run | None]) -> bool:
+    step = talks.step_of(run)
+    first = find(step.talk_id) if step is not None and step.number == 1 else None
+    return first is not None and run.key in first.heard_by
 
 
 def read_up_to(store: SessionStore, session: Session) -> Position:

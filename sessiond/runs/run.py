@@ -5,6 +5,8 @@ Knows sessions and run records. Does not know queues, runtimes or who waits. Sou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
@@ -71,6 +73,8 @@ class Run:
         self.waits_for: dict[str, int] = {}
         # Since when (Trio's clock) it waits for an agent that nobody is attached for.
         self.unattended_since: float | None = None
+        # The sessions that waited for the end and were there when it came.
+        self.heard_by: list[str | None] = []
 
     @property
     def key(self) -> str:
@@ -79,6 +83,16 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @contextmanager
+    def listening(self, key: str | None) -> Iterator[None]:
+        """While a session waits for the end of this run."""
+        self.heard_by.append(key)
+        try:
+            yield
+        finally:
+            if not self.done.is_set():
+                self.heard_by.remove(key)
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

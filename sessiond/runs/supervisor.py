@@ -130,7 +130,7 @@ class RunSupervisor:
         self.registry.add(run)
         keeps = self.keeps(session.key)
         at_once = not keeps and self._begin(run)
-        own = inbox.kept(run) if keeps else _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
+        own = inbox.kept(run, self.registry.get) if keeps else _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
         try:
             # A caller who goes away meanwhile must not leave a run behind that nobody starts.
             with trio.CancelScope(shield=True):
