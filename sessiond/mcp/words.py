@@ -1,0 +1,173 @@
+"""What a tool's answer says in words, for clients that show a model the text and not the structured content.
+
+Knows the shapes of results. Does not know where they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+Result = dict[str, Any]
+
+# About a thousand words of a message and twenty thousand in all: what fits a model beside its work.
+MESSAGE_CHARS = 6_000
+TEXT_CHARS = 60_000
+
+
+def words(tool: str, result: Result) -> str:
+    """The answer of a tool as text."""
+    return _BY_TOOL[tool](result)
+
+
+def _sessions(result: Result) -> str:
+    rows = result["sessions"]
+    more = f"; more with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
+    head = f"{_count(rows, 'session')} (visibility: {result['visibility']}{more})"
+    lines = [head]
+    for row in rows:
+        facts = [row.get("label"), row.get("displayName"), row.get("status"), f"{row.get('messageCount', 0)} messages"]
+        lines.append(f"{row['key']}: {', '.join(str(fact) for fact in facts if fact)}, {_time(row['updatedAt'])}")
+        lines += [f"    {_line(message, 300)}" for message in row.get("messages") or ()]
+    return _bounded(lines)
+
+
+def _history(result: Result) -> str:
+    messages = result["messages"]
+    more = f"; older ones with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
+    head = f"{result['sessionKey']}: {_count(messages, 'message')}{more}"
+    return _bounded([head, *(_line(message, MESSAGE_CHARS) for message in messages)], keep_end=True)
+
+
+def _sent(result: Result) -> str:
+    run_id = result.get("runId")
+    match result["status"]:
+        case "ok":
+            return result.get("reply") or f"{result['sessionKey']} did its work and replied nothing."
+        case "timeout":
+            return (
+                f"No reply from {result['sessionKey']} yet ({result.get('error', 'the wait ended')}). Its agent goes on"
+                f" working: wait on with sessions_wait and runId {run_id}."
+            )
+        case "error":
+            return f"{result['sessionKey']} could not do it: {result.get('error', 'unknown')}"
+    if result.get("reason") == "inbox":
+        return (
+            f"Kept in the inbox of {result['sessionKey']}, which is an interactive program. It answers when it looks;"
+            " its answer will be in your sessions_inbox."
+        )
+    reason = f" ({result['reason']})" if result.get("reason") else ""
+    return f"Accepted by {result['sessionKey']}, not waited for{reason}. sessions_wait with runId {run_id} has its end."
+
+
+def _spawned(result: Result) -> str:
+    files = result.get("attachments")
+    given = f" It has {files['count']} files in {files['relDir']}." if files else ""
+    run_id = result["runId"]
+    return f"Started {result['childSessionKey']}.{given} sessions_wait with runId {run_id} waits for its result."
+
+
+def _agents(result: Result) -> str:
+    lines = [f"You are of agent {result['requester']}."]
+    for agent in result["agents"]:
+        facts = [agent.get("name"), agent["runtime"], "sandboxed" if agent["sandboxed"] else None]
+        lines.append(f"{agent['id']}: {', '.join(fact for fact in facts if fact)}")
+    return "\n".join(lines)
+
+
+def _found(result: Result) -> str:
+    more = " (there are more)" if result["hasMore"] else ""
+    lines = [f"{_count(result['matches'], 'match', 'es')}{more}"]
+    lines += [
+        f"{match['sessionKey']}, {match['role']}, {_time(match['timestamp'])}: {match['snippet']}"
+        for match in result["matches"]
+    ]
+    return _bounded(lines)
+
+
+def _waited(result: Result) -> str:
+    match result["status"]:
+        case "ok":
+            return result.get("reply") or "The run ended well and replied nothing."
+        case "running":
+            return f"The run goes on; wait again with runId {result['runId']}."
+        case status:
+            return f"The run ended without a reply: {result.get('error') or status}"
+
+
+def _inbox(result: Result) -> str:
+    more = "; there are more behind it" if result["hasMore"] else ""
+    messages = result["messages"]
+    lines = [f"{_count(messages, 'message')} to {result['sessionKey']}; cursor {result['cursor']}{more}"]
+    for message in messages:
+        sender = message.get("from", "the owner")
+        lines.append(f"--- from {sender}, {message.get('timestamp', '')}\n{_cut(message['text'], MESSAGE_CHARS)}")
+    return _bounded(lines)
+
+
+_BY_TOOL: dict[str, Callable[[Result], str]] = {
+    "sessions_list": _sessions,
+    "sessions_history": _history,
+    "sessions_send": _sent,
+    "sessions_spawn": _spawned,
+    "agents_list": _agents,
+    "sessions_search": _found,
+    "sessions_wait": _waited,
+    "sessions_inbox": _inbox,
+}
+
+
+def _line(message: Any, limit: int) -> str:
+    """`role: what it says`; a message may be anything that stands in a transcript."""
+    if not isinstance(message, dict):
+        return _cut(str(message), limit)
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    return f"{message.get('role')}: {_cut(' '.join(_block(block) for block in blocks), limit)}"
+
+
+def _block(block: Any) -> str:
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, dict):
+        return ""
+    match block.get("type"):
+        case "text":
+            return str(block.get("text", ""))
+        case "toolCall":
+            return f"[calls {block.get('name')}]"
+        case "thinking":
+            return ""
+        case kind:
+            return f"[{kind}]"
+
+
+def _cut(text: str, limit: int) -> str:
+    left = len(text) - limit
+    return text if left <= 0 else f"{text[:limit]} [… {left} more characters, see the structured content]"
+
+
+def _bounded(lines: Iterable[str], *, keep_end: bool = False) -> str:
+    """The lines, the first always, and of the others as many as there is room for; the last ones with `keep_end`."""
+    head, *rest = lines
+    kept: list[str] = []
+    room = TEXT_CHARS
+    for line in reversed(rest) if keep_end else rest:
+        room -= len(line)
+        if room < 0:
+            break
+        kept.append(line)
+    if keep_end:
+        kept.reverse()
+    left = len(rest) - len(kept)
+    note = [f"[… {left} more, see the structured content or ask for fewer]"] if left else []
+    return "\n".join([head, *note, *kept] if keep_end else [head, *kept, *note])
+
+
+def _count(things: list[Any], what: str, plural: str = "s") -> str:
+    return f"{len(things)} {what}{'' if len(things) == 1 else plural}"
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

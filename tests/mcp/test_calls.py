@@ -1,0 +1,159 @@
+"""One tool call against a daemon that is gone, comes back, or no longer takes the token. Trio's clock jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from sessiond.client import ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.mcp import calls
+from sessiond.mcp.calls import Call, ask, call_of
+
+Step = Exception | dict[str, Any]
+GONE = DaemonNotRunning("/run/sessiond.sock", "no such file")
+LOST = ConnectionLost("sessiond closed the connection")
+
+
+class Seat:
+    """A seat at a daemon that does the next of `steps` with every call, and the last one for good."""
+
+    def __init__(self, *steps: Step, taken: bool = True, took_s: float = 0.0, renews: bool = True) -> None:
+        self.steps = list(steps)
+        self.was_taken = taken
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._took_s, self._renews = took_s, renews
+        self.given_up = 0
+
+    async def client(self) -> Seat:
+        return self
+
+    def give_up(self, client: Seat) -> bool:
+        self.given_up += 1
+        return self._renews
+
+    async def call(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+        self.asked.append((method, params))
+        await trio.sleep(self._took_s)
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+async def answer(seat: Seat, tool: str, **arguments: Any) -> Any:
+    return await ask(seat, call_of(tool, arguments))  # type: ignore[arg-type]
+
+
+async def failure(seat: Seat, tool: str, **arguments: Any) -> tuple[Exception, float]:
+    began = trio.current_time()
+    with pytest.raises((ConnectionLost, DaemonNotRunning, RpcError)) as caught:
+        await answer(seat, tool, **arguments)
+    return caught.value, trio.current_time() - began
+
+
+async def test_a_daemon_that_never_was_there_is_not_waited_for(autojump_clock) -> None:
+    error, took_s = await failure(Seat(GONE, taken=False), "sessions_list")
+    assert (error, took_s) == (GONE, 0)
+
+
+async def test_a_daemon_that_went_away_has_some_seconds_to_come_back(autojump_clock) -> None:
+    error, took_s = await failure(Seat(LOST, GONE), "sessions_list")
+    assert error is GONE
+    assert calls.PATIENCE_S <= took_s < calls.PATIENCE_S + 3
+
+
+@pytest.mark.parametrize("trouble", [GONE, LOST, RpcError(-32008, "stopping", "sessiond is stopping")])
+async def test_a_call_is_asked_again_where_the_daemon_comes_back(autojump_clock, trouble: Exception) -> None:
+    seat = Seat(trouble, trouble, {"count": 0})
+    assert await answer(seat, "sessions_list", limit=3) == {"count": 0}
+    assert seat.asked == [("sessions_list", {"limit": 3})] * 3
+
+
+async def test_each_interruption_of_a_long_wait_has_its_own_patience(autojump_clock) -> None:
+    seat = Seat(LOST, LOST, LOST, {"messages": []}, took_s=100)
+    assert await answer(seat, "sessions_inbox", wait=1000) == {"messages": []}
+    waits = [params["wait"] for _, params in seat.asked]
+    assert waits[0] == 1000 and waits[1] in (900, 899) and waits == sorted(waits, reverse=True)
+
+
+async def test_what_is_sent_again_has_the_same_key_and_what_is_left_of_the_wait(autojump_clock) -> None:
+    seat = Seat(LOST, {"status": "ok"}, took_s=10)
+    await answer(seat, "sessions_send", sessionKey="main", message="x")
+    (first, again) = (params for _, params in seat.asked)
+    assert first["idempotencyKey"].startswith("mcp-")
+    assert (first["timeoutSeconds"], again["timeoutSeconds"]) == (30, 20)
+    assert {**again, "timeoutSeconds": 30} == first
+
+
+async def test_a_key_of_the_models_own_is_kept(autojump_clock) -> None:
+    seat = Seat({"status": "accepted"})
+    await answer(seat, "sessions_spawn", task="x", idempotencyKey="mine")
+    assert seat.asked == [("sessions_spawn", {"task": "x", "idempotencyKey": "mine"})]
+
+
+async def test_other_refusals_are_final(autojump_clock) -> None:
+    refused = RpcError(-32007, "overloaded", "too many")
+    seat = Seat(refused)
+    assert await failure(seat, "sessions_list") == (refused, 0)
+    assert len(seat.asked) == 1
+
+
+async def test_a_dead_token_is_replaced_once(autojump_clock) -> None:
+    dead = RpcError(-32001, "unauthenticated", "the token was revoked")
+    seat = Seat(dead, {"count": 0})
+    assert await answer(seat, "sessions_list") == {"count": 0}
+    seat = Seat(dead)
+    assert await failure(seat, "sessions_list") == (dead, 0)
+    assert seat.given_up == 1
+    seat = Seat(dead, renews=False)
+    assert await failure(seat, "sessions_list") == (dead, 0)
+    assert len(seat.asked) == 1
+
+
+def request(call: Call, left_s: float) -> dict[str, Any]:
+    return call.request(left_s)[1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "wait_s"),
+    [
+        ("sessions_wait", {"runId": "r"}, 30),
+        ("sessions_wait", {"runId": "r", "timeoutSeconds": 0}, 0),
+        ("sessions_send", {"message": "x", "timeoutSeconds": 7.5}, 7.5),
+        ("sessions_send", {"message": "x", "timeoutSeconds": -1}, 0),
+        ("sessions_send", {"message": "x", "timeoutSeconds": 1e300}, 86_400),
+        ("sessions_inbox", {}, 0),
+        ("sessions_inbox", {"wait": 5}, 5),
+        ("sessions_inbox", {"wait": True}, 0),
+        ("sessions_history", {"sessionKey": "main"}, 0),
+    ],
+)
+def test_how_long_a_call_may_take(tool: str, arguments: dict[str, Any], wait_s: float) -> None:
+    assert call_of(tool, arguments).wait_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "wrong"),
+    [
+        ("sessions_send", "timeoutSeconds", "soon"),
+        ("sessions_inbox", "wait", [1]),
+        ("sessions_inbox", "wait", True),
+    ],
+)
+def test_what_is_no_number_is_left_for_the_daemon_to_refuse(tool: str, name: str, wrong: Any) -> None:
+    assert request(call_of(tool, {name: wrong}), 3)[name] == wrong
+
+
+def test_a_wait_that_is_no_number_is_left_for_the_daemon_to_refuse() -> None:
+    assert request(call_of("sessions_wait", {"runId": "r", "timeoutSeconds": "x"}), 3) == {
+        "runId": "r",
+        "timeoutMs": "x",
+    }
+
+
+def test_a_negative_wait_is_left_for_the_daemon_to_refuse() -> None:
+    made: Callable[[float], tuple[str, dict[str, Any]]] = call_of("sessions_send", {"timeoutSeconds": -1}).request
+    assert made(0)[1]["timeoutSeconds"] == -1

@@ -1,0 +1,321 @@
+"""`sessiond mcp` with the official client: every tool, errors, waits, progress, and a daemon that comes and goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from mcp import types
+from mcp.client.client import Client
+from mcp.client.stdio import stdio_client
+from mcp_client import PATIENCE_S, Agent, agent, server
+from real_daemon import Daemon
+
+TOOLS = [
+    "sessions_list",
+    "sessions_history",
+    "sessions_send",
+    "sessions_spawn",
+    "agents_list",
+    "sessions_search",
+    "sessions_wait",
+    "sessions_inbox",
+]
+OWN = "agent:main:mcp:tester"
+
+
+def fields(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: data[name] for name in names}
+
+
+async def until(daemon: Daemon, condition: Callable[[], object], what: str) -> None:
+    await trio.to_thread.run_sync(daemon.wait_for, condition, what)
+
+
+async def test_without_a_daemon_it_lists_its_tools_and_says_that_there_is_none(daemon: Daemon) -> None:
+    async with agent(daemon) as client:
+        listed = (await client.session.list_tools()).tools
+        said = await client.use("sessions_list")
+        assert said.error
+        assert said.text.startswith("sessiond is not running (")
+        assert "sessiond serve" in said.text
+        daemon.start()
+        assert (await client.data("sessions_list"))["count"] == 1
+    assert [tool.name for tool in listed] == TOOLS
+    for tool in listed:
+        assert tool.title and tool.description
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert all(schema["description"] for schema in tool.input_schema["properties"].values())
+        assert tool.output_schema is not None and tool.output_schema["type"] == "object"
+        assert "$ref" not in str(tool.input_schema) + str(tool.output_schema)
+    hints = {tool.name: tool.annotations for tool in listed}
+    assert {name for name, hint in hints.items() if not hint.read_only_hint} == {"sessions_send", "sessions_spawn"}
+    assert {hint.destructive_hint for hint in hints.values()} == {False}
+    schemas = {tool.name: tool.input_schema for tool in listed}
+    assert list(schemas["sessions_wait"]["properties"]) == ["runId", "timeoutSeconds"]
+    assert list(schemas["sessions_inbox"]["properties"]) == ["cursor", "wait"]
+    assert schemas["sessions_history"]["required"] == ["sessionKey"]
+
+
+async def test_every_tool_answers_by_its_own_schema_and_in_words(running: Daemon) -> None:
+    running.reply("main", "the heron is grey")
+    # The client checks each answer against the tool's output schema.
+    async with agent(running) as client:
+        await client.session.list_tools()
+        # Null is the same as nothing.
+        rows = (await client.data("sessions_list", messageLimit=2, label=None, includeArchived=None))["sessions"]
+        assert {"main", OWN} <= {row["key"] for row in rows}
+        history = await client.use("sessions_history", sessionKey="main")
+        assert history.text.splitlines() == [
+            "agent:main:main: 2 messages",
+            "user: the heron is grey",
+            "assistant: the heron is grey",
+        ]
+        found = await client.data("sessions_search", query="HERON")
+        assert [match["role"] for match in found["matches"]] == ["assistant", "user"]
+        agents = await client.data("agents_list")
+        assert agents["requester"] == "main"
+        sent = await client.use("sessions_send", sessionKey="main", message="and the wren?")
+        assert (sent.text, sent.data["reply"]) == ("and the wren?", "and the wren?")
+        assert fields(sent.data, "status", "sessionKey") == {"status": "ok", "sessionKey": "agent:main:main"}
+        spawned = await client.data("sessions_spawn", task="look", attachments=[{"name": "a.txt", "content": "a"}])
+        ended = await client.use("sessions_wait", runId=spawned["runId"])
+        assert (ended.data["status"], ended.data["sessionKey"]) == ("ok", spawned["childSessionKey"])
+        # The reply that it had as an answer does not come again as a message.
+        inbox = await client.data("sessions_inbox", wait=30)
+        assert [message["from"] for message in inbox["messages"]] == [spawned["childSessionKey"]]
+
+
+async def test_a_reply_that_nobody_waited_for_comes_as_a_message(running: Daemon) -> None:
+    running.call("sessions.create", key="main")
+    async with agent(running) as client:
+        accepted = await client.data("sessions_send", sessionKey="main", message="later is fine", timeoutSeconds=0)
+        assert accepted["status"] == "accepted"
+        inbox = await client.data("sessions_inbox", wait=30)
+        assert [fields(message, "from", "text") for message in inbox["messages"]] == [
+            {"from": "agent:main:main", "text": "later is fine"}
+        ]
+
+
+async def test_an_error_has_the_daemons_own_words(running: Daemon) -> None:
+    wrong: list[tuple[str, str, dict[str, Any]]] = [
+        ("sessions_history", "sessions_history", {"sessionKey": "agent:main:nowhere"}),
+        ("sessions_history", "sessions_history", {"sessionKey": "main", "limits": 3}),
+        ("sessions_spawn", "sessions_spawn", {"task": "x", "agentId": "NO!"}),
+        ("sessions_send", "sessions_send", {"message": "to nobody"}),
+        ("sessions_send", "sessions_send", {"sessionKey": "current", "message": "x", "timeoutSeconds": "soon"}),
+        ("sessions_wait", "agent.wait", {"runId": "nothing.such"}),
+        ("sessions_inbox", "sessions_inbox", {"cursor": "12"}),
+    ]
+    async with agent(running) as client:
+        await client.data("sessions_list")
+        token = running.call("tokens.mint", sessionKey=OWN, scopes=["list", "read", "send", "spawn"])["token"]
+        for tool, method, arguments in wrong:
+            said = await client.use(tool, **arguments)
+            with running.connect() as wire:
+                wire.call("initialize", protocol=1, client={"name": "test"}, token=token)
+                error = wire.ask(method, **arguments)["error"]
+            assert (said.error, said.text, said.data) == (True, error["message"], None)
+            what = {"code": error["code"], "type": error["data"]["type"]}
+            assert said.meta is not None and fields(said.meta["sessiond/error"], "code", "type") == what
+        unknown = await client.use("sessions_guess")
+        assert unknown.error
+        assert all(name in unknown.text for name in TOOLS)
+
+
+async def test_others_find_a_client_of_the_newest_protocol_before_it_used_any_tool(running: Daemon) -> None:
+    info = types.Implementation(name="Claude Code (vscode)", version="1")
+    own = "agent:main:mcp:claude-code-vscode"
+    with trio.fail_after(PATIENCE_S):
+        async with Client(stdio_client(server(running)), client_info=info) as client:
+            await client.list_tools()
+            await until(running, lambda: own in {row["key"] for row in running.rows()}, "the session is not there")
+            result = await client.call_tool("sessions_inbox", {})
+    assert result.structured_content["sessionKey"] == own
+
+
+async def test_the_session_of_the_command_line_is_the_one_it_speaks_for(daemon: Daemon) -> None:
+    daemon.start()  # the default visibility: itself and what it spawned
+    daemon.reply("main", "a secret")
+    async with agent(daemon, "Tester", "--session", "mcp:reviewer") as client:
+        listed = await client.data("sessions_list")
+        assert [row["key"] for row in listed["sessions"]] == ["agent:main:mcp:reviewer"]
+        assert listed["visibility"] == "tree"
+        assert (await client.use("sessions_history", sessionKey="main")).error
+        assert (await client.data("sessions_search", query="secret"))["matches"] == []
+
+
+async def test_a_token_in_the_environment_says_what_may_be_done(running: Daemon, tmp_path: Path) -> None:
+    running.call("sessions.create", key="agent:main:other")
+    file = tmp_path / "token"
+    file.write_text(running.call("tokens.mint", sessionKey="agent:main:other", scopes=["list"])["token"])
+    # What the command line says counts for nothing beside it.
+    async with agent(running, "Tester", "--session", "main", SESSIOND_TOKEN_FILE=str(file)) as client:
+        said = await client.use("sessions_inbox")
+        assert said.error and "scope" in said.text
+        keys = {row["key"] for row in (await client.data("sessions_list"))["sessions"]}
+    assert keys == {"agent:main:other"}
+
+
+async def test_its_token_is_good_for_its_session_only_and_stands_nowhere(running: Daemon) -> None:
+    async with agent(running) as client:
+        await client.data("sessions_list")
+        (token,) = running.call("tokens.list")["tokens"]
+        assert fields(token, "sessionKey", "scopes", "sandboxed", "revoked") == {
+            "sessionKey": OWN,
+            "scopes": ["list", "read", "send", "spawn"],
+            "sandboxed": False,
+            "revoked": False,
+        }
+        # How every token begins: COSE_Sign1 in base64url.
+        assert "0oRDoQEnoE" not in running.log.read_text()
+        running.call("tokens.revoke", id=token["id"])
+        assert (await client.data("sessions_list"))["count"] == 1
+        assert [one["revoked"] for one in running.call("tokens.list")["tokens"]] == [False, True]
+
+
+async def test_progress_is_told_while_a_wait_lasts(running: Daemon) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
+    enough = trio.Event()
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        seen.append((done, total, message))
+        if len(seen) == 2:
+            enough.set()
+
+    async with agent(running) as client, trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            await client.session.call_tool("sessions_inbox", {"wait": 50}, progress_callback=progress)
+
+        nursery.start_soon(wait)
+        await enough.wait()
+        nursery.cancel_scope.cancel()
+    assert seen[0] == (seen[0][0], 50, "waiting, 0 of 50 s")
+    assert seen[0][0] < seen[1][0]
+
+
+async def test_a_cancelled_wait_ends_at_the_daemon_too(running: Daemon) -> None:
+    async with agent(running) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.session.call_tool, "sessions_inbox", {"wait": 3600})
+            await until(running, lambda: _waiting(running), "nobody waits")
+            nursery.cancel_scope.cancel()
+        await until(running, lambda: not _waiting(running), "the wait goes on")
+        assert (await client.data("sessions_inbox"))["messages"] == []
+
+
+def _waiting(daemon: Daemon) -> bool:
+    return bool(daemon.call("daemon.status")["subscribers"])
+
+
+async def test_a_cancelled_send_leaves_its_run_going(daemon: Daemon) -> None:
+    daemon.start(
+        '[tools.sessions]\nvisibility = "agent"\n[[agents.list]]\nid = "main"\nruntime = { type = "attached" }\n'
+    )
+    daemon.call("sessions.create", key="main")
+    async with agent(daemon) as client:
+        async with trio.open_nursery() as nursery:
+            send = {"sessionKey": "main", "message": "work", "timeoutSeconds": 600}
+            nursery.start_soon(client.session.call_tool, "sessions_send", send)
+            await until(daemon, lambda: _queued(daemon), "nothing was sent")
+            nursery.cancel_scope.cancel()
+        assert (await client.data("sessions_list"))["count"] == 2
+    assert _queued(daemon)
+
+
+def _queued(daemon: Daemon) -> bool:
+    return any(row["key"] == "main" and row.get("queuedRuns") for row in daemon.rows())
+
+
+async def test_it_is_there_again_after_the_daemon_was_killed_and_a_wait_goes_on(running: Daemon) -> None:
+    got: list[Any] = []
+
+    async def wait(client: Agent) -> None:
+        got.append(await client.data("sessions_inbox", wait=50))
+
+    async with agent(running) as client:
+        before = await client.data("sessions_list")
+        running.kill()
+        running.start()
+        assert (await client.data("sessions_list"))["sessions"] == before["sessions"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, client)
+            await until(running, lambda: _waiting(running), "nobody waits")
+            running.kill()
+            running.start()
+            running.call("chat.send", sessionKey=OWN, message="back again")
+    assert [message["text"] for message in got[0]["messages"]] == ["back again"]
+
+
+async def test_two_clients_write_to_each_other_and_lose_nothing_over_a_restart(running: Daemon) -> None:
+    async with agent(running, "Ada") as ada, agent(running, "Bea") as bea:
+        await bea.data("sessions_inbox")
+        hello = await ada.data("sessions_send", sessionKey="agent:main:mcp:bea", message="hello Bea")
+        assert fields(hello, "status", "reason", "sessionKey") == {
+            "status": "accepted",
+            "reason": "inbox",
+            "sessionKey": "agent:main:mcp:bea",
+        }
+        running.kill()
+        running.start()
+        await ada.data("sessions_send", sessionKey="agent:main:mcp:bea", message="are you there?")
+        page = await bea.data("sessions_inbox")
+        assert [fields(message, "from", "text") for message in page["messages"]] == [
+            {"from": "agent:main:mcp:ada", "text": "hello Bea"},
+            {"from": "agent:main:mcp:ada", "text": "are you there?"},
+        ]
+        await bea.data("sessions_send", sessionKey=page["messages"][0]["from"], message="hello Ada")
+        running.kill()
+        running.start()
+        answer = await ada.use("sessions_inbox", wait=30)
+        assert [fields(message, "from", "text") for message in answer.data["messages"]] == [
+            {"from": "agent:main:mcp:bea", "text": "hello Ada"}
+        ]
+        assert "--- from agent:main:mcp:bea" in answer.text and answer.text.endswith("hello Ada")
+        # Each has dealt with what it read, and nothing comes twice.
+        assert (await bea.data("sessions_inbox", cursor=page["cursor"]))["messages"] == []
+        assert (await ada.data("sessions_inbox", cursor=answer.data["cursor"]))["messages"] == []
+
+
+IN_A_RUN = """
+import json, os, sys
+import mcp.types as types, trio
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def main():
+    env = {name: value for name, value in os.environ.items() if name.startswith("SESSIOND_") or name == "PATH"}
+    parameters = StdioServerParameters(command=sys.executable, args=["-m", "sessiond", "mcp"], env=env)
+    async with stdio_client(parameters) as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        inbox = (await session.call_tool("sessions_inbox", {})).structured_content
+        message = {"sessionKey": "agent:main:mcp:tester", "message": "from a run"}
+        sent = await session.call_tool("sessions_send", message)
+        print(json.dumps({"own": inbox["sessionKey"], "sent": sent.structured_content["status"]}), end="")
+
+sys.stdin.read()
+trio.run(main)
+"""
+
+
+async def test_inside_a_run_it_speaks_for_the_runs_session(daemon: Daemon) -> None:
+    script = daemon.folder / "agent.py"
+    script.write_text(IN_A_RUN)
+    daemon.start(
+        '[tools.sessions]\nvisibility = "agent"\n[[agents.list]]\nid = "main"\n'
+        f'runtime = {{ type = "exec", command = ["{sys.executable}", "{script}"], '
+        f'env = {{ PYTHONPATH = "{Path(__file__).parents[2]}" }} }}\n'
+    )
+    async with agent(daemon) as client:
+        await client.data("sessions_inbox")
+        ended = await trio.to_thread.run_sync(daemon.reply, "agent:main:desk", "go")
+        assert ended["reply"] == '{"own": "agent:main:desk", "sent": "accepted"}', ended
+        inbox = await client.data("sessions_inbox", wait=30)
+    assert [fields(message, "from", "text") for message in inbox["messages"]] == [
+        {"from": "agent:main:desk", "text": "from a run"}
+    ]

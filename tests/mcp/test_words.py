@@ -1,0 +1,126 @@
+"""What the answers say in words: short, whole where it matters, and never longer than a model can use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.mcp.words import MESSAGE_CHARS, TEXT_CHARS, words
+
+RUN = "s.1"
+BIRTH = 1_767_225_600_000
+ROW = {"key": "main", "updatedAt": BIRTH, "messageCount": 2, "status": "ok"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "said"),
+    [
+        ("sessions_send", {"status": "ok", "reply": "forty-two", "sessionKey": "k"}, "forty-two"),
+        ("sessions_send", {"status": "ok", "sessionKey": "k"}, "k did its work and replied nothing."),
+        (
+            "sessions_send",
+            {"status": "timeout", "error": "no answer within 3 s", "runId": RUN, "sessionKey": "k"},
+            "No reply from k yet (no answer within 3 s). Its agent goes on working: wait on with sessions_wait and"
+            " runId s.1.",
+        ),
+        (
+            "sessions_send",
+            {"status": "error", "error": "it fell over", "sessionKey": "k"},
+            "k could not do it: it fell over",
+        ),
+        (
+            "sessions_send",
+            {"status": "accepted", "runId": RUN, "sessionKey": "k"},
+            "Accepted by k, not waited for. sessions_wait with runId s.1 has its end.",
+        ),
+        (
+            "sessions_send",
+            {"status": "accepted", "reason": "ancestor_busy", "runId": RUN, "sessionKey": "k"},
+            "Accepted by k, not waited for (ancestor_busy). sessions_wait with runId s.1 has its end.",
+        ),
+        (
+            "sessions_send",
+            {"status": "accepted", "reason": "inbox", "runId": RUN, "sessionKey": "k"},
+            "Kept in the inbox of k, which is an interactive program. It answers when it looks; its answer will be in"
+            " your sessions_inbox.",
+        ),
+        ("sessions_wait", {"status": "ok", "runId": RUN, "reply": "done"}, "done"),
+        ("sessions_wait", {"status": "ok", "runId": RUN}, "The run ended well and replied nothing."),
+        ("sessions_wait", {"status": "running", "runId": RUN}, "The run goes on; wait again with runId s.1."),
+        ("sessions_wait", {"status": "aborted", "runId": RUN}, "The run ended without a reply: aborted"),
+        (
+            "sessions_spawn",
+            {"childSessionKey": "k", "runId": RUN, "attachments": {"count": 2, "relDir": ".openclaw/x"}},
+            "Started k. It has 2 files in .openclaw/x. sessions_wait with runId s.1 waits for its result.",
+        ),
+        (
+            "agents_list",
+            {"requester": "main", "agents": [{"id": "main", "name": "M", "runtime": "exec", "sandboxed": True}]},
+            "You are of agent main.\nmain: M, exec, sandboxed",
+        ),
+        (
+            "sessions_list",
+            {"sessions": [{**ROW, "messages": [{"role": "user", "content": "hi"}]}], "visibility": "tree"},
+            "1 session (visibility: tree)\nmain: ok, 2 messages, 2026-01-01 00:00:00Z\n    user: hi",
+        ),
+        (
+            "sessions_search",
+            {
+                "matches": [{"sessionKey": "k", "role": "user", "timestamp": BIRTH, "snippet": "a heron"}],
+                "hasMore": True,
+            },
+            "1 match (there are more)\nk, user, 2026-01-01 00:00:00Z: a heron",
+        ),
+        (
+            "sessions_inbox",
+            {"messages": [{"text": "hi", "timestamp": "T"}], "sessionKey": "k", "cursor": "1-1-a", "hasMore": False},
+            "1 message to k; cursor 1-1-a\n--- from the owner, T\nhi",
+        ),
+    ],
+)
+def test_an_answer_in_words(tool: str, result: dict[str, Any], said: str) -> None:
+    assert words(tool, result) == said
+
+
+def test_a_history_shows_calls_of_tools_by_name_and_hides_thoughts() -> None:
+    content = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "Let me look."},
+        {"type": "toolCall", "name": "Bash", "arguments": {}},
+    ]
+    result = {"sessionKey": "k", "messages": [{"role": "assistant", "content": content}], "nextCursor": "9-1-a"}
+    assert words("sessions_history", result) == (
+        "k: 1 message; older ones with cursor 9-1-a\nassistant:  Let me look. [calls Bash]"
+    )
+
+
+def history(*texts: str) -> str:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return words("sessions_history", {"sessionKey": "k", "messages": messages})
+
+
+def test_a_message_is_whole_up_to_its_limit_and_cut_beyond_it() -> None:
+    assert history("x" * MESSAGE_CHARS).endswith("x")
+    assert history("x" * (MESSAGE_CHARS + 3)).endswith("x [… 3 more characters, see the structured content]")
+
+
+def test_of_a_long_history_the_newest_messages_are_shown() -> None:
+    count = TEXT_CHARS // MESSAGE_CHARS + 3
+    said = history(*(f"{number}:" + "x" * (MESSAGE_CHARS - 10) for number in range(count)))
+    assert len(said) < TEXT_CHARS + 300
+    assert f"user: {count - 1}:" in said
+    assert "user: 0:" not in said
+    assert "more, see the structured content or ask for fewer]" in said.splitlines()[1]
+
+
+@given(st.lists(JSON, max_size=5))
+def test_whatever_stands_in_a_transcript_can_be_said(messages: list[Any]) -> None:
+    assert words("sessions_history", {"sessionKey": "k", "messages": messages})
