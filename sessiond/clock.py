@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def _wall_ms() -> int:
@@ -41,12 +42,30 @@ class Ids:
 
 def iso_ms(wall_ms: int) -> str:
     """ISO 8601 in UTC with milliseconds and Z, as record timestamps are written."""
-    moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"
+    return f"{_second(wall_ms // 1000)}.{wall_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=64)  # the daemon writes many records in a second
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_iso_ms(text: str) -> int | None:
     """Milliseconds since 1970 of an ISO timestamp; None where it is none."""
+    # As `iso_ms` writes them, which nearly all are: a third of the time.
+    seconds, millis = _SECONDS.get(text[16:19]), _MILLIS.get(text[19:])
+    if seconds is not None and millis is not None and text[13] == ":":
+        minute = _parse(text[:16])
+        return minute + seconds + millis if minute is not None else None
+    return _parse(text)
+
+
+_SECONDS = {f":{second:02d}": second * 1000 for second in range(60)}
+_MILLIS = {f".{milli:03d}Z": milli for milli in range(1000)}
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -30,9 +30,17 @@ def read_usage(raw: msgspec.Raw | bytes) -> Usage | None:
         usage = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.total_tokens)
     # Lax decoding takes "12" for a number, and so "nan".
-    return usage if all(0 <= count <= MAX_WHOLE for count in counts) and any(counts) else None
+    if (
+        0 <= usage.input <= MAX_WHOLE
+        and 0 <= usage.output <= MAX_WHOLE
+        and 0 <= usage.cache_read <= MAX_WHOLE
+        and 0 <= usage.cache_write <= MAX_WHOLE
+        and 0 <= usage.total_tokens <= MAX_WHOLE
+        and (usage.input or usage.output or usage.cache_read or usage.cache_write or usage.total_tokens)
+    ):
+        return usage
+    return None
 
 
 def cost_of(usage: Usage) -> float | None:

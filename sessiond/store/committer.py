@@ -28,12 +28,11 @@ LANES = 4
 class _Waiting:
     """One append: what to write, and then where it stands or why it does not."""
 
-    __slots__ = ("compose", "done", "error", "last_id", "lines", "offset", "size")
+    __slots__ = ("compose", "error", "last_id", "lines", "offset", "size")
 
     def __init__(self, compose: Compose, last_id: str) -> None:
         self.compose = compose
         self.last_id = last_id
-        self.done = trio.Event()
         self.lines: list[bytes] = []
         self.offset = 0
         self.size = 0
@@ -49,14 +48,15 @@ class _Waiting:
 
 
 class _Job:
-    """The appends to one transcript that share a sync, behind the record `parent`."""
+    """The appends to one transcript that share a sync, behind the record `parent`. They are told together."""
 
-    __slots__ = ("parent", "session", "waiters")
+    __slots__ = ("done", "parent", "session", "waiters")
 
-    def __init__(self, session: Session, waiters: list[_Waiting]) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.waiters = waiters
-        self.parent = session.last_id
+        self.waiters: list[_Waiting] = []
+        self.parent: str | None = None
+        self.done = trio.Event()
 
 
 class Committer:
@@ -70,7 +70,7 @@ class Committer:
         self._sync = sync
         self._run_sync = run_sync
         self._on_committed = on_committed
-        self._pending: dict[Session, list[_Waiting]] = {}
+        self._pending: dict[Session, _Job] = {}
         self._busy: set[Session] = set()
         self._work = trio.Event()
         self._freed = trio.Event()
@@ -88,11 +88,14 @@ class Committer:
             raise Stopping(
                 "sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000
             )
+        job = self._pending.get(session)
+        if job is None:
+            job = self._pending[session] = _Job(session)
+            self._work.set()
         waiting = _Waiting(compose, last_id)
-        self._pending.setdefault(session, []).append(waiting)
+        job.waiters.append(waiting)
         session.in_flight += 1
-        self._work.set()
-        await waiting.done.wait()
+        await job.done.wait()
         if waiting.error is not None:
             raise storage_error(waiting.error, session.key)
         return waiting.places()
@@ -128,8 +131,10 @@ class Committer:
             return
         used = min(self._free_lanes, len(ready))
         for lane in range(used):
-            jobs = [_Job(session, self._pending.pop(session)) for session in ready[lane::used]]
-            self._busy.update(job.session for job in jobs)
+            jobs = [self._pending.pop(session) for session in ready[lane::used]]
+            for job in jobs:
+                self._busy.add(job.session)
+                job.parent = job.session.last_id
             self._free_lanes -= 1
             lanes.start_soon(self._lane, lanes, jobs)
 
@@ -158,8 +163,7 @@ class Committer:
             if waiting.error is None:
                 session.written_id, session.written_end = waiting.last_id, waiting.offset + waiting.size
         self._on_committed(session)
-        for waiting in job.waiters:
-            waiting.done.set()
+        job.done.set()
 
     def _release(self, sessions: list[Session]) -> None:
         self._busy.difference_update(sessions)

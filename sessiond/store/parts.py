@@ -41,28 +41,39 @@ def drafts_of(parts: Sequence[Part], ids: Ids, now_ms: int, record_limit: int) -
     """The records of `parts`. LimitExceeded or InvalidParams where one could not be read again."""
     drafts: list[Draft] = []
     for part in parts:
-        record_id = ids.record()
-        match part:
-            case Message(body):
-                draft = records.message_draft(record_id, now_ms, body)
-            case Custom(custom_type, data):
-                draft = records.custom_draft(record_id, now_ms, custom_type, data)
-        _check(draft, record_limit)
+        try:
+            draft = _draft(part, ids.record(), now_ms)
+            if draft.max_bytes > record_limit:
+                raise LimitExceeded(
+                    f"the record is {draft.max_bytes} bytes long, the limit is {record_limit} (limits.maxRecordBytes)",
+                    limit="limits.maxRecordBytes",
+                    value=record_limit,
+                )
+            _check(part, draft)
+        except BadLine as bad:
+            raise InvalidParams(f"the message cannot be stored: {bad.reason}") from None
         drafts.append(draft)
     return drafts
 
 
-def _check(draft: Draft, record_limit: int) -> None:
-    if draft.max_bytes > record_limit:
-        raise LimitExceeded(
-            f"the record is {draft.max_bytes} bytes long, the limit is {record_limit} (limits.maxRecordBytes)",
-            limit="limits.maxRecordBytes",
-            value=record_limit,
-        )
+def _draft(part: Part, record_id: str, now_ms: int) -> Draft:
     try:
-        records.parse(draft.line(None)[:-1])
-    except BadLine as bad:
-        raise InvalidParams(f"the message cannot be stored: {bad.reason}") from None
+        match part:
+            case Message(body):
+                return records.message_draft(record_id, now_ms, body)
+            case Custom(custom_type, data):
+                return records.custom_draft(record_id, now_ms, custom_type, data)
+    except (ValueError, OverflowError, TypeError, RecursionError):  # half a surrogate pair, a number beyond all limits
+        raise BadLine("not JSON") from None
+
+
+def _check(part: Part, draft: Draft) -> None:
+    """What is acknowledged can be read again. What was encoded here is JSON; it can only be nested too deeply."""
+    line = draft.line(None)
+    if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
+        records.parse(line[:-1])
+    elif records.is_deep(line):
+        raise BadLine("nested too deeply")
 
 
 def lines_of(drafts: Sequence[Draft], parent_id: str | None) -> list[bytes]:

@@ -26,8 +26,8 @@ from sessiond.store import dirfd, folding, index, layout, opening, scan, transcr
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync, storage_error
 from sessiond.store.cursor import Cursors, Position, stale
+from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
-from sessiond.store.transcript import Page
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -160,13 +160,14 @@ class SessionStore:
     ) -> Page:
         """The newest `limit` wanted messages (before a position), oldest first."""
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
+        clean = session.entry.corrupt_records == 0
 
         def read(fd: int) -> Page:
             # A cursor from before the file was written anew in place names the middle of some line.
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
             most = {"limit": limit, "max_bytes": max_bytes, "record_limit": self.record_limit}
-            return transcript.page_backwards(fd, end.offset, end.seq, wanted=wanted, **most)
+            return page_backwards(fd, end.offset, end.seq, wanted=wanted, clean=clean, **most)
 
         page: Page = await self.read(session, read)
         return page

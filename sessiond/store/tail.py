@@ -16,12 +16,12 @@ class Tail:
     next byte fed stands there. The attribute says the same of the half line at the end, 0 where it is within the limit.
     """
 
-    __slots__ = ("_half", "_limit", "_skipping", "offset", "whole")
+    __slots__ = ("_half", "_skipping", "limit", "offset", "whole")
 
     def __init__(self, offset: int, limit: int, passed_to: int = 0) -> None:
         self.offset = passed_to or offset
         self.whole = offset
-        self._limit = limit
+        self.limit = limit
         self._half: list[bytes] = []
         self._skipping = passed_to > 0
 
@@ -48,10 +48,10 @@ class Tail:
             self._half.clear()
             self._skipping = False
             self.whole = base + end + 1
-            yield begin, line if line is None or len(line) <= self._limit else None
+            yield begin, line if line is None or len(line) <= self.limit else None
             start = end + 1
         if start < len(chunk) and not self._skipping:
             self._half.append(chunk[start:])
-            if self.offset - self.whole > self._limit:
+            if self.offset - self.whole > self.limit:
                 self._half.clear()
                 self._skipping = True

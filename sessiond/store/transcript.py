@@ -1,6 +1,6 @@
 """Read and append one transcript file, by descriptor and offset.
 
-Synchronous. Knows lines, offsets and the shape of a page. Does not know sessions, callers or cursors as text.
+Synchronous. Knows lines and offsets. Does not know sessions, nor which lines anybody wants.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -29,21 +29,6 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     bad: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Messages read backwards, each with its `seq`, oldest first.
-
-    `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
-    this page's stretch; `bytes` the messages that fit.
-    """
-
-    lines: list[tuple[Line, int]]
-    start: int
-    start_seq: int
-    has_more: bool
-    skipped: int
-    bytes: int
-
-
 def read_lines(fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
     """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, without the blank ones."""
     return read_tail(fd, Tail(offset, limit), stop=stop, block=block)
@@ -57,13 +42,14 @@ def read_tail(fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOC
         if not chunk:
             return
         for begin, line in tail.feed(chunk):
-            made = _line(begin, line, tail.whole)
+            made = line_of(begin, line, tail.whole, tail.limit)
             if made is not None:
                 yield made
 
 
-def _line(begin: int, line: bytes | None, end: int) -> Line | None:
-    if line is None:
+def line_of(begin: int, line: bytes | None, end: int, limit: int) -> Line | None:
+    """The line between two offsets, None where it is blank. No bytes are too many bytes."""
+    if line is None or len(line) > limit:
         return Line(begin, end, None, "over the size limit")
     # A failed append is blanked out where it stood: white space is neither a record nor damage.
     if not line or line.isspace():
@@ -114,46 +100,7 @@ def _assemble(head: bytes, newest_first: list[bytes], held: int, begin: int, lim
     if size > limit:
         return Line(begin, end, None, "over the size limit")
     pieces = [head, *reversed(newest_first[1:] if ended else newest_first)]
-    return _line(begin, b"".join(pieces), end)
-
-
-def page_backwards(
-    fd: int,
-    end: int,
-    end_seq: int,
-    *,
-    wanted: Callable[[Record], bool],
-    limit: int,
-    max_bytes: int,
-    record_limit: int,
-) -> Page:
-    """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
-
-    `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
-    over `max_bytes` takes none of them: the reader puts something small in its place.
-    """
-    found: list[tuple[Line, int]] = []
-    seq, size, skipped, skipped_since = end_seq, 0, 0, 0
-    for line in read_backwards(fd, end, record_limit):
-        record = line.record
-        if record is None:
-            skipped_since += 1
-            continue
-        if record.message is None:
-            continue
-        if wanted(record):
-            message_bytes = len(record.message)
-            if len(found) == limit or (found and size + min(message_bytes, max_bytes) > max_bytes):
-                # What was skipped below the oldest found is the next page's.
-                oldest, oldest_seq = found[-1]
-                found.reverse()
-                return Page(found, oldest.offset, oldest_seq - 1, has_more=True, skipped=skipped, bytes=size)
-            size += message_bytes if message_bytes <= max_bytes else 0
-            found.append((line, seq))
-            skipped, skipped_since = skipped + skipped_since, 0
-        seq -= 1
-    found.reverse()
-    return Page(found, start=0, start_seq=0, has_more=False, skipped=skipped + skipped_since, bytes=size)
+    return line_of(begin, b"".join(pieces), end, limit)
 
 
 def boundary(fd: int, offset: int) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import iso_ms
 from sessiond.model.entry import Entry
-from sessiond.store import index, scan, transcript
+from sessiond.store import index, paging, scan
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.scan import Problem, ScanSettings
 
@@ -246,7 +246,7 @@ def test_a_store_of_openclaw_is_read_message_for_message(scanned):
         assert (scanned.path / f"{name}.jsonl").read_bytes().startswith(original)
         wanted = [line for line in original.splitlines() if json.loads(line)["type"] == "message"]
         fd = os.open(scanned.path / f"{name}.jsonl", os.O_RDONLY)
-        page = transcript.page_backwards(
+        page = paging.page_backwards(
             fd,
             session.entry.file.folded_to,
             session.entry.message_count,
