@@ -130,7 +130,9 @@ class RunSupervisor:
         self.registry.add(run)
         keeps = self.keeps(session.key)
         at_once = not keeps and self._begin(run)
-        own = inbox.kept(run, self.registry.get) if keeps else _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
+        own = _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
+        if keeps:
+            own = inbox.kept(run, self.registry.get)
         try:
             # A caller who goes away meanwhile must not leave a run behind that nobody starts.
             with trio.CancelScope(shield=True):
@@ -138,12 +140,7 @@ class RunSupervisor:
         except SessiondError:
             self._withdraw(run)
             raise
-        if keeps:
-            self.registry.end(run)
-            run.stored.set()
-            run.done.set()
-        else:
-            self._accepted(run, at_once=at_once)
+        self._accepted(run, at_once=at_once)
         return run
 
     async def create(
@@ -251,7 +248,10 @@ class RunSupervisor:
 
     def _accepted(self, run: Run, *, at_once: bool) -> None:
         run.stored.set()
-        if at_once:
+        if run.ended:  # it was kept, and that was all
+            self.registry.end(run)
+            run.done.set()
+        elif at_once:
             run.status, run.started_at = "running", run.accepted_at
             self._start_soon(self._live, run, True)
         else:
