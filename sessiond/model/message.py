@@ -35,8 +35,8 @@ def assistant_message(
     return message
 
 
-def text_of(message: bytes | msgspec.Raw | dict[str, Any]) -> str:
-    """The visible text of a message: its string content, or its text blocks one after the other."""
+def text_of(message: bytes | msgspec.Raw | dict[str, Any], between: str = "") -> str:
+    """The visible text of a message: its string content, or its text blocks with `between` between them."""
     if not isinstance(message, dict):
         decoded = msgspec.json.decode(message)
         message = decoded if isinstance(decoded, dict) else {}
@@ -46,4 +46,4 @@ def text_of(message: bytes | msgspec.Raw | dict[str, Any]) -> str:
     if not isinstance(content, list):
         return ""
     blocks = (block for block in content if isinstance(block, dict) and block.get("type") == "text")
-    return "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+    return between.join(block["text"] for block in blocks if isinstance(block.get("text"), str))

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.store import blocks
+from sessiond.store.blocks import Block, before, count_messages
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
+
+
+def _all(path: Path, limit: int, size: int) -> list[Block]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        end = path.stat().st_size
+        found = []
+        while end > 0:
+            block = before(fd, end, limit, size=size)
+            assert block is not None
+            assert block.start < end
+            found.append(block)
+            end = block.start
+        return found
+    finally:
+        os.close(fd)
+
+
+LINES = st.lists(st.integers(0, 90), max_size=40)
+
+
+@given(lengths=LINES, size=st.integers(1, 64), limit=st.integers(1, 100))
+def test_every_line_within_the_limit_comes_once_and_in_its_place(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int, limit: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "lines"
+    data = b"".join(b"%c" % (97 + n % 26) * length + b"\n" for n, length in enumerate(lengths))
+    path.write_bytes(data)
+    found = _all(path, limit, size)
+    for block in found:
+        assert data[block.start : block.start + len(block.data)] == block.data
+        assert block.data[-1:] in (b"", b"\n")
+    kept = b"".join(block.data for block in reversed(found)).split(b"\n")
+    assert [line for line in kept if line and len(line) <= limit] == [
+        line for line in data.split(b"\n") if line and len(line) <= limit
+    ]
+    # What a line over the limit costs is bounded.
+    assert all(len(block.data) <= max(size, limit + 2) for block in found)
+
+
+def test_a_file_that_shrank_gives_nothing(path: Path) -> None:
+    path.write_bytes(b"a\n")
+    fd = os.open(path, os.O_RDONLY)
+    assert before(fd, 4, 100) is None
+    os.close(fd)
+
+
+def _line(record: object, separators: tuple[str, str] = (",", ":")) -> bytes:
+    return json.dumps(record, separators=separators).encode() + b"\n"
+
+
+def _lines() -> Iterator[tuple[bytes, bool]]:
+    message = {"role": "user", "content": '{"type":"message","message":{}}'}
+    yield _line({"type": "message", "id": "a", "message": message}), True
+    yield _line({"type": "session", "version": 3}), False
+    yield _line({"type": "message", "message": "no object"}), False
+    yield _line({"id": "b", "type": "message", "message": message}), True
+    yield _line({"type": "message", "id": "c", "message": message}, (", ", ": ")), True
+    yield _line({"type": "custom", "data": {"type": "message", "message": {"a": 1}}}), False
+    yield _line({"type": "custom", "data": [{"message": {"a": 1}}]}), False
+    yield b"   \n", False
+    yield b"\n", False
+
+
+BAD = b'{"type":"message","message":{"role":\n'
+
+
+@given(st.lists(st.sampled_from([*_lines()]), max_size=8))
+def test_messages_are_counted_as_if_each_line_was_read(lines: list[tuple[bytes, bool]]) -> None:
+    data = b"".join(line for line, _ in lines)
+    expected = sum(is_message for _, is_message in lines)
+    assert count_messages(data, 1000, clean=True) == expected
+    assert count_messages(data, 1000, clean=False) == expected
+    assert count_messages(data + BAD, 1000, clean=False) == expected
+
+
+def test_a_line_over_the_limit_is_no_message() -> None:
+    line = _line({"type": "message", "message": {"role": "user", "content": "x" * 50}})
+    assert count_messages(line, len(line) - 1, clean=False) == 1
+    assert count_messages(line, len(line) - 2, clean=False) == 0
+
+
+def test_blank_lines_and_bad_ones_are_no_messages() -> None:
+    assert not blocks.is_message(b" ")
+    assert not blocks.is_message(b'{"type":"message"')
+    assert blocks.is_message(b'{"type":"message","message":{}}')
