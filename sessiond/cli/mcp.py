@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from sessiond.cli.frame.command import SOCKET, Args, Command, Option
-from sessiond.cli.frame.failures import FAILED, CommandFailed
+from sessiond.cli.frame.failures import FAILED, CommandFailed, note
 
 # By its name: the command line and the MCP server are siblings that do not import each other.
 SERVER = "sessiond.mcp.server"
@@ -20,6 +21,8 @@ def run(args: Args) -> int:
         raise CommandFailed(
             "the MCP SDK is not installed", hint='install it with: pip install "sessiond[mcp]"', status=FAILED
         ) from None
+    if args.session and os.environ.get("SESSIOND_TOKEN_FILE"):
+        note("--session counts for nothing here: the token in SESSIOND_TOKEN_FILE says for which session this speaks")
     status: int = server.run(args.socket, args.session)
     return status
 

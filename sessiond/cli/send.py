@@ -29,6 +29,11 @@ def run(args: Args) -> int | None:
         if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
             _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
             return None
+        if accepted.get("reason") == "inbox":
+            if args.json:
+                as_json(accepted)
+            note(f"kept for {key}: a program reads its messages there when it wants to, and no agent runs")
+            return None
         if args.no_wait or accepted.get("reason") == "ancestor_busy":
             _print(accepted, accepted["runId"], args)
             if accepted.get("reason"):
