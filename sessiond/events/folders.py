@@ -133,8 +133,16 @@ class Folders:
         session = self._session(folder, session_id)
         if session is None:
             await self._adopt(folder, name)
-        elif not session.in_flight and not _is_current(session):
-            self._news.poke(session)
+        elif not session.in_flight:  # else its commit reads on
+            try:
+                look = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
+            except FileNotFoundError:
+                self._drop(session)  # some systems tell of a change and a removal in no order
+            except OSError:
+                return
+            else:
+                if not folding.is_current(session.entry.file, look):
+                    self._news.poke(session)
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:
         """The session of a file in this folder."""
@@ -229,13 +237,6 @@ class Folders:
             if namesake is not session:
                 for twin in (session, namesake):
                     self._twins[twin.folder.agent_id, twin.session_id] = twin
-
-
-def _is_current(session: Session) -> bool:
-    with contextlib.suppress(OSError):
-        look = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
-        return folding.is_current(session.entry.file, look)
-    return True
 
 
 def _exists(folder: Folder, name: str) -> bool:

@@ -1,0 +1,471 @@
+"""What happens to a file, seen from a subscriber: whoever wrote it, each record once. Source: store.md."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from live_store import Live, Reader, append, header, line, live, message
+from msgspec.structs import replace
+
+from sessiond.events import feed
+from sessiond.events.watch import Event as WatchEvent
+from sessiond.events.watch import Kind, Rescan
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.event import ChangedEvent, MessageEvent
+from sessiond.store.store import Custom, Message
+
+KEY, OTHER = "agent:main:a", "agent:main:b"
+ID = "0f0f0f0f-0000-4000-8000-00000000000{}"
+KINDS = [
+    pytest.param("inotify", marks=pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")),
+    "watchfiles",
+]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+async def parts(kind: Kind, tmp_path: Path) -> AsyncIterator[Live]:
+    async with live(tmp_path, watcher=kind) as parts:
+        await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        yield parts
+
+
+def transcript(reader: Reader) -> list[str]:
+    """What came, without the changes."""
+    return [text for text in reader.told if not text.startswith("changed:")]
+
+
+def row(entry: Entry) -> Entry:
+    """An entry without the facts of the file, which are not told."""
+    return replace(entry, file=FileFacts())
+
+
+async def test_a_strangers_append_is_told_with_its_row_behind_it(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    parts.write(KEY, "one")
+    await reader.until(lambda: len(reader.events) == 2)
+    said, changed = reader.events
+    assert isinstance(said, MessageEvent) and isinstance(changed, ChangedEvent)
+    assert (said.message_id, said.seq, said.message) == ("one", 1, b'{"role": "user", "content": "one"}')
+    assert (changed.phase, changed.entry and row(changed.entry)) == ("message", row(parts.session(KEY).entry))
+
+
+async def test_the_daemons_own_append_is_told_before_it_is_acknowledged_and_not_again_by_the_watcher(
+    parts: Live,
+) -> None:
+    _, reader = parts.follow(KEY)
+    for number in range(20):
+        await parts.say(KEY, str(number))
+        assert reader.told == [str(n) for n in range(number + 1)]
+    parts.write(KEY, "a stranger's")
+    await reader.until_said("a stranger's")
+    assert reader.told == [*map(str, range(20)), "a stranger's"]
+
+
+async def test_half_a_line_waits_for_its_end(parts: Live) -> None:
+    _, reader = parts.follow(KEY)
+    data = line("finished later")
+    append(parts.file(KEY), data[:20])
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    append(parts.file(KEY), data[20:50])
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    assert reader.told == []
+    append(parts.file(KEY), data[50:] + line("next"))
+    await reader.until_said("next")
+    assert reader.told == ["finished later", "next"]
+    assert parts.session(KEY).entry.corrupt_records == 0
+
+
+async def test_a_torn_line_stays_alone_when_the_daemon_appends_behind_it(parts: Live) -> None:
+    _, reader = parts.follow(KEY)
+    append(parts.file(KEY), line("torn")[:30])
+    await parts.say(KEY, "mine")
+    assert reader.told == ["mine"]
+    assert parts.session(KEY).entry.corrupt_records == 1
+
+
+async def test_bad_lines_are_counted_and_passed_over(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    bad = [
+        b"not json\n",
+        b"[1]\n",
+        b'{"type":"message","message":{"content":"\0"}}\n',
+        b"\xff\xfe\n",
+        b"\0" * 40 + b"\n",
+    ]
+    append(parts.file(KEY), b"".join(bad) + line("good"))
+    await reader.until(lambda: len(reader.events) == 2)
+    assert reader.told == ["good", "changed:message"]
+    [_, changed] = reader.events
+    assert isinstance(changed, ChangedEvent) and changed.entry is not None
+    assert changed.entry.corrupt_records == len(bad)
+
+
+async def test_a_line_over_the_limit_is_passed_over_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
+    async with live(tmp_path, record_limit=1000) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(KEY)
+        exact = b'{"type":"message","message":{"role":"user","content":"%s"}}\n'
+        text = b"y" * (1000 + len(b"\n") - len(exact % b""))
+        append(parts.file(KEY), exact % text)
+        append(parts.file(KEY), exact % (text + b"y"))
+        # Seen half first: it is over the limit before its end is known.
+        append(parts.file(KEY), b'{"type":"message","message":{"content":"' + b"z" * 2000)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        append(parts.file(KEY), b"z" * 2000 + b'"}}\n' + line("after"))
+        await reader.until_said("after")
+        assert reader.told == [text.decode(), "after"]
+        assert parts.session(KEY).entry.corrupt_records == 2
+
+
+async def test_every_message_is_told_and_other_records_by_what_they_change(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    run = {"runId": "r", "at": 1}
+    asked = {"request": {"message": message("x")}}
+    await parts.store.append(
+        parts.session(KEY),
+        [
+            Message(message("said")),
+            Message(message("done", role="toolResult")),
+            Custom("sessiond/entry", {"label": "l"}),
+            Custom("sessiond/run", run | asked | {"status": "accepted"}),
+            Custom("sessiond/run", run | {"status": "running"}),
+            Custom("sessiond/run", run | {"status": "ok"}),
+            Custom("sessiond/run", {"runId": "q", "at": 2, "status": "accepted"}),
+            Custom("sessiond/run", {"runId": "q", "at": 2, "status": "running"}),
+            Custom("sessiond/run", {"runId": "q", "at": 3, "status": "timeout"}),
+            Custom("somebody/else", {"status": "running"}),
+        ],
+    )
+    append(parts.file(KEY), b'{"type":"model_change","modelId":"m","provider":"p"}\n{"type":"compaction"}\n{}\n')
+    await reader.until(lambda: reader.told.count("changed:patch") == 3)
+    changes = [(e.phase, e.reason, e.entry.status) for e in reader.events if isinstance(e, ChangedEvent) and e.entry]
+    assert reader.texts == ["said", "done"]
+    assert changes == [
+        ("message", None, None),
+        ("message", None, None),
+        ("patch", None, None),
+        ("patch", "queued", "queued"),
+        ("start", None, "running"),
+        ("end", "ok", "ok"),
+        ("start", None, "running"),
+        ("error", "timeout", "timeout"),
+        ("patch", None, "timeout"),
+    ]
+
+
+async def test_an_append_larger_than_a_step_is_announced_when_it_is_acknowledged(parts: Live) -> None:
+    _, reader = parts.follow(KEY)
+    texts = [f"{number} " + "x" * 1000 for number in range(3 * feed.MAX_STEP_BYTES // 1000)]
+    await parts.say(KEY, *texts)
+    assert reader.told == texts
+
+
+async def test_a_strangers_large_write_is_read_in_steps(parts: Live) -> None:
+    _, reader = parts.follow(KEY)
+    texts = [f"{number} " + "x" * 1000 for number in range(5 * feed.MAX_STEP_BYTES // 1000)]
+    append(parts.file(KEY), b"".join(map(line, texts)))
+    await reader.until_said(texts[-1])
+    assert reader.told == texts
+
+
+async def test_a_session_that_the_daemon_makes_is_told_from_its_beginning(parts: Live) -> None:
+    _, everything = parts.follow(None)
+    await parts.create(OTHER, "one", "two")
+    assert everything.told == ["changed:create", "one", "changed:message", "two", "changed:message"]
+
+
+async def test_an_overflow_that_begins_with_a_new_session_loses_nothing_of_it(parts: Live) -> None:
+    _, reader = parts.follow(None, limit=2)
+    reader.stop()
+    await parts.create(OTHER, "one", "two", "three")
+    reader.go_on()
+    await reader.until_said("three")
+    assert transcript(reader) == ["resync:lagged", "one", "two", "three"]
+
+
+async def test_a_file_that_appears_is_found_with_everything_in_it(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    append(parts.folder() / f"{ID.format(1)}.jsonl", header(ID.format(1), OTHER) + line("one") + line("two"))
+    await reader.until_said("two")
+    append(parts.file(OTHER), line("three"))
+    await reader.until_said("three")
+    assert reader.told[0] == "changed:create"
+    assert transcript(reader) == ["one", "two", "three"]
+
+
+async def test_a_file_that_is_moved_in_is_found(parts: Live, tmp_path: Path) -> None:
+    _, reader = parts.follow(None)
+    append(tmp_path / "elsewhere", header(ID.format(1), OTHER) + line("one"))
+    (tmp_path / "elsewhere").rename(parts.folder() / f"{ID.format(1)}.jsonl")
+    await reader.until_said("one")
+    assert (transcript(reader), parts.session(OTHER).session_id) == (["one"], ID.format(1))
+
+
+async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_whole(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    path = parts.folder() / f"{ID.format(1)}.jsonl"
+    append(path, header(ID.format(1))[:30])
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    append(path, header(ID.format(1))[30:] + line("one"))
+    await reader.until_said("one")
+    append(path, line("two"))
+    await reader.until_said("two")
+    assert transcript(reader) == ["one", "two"]
+    assert parts.session(f"agent:main:import:{ID.format(1)}").path.endswith(path.name)
+    assert path.read_bytes().count(b"sessiond/entry") == 1
+
+
+async def test_a_new_agents_folder_is_followed_from_its_first_file_on(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    for agent, made_at_once in (("new", True), ("late", False)):
+        folder = parts.folder(agent)
+        if made_at_once:
+            folder.mkdir(parents=True)
+        else:
+            folder.parent.mkdir()
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            folder.mkdir()
+            await trio.testing.wait_all_tasks_blocked(0.1)
+        key = f"agent:{agent}:main"
+        path = folder / f"{ID.format(1 + made_at_once)}.jsonl"
+        append(path, header(path.stem, key) + line(f"{agent} 1"))
+        await reader.until_said(f"{agent} 1")
+        append(path, line(f"{agent} 2"))
+        await reader.until_said(f"{agent} 2")
+    assert transcript(reader) == ["new 1", "new 2", "late 1", "late 2"]
+
+
+async def test_a_transcript_copied_into_another_agents_folder_is_a_session_of_its_own(parts: Live) -> None:
+    await parts.say(KEY, "one")
+    _, reader = parts.follow(None)
+    original = parts.file(KEY)
+    copy = parts.folder("other") / original.name
+    copy.parent.mkdir(parents=True)
+    shutil.copy(original, copy)
+    await reader.until_said("one")
+    append(copy, line("in the copy"))
+    await reader.until_said("in the copy")
+    parts.write(KEY, "in the original")
+    await reader.until_said("in the original")
+    assert [(e.key, e.message_id) for e in reader.events if isinstance(e, MessageEvent)][1:] == [
+        (f"agent:other:import:{original.stem}", "in the copy"),
+        (KEY, "in the original"),
+    ]
+    copy.unlink()
+    await reader.until(lambda: "changed:delete" in reader.told)
+    assert set(parts.store.catalog.by_key) == {KEY}
+
+
+async def test_a_transcript_taken_out_of_the_archive_is_a_session_again(parts: Live) -> None:
+    await parts.say(KEY, "one")
+    session = parts.session(KEY)
+    _, reader = parts.follow(None)
+    await parts.delete(KEY)
+    (parts.store.path / session.path).rename(parts.folder() / session.file_name)
+    await reader.until_said("one")
+    parts.write(KEY, "two")
+    await reader.until_said("two")
+    assert [text for text in transcript(reader) if text != "resync:reset"] == ["one", "two"]
+    assert set(parts.store.catalog.by_id.values()) == {parts.session(KEY)}
+
+
+async def test_a_newer_transcript_of_a_key_takes_its_place_and_gives_it_back_when_it_goes(parts: Live) -> None:
+    await parts.say(KEY, "old 1")
+    _, reader = parts.follow(KEY)
+    newer = parts.folder() / f"{ID.format(1)}.jsonl"
+    append(newer, header(newer.stem, KEY, created="2999-01-01T00:00:00.000Z") + line("new 1"))
+    await reader.until_said("new 1")
+    newer.unlink()
+    await reader.until_said("old 1")
+    parts.write(KEY, "old 2")
+    await reader.until_said("old 2")
+    assert reader.told == ["resync:reset", "new 1", "resync:reset", "old 1", "old 2"]
+
+
+async def test_an_older_transcript_of_a_key_is_its_history_and_is_not_told(parts: Live) -> None:
+    _, reader = parts.follow(None)
+    older = parts.folder() / f"{ID.format(1)}.jsonl"
+    append(older, header(older.stem, KEY, created="1999-01-01T00:00:00.000Z") + line("old"))
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    append(older, line("older"))
+    parts.write(KEY, "now")
+    await reader.until_said("now")
+    assert reader.texts == ["now"]
+
+
+@pytest.mark.parametrize("how", ["shrunk", "replaced", "longer"])
+async def test_a_file_written_anew_is_told_from_its_start(parts: Live, tmp_path: Path, how: str) -> None:
+    await parts.say(KEY, "one", "two")
+    session, path = parts.session(KEY), parts.file(KEY)
+    _, reader = parts.follow(None)
+    if how == "shrunk":
+        kept = b"".join(path.read_bytes().splitlines(keepends=True)[:2])
+        os.truncate(path, len(kept))
+        expected = ["one"]
+    else:
+        texts = ["x"] if how == "replaced" else ["x" * 5000]
+        (tmp_path / "new").write_bytes(header(session.session_id, KEY) + b"".join(map(line, texts)))
+        (tmp_path / "new").rename(path)
+        expected = texts
+    await reader.until(lambda: "changed:patch" in reader.told)
+    parts.write(KEY, "after")
+    await reader.until_said("after")
+    assert transcript(reader) == ["resync:rewritten", *expected, "after"]
+    counted = [e.entry.message_count for e in reader.events if isinstance(e, ChangedEvent) and e.entry is not None]
+    assert counted[-1] == len(expected) + 1
+
+
+async def test_a_file_written_anew_without_its_key_keeps_it_and_says_it_again(parts: Live, tmp_path: Path) -> None:
+    await parts.say(KEY, "one")
+    session, path = parts.session(KEY), parts.file(KEY)
+    _, reader = parts.follow(KEY)
+    (tmp_path / "new").write_bytes(header(session.session_id) + line("two"))
+    (tmp_path / "new").rename(path)
+    await reader.until_said("two")
+    await parts.say(KEY, "three")
+    assert reader.told == ["resync:rewritten", "two", "three"]
+    assert (path.read_bytes().count(b'"sessionKey":"agent:main:a"'), session.entry.session_key) == (1, KEY)
+
+
+async def test_an_emptied_file_goes_on_under_its_key(parts: Live) -> None:
+    await parts.say(KEY, "one")
+    _, reader = parts.follow(KEY)
+    os.truncate(parts.file(KEY), 0)
+    await reader.until(lambda: reader.told == ["resync:rewritten"])
+    parts.write(KEY, "two")
+    await reader.until_said("two")
+    assert (reader.told, parts.session(KEY).entry.message_count) == (["resync:rewritten", "two"], 1)
+
+
+async def test_a_file_that_says_another_key_moves_to_it(parts: Live, tmp_path: Path) -> None:
+    await parts.say(KEY, "one")
+    session, path = parts.session(KEY), parts.file(KEY)
+    (_, of_key), (_, everything) = parts.follow(KEY), parts.follow(None)
+    (tmp_path / "new").write_bytes(header(session.session_id, OTHER) + line("two"))
+    (tmp_path / "new").rename(path)
+    await everything.until_said("two")
+    assert of_key.told == []
+    assert everything.told == ["changed:delete", "changed:create", "two"]
+    assert {key: found.path for key, found in parts.store.catalog.by_key.items()} == {OTHER: session.path}
+
+
+async def test_a_removed_file_is_a_deleted_session(parts: Live) -> None:
+    await parts.say(KEY, "one")
+    _, reader = parts.follow(None)
+    parts.file(KEY).unlink()
+    await reader.until(lambda: reader.told == ["changed:delete"])
+    assert parts.store.catalog.by_key == {}
+
+
+async def test_a_folder_that_goes_takes_its_sessions_with_it_and_may_come_back(parts: Live, tmp_path: Path) -> None:
+    await parts.say(KEY, "one")
+    _, reader = parts.follow(None)
+    agent = parts.folder().parent
+    agent.rename(tmp_path / "away")
+    await reader.until(lambda: reader.told == ["changed:delete"])
+    assert (parts.store.catalog.by_key, parts.store.folders) == ({}, {})
+    (tmp_path / "away").rename(agent)
+    await reader.until_said("one")
+    await parts.say(KEY, "two")
+    shutil.rmtree(agent)
+    await reader.until(lambda: reader.told.count("changed:delete") == 2)
+    await parts.create(KEY, "made anew")
+    await reader.until_said("made anew")
+    parts.write(KEY, "and followed")
+    await reader.until_said("and followed")
+    assert [text for text in transcript(reader) if text != "resync:reset"] == [
+        "one",
+        "two",
+        "made anew",
+        "and followed",
+    ]
+
+
+async def test_symlinks_are_not_followed(parts: Live, tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "sessions"
+    outside.mkdir(parents=True)
+    append(outside / f"{ID.format(1)}.jsonl", header(ID.format(1), "agent:evil:main") + line("secret"))
+    _, reader = parts.follow(None)
+    (parts.store.path / "agents" / "evil").symlink_to(outside.parent)
+    (parts.folder() / f"{ID.format(1)}.jsonl").symlink_to(outside / f"{ID.format(1)}.jsonl")
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    append(outside / f"{ID.format(1)}.jsonl", line("more"))
+    parts.write(KEY, "seen")
+    await reader.until_said("seen")
+    assert reader.told[:1] == ["seen"]
+    assert set(parts.store.catalog.by_key) == {KEY}
+
+
+class Missed:
+    """A watcher that says only that it missed something."""
+
+    backend = "inotify"
+
+    def __init__(self) -> None:
+        self.send, self._receive = trio.open_memory_channel[list[WatchEvent]](10)
+        self.added: list[str] = []
+
+    def add(self, path: str) -> None:
+        if not os.path.isdir(path):
+            raise FileNotFoundError(path)
+        self.added.append(path)
+
+    def __aiter__(self) -> Missed:
+        return self
+
+    async def __anext__(self) -> list[WatchEvent]:
+        return await self._receive.receive()
+
+
+async def test_what_the_watcher_missed_is_found_by_looking_at_everything(tmp_path: Path) -> None:
+    watcher = Missed()
+    async with live(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
+        nursery.start_soon(parts.feed.run, watcher)
+        for key in (KEY, OTHER, "agent:gone:main", "agent:moved:main"):
+            await parts.create(key)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        _, reader = parts.follow(None)
+        parts.write(KEY, "appended")
+        parts.file(OTHER).unlink()
+        shutil.rmtree(parts.folder("gone").parent)
+        parts.folder("moved").rename(tmp_path / "away")
+        parts.folder("moved").mkdir()
+        fresh = parts.folder("fresh") / f"{ID.format(1)}.jsonl"
+        fresh.parent.mkdir(parents=True)
+        append(fresh, header(fresh.stem, "agent:fresh:main") + line("found"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert reader.told == []
+        await watcher.send.send([Rescan("overflow")])
+        await reader.until(lambda: reader.told.count("changed:delete") == 3)
+        await reader.until_said("found")
+        assert sorted(reader.texts) == ["appended", "found"]
+        assert set(parts.store.catalog.by_key) == {KEY, "agent:fresh:main"}
+        nursery.cancel_scope.cancel()
+
+
+async def test_many_foreign_files_are_adopted_by_one_index(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        _, reader = parts.follow(None)
+        folder = parts.folder()
+        folder.mkdir(parents=True)
+        rows = {f"agent:main:telegram:group:{n}": {"sessionId": ID.format(n), "updatedAt": n} for n in range(9)}
+        (folder / "sessions.json").write_bytes(msgspec.json.encode(rows))
+        for number in range(9):
+            append(folder / f"{ID.format(number)}.jsonl", header(ID.format(number)) + line(str(number)))
+        await reader.until(lambda: len(reader.texts) == 9)
+        assert set(parts.store.catalog.by_key) == set(rows)
