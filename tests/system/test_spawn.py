@@ -1,0 +1,314 @@
+"""Spawns as their users meet them: real agents in real sandboxes, a daemon killed at every step, and who is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from real_daemon import Daemon, Wire
+
+from sessiond.runs.sandbox import Bubblewrap
+
+pytestmark = pytest.mark.system
+
+NOBODY = 65534
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs")
+# Seen inside a sandbox and outside alike.
+PYTHON = "/usr/bin/python3"
+NO_FILE = "No such file or directory"
+READ_ONLY = "Read-only file system"
+
+# What an agent finds out about where it is: its answer is this, as JSON.
+PROBE = """
+import json, os, socket, sys
+asked = sys.stdin.read().splitlines()[-1].split()
+def tried(action):
+    try:
+        return action()
+    except OSError as error:
+        return os.strerror(error.errno)
+def call(path, *messages):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+        with sock.makefile('rwb') as file:
+            for number, (method, params) in enumerate(messages):
+                file.write(json.dumps({'jsonrpc': '2.0', 'id': number, 'method': method, 'params': params}).encode())
+                file.write(b'\\n')
+            file.flush()
+            answers = [json.loads(file.readline()) for _ in messages]
+    return [answer['error']['code'] if 'error' in answer else answer['result'] for answer in answers]
+def write(path):
+    with open(path, 'w') as file:
+        file.write('x')
+    return 'written'
+store, run, home, other = asked
+folder = '.openclaw/attachments'
+mine = os.path.join(folder, sorted(os.listdir(folder))[0])
+token = open(os.environ['SESSIOND_TOKEN_FILE']).read().strip()
+hello = ('initialize', {'protocol': 1, 'client': {'name': 'probe', 'version': '1'}, 'token': token})
+answers = call(os.environ['SESSIOND_SOCKET'], hello, ('ping', {}), ('sessions_list', {}),
+               ('sessions_spawn', {'task': 'x'}), ('sessions_history', {'sessionKey': 'current'}))
+print(json.dumps({
+    'read': open(os.path.join(mine, 'notes.txt')).read(),
+    'read where it is mounted': open('/mnt/files/notes.txt').read(),
+    'write': tried(lambda: write(os.path.join(mine, 'notes.txt'))),
+    'write where it is mounted': tried(lambda: write('/mnt/files/new')),
+    'folders of attachments': len(os.listdir(folder)),
+    'the other one': tried(lambda: os.listdir(os.path.join(folder, other))),
+    'transcripts': tried(lambda: os.listdir(store + '/agents/boxed/sessions')),
+    'keys': tried(lambda: os.listdir(store + '/keys')),
+    'sessiond.sock': tried(lambda: call(run + '/sessiond.sock', ('ping', {}))),
+    'home': tried(lambda: os.listdir(home)),
+    'caller': {name: answers[0]['caller'][name] for name in ('sandboxed', 'scopes')},
+    'calls': answers[1:],
+    'key': answers[0]['caller']['sessionKey'] == os.environ['SESSIOND_SESSION_KEY'],
+}))
+"""
+
+
+def boxed(*, sandbox: str = "", more: str = "") -> str:
+    """A configuration: `main` echoes, and its sub-agents of the agent `boxed` are the probe in a sandbox."""
+    command = json.dumps([PYTHON, "-I", "-c", PROBE])
+    return f"""
+[agents.defaults.subagents]
+announce = "reply"
+wakeRequester = false
+
+[[agents.list]]
+id = "main"
+default = true
+runtime = {{ type = "echo" }}
+subagents = {{ allowAgents = ["*"] }}
+
+[[agents.list]]
+id = "boxed"
+runtime = {{ type = "exec", command = {command} }}
+sandbox = {{ mode = "all"{sandbox} }}
+{more}
+"""
+
+
+@pytest.fixture(scope="module")
+def no_sandbox() -> str | None:
+    """Why there is none here, if there is none."""
+    return trio.run(Bubblewrap(private=()).unavailable)
+
+
+def announcements(daemon: Daemon, key: str = "main") -> list[dict[str, Any]]:
+    """The announcements in a session's transcript, as messages."""
+    messages = daemon.call("chat.history", sessionKey=key, limit=1000)["messages"]
+    return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
+
+
+def told_of(daemon: Daemon, child: str, key: str = "main") -> str:
+    """The announcement of a child, once it is there."""
+    found: list[str] = []
+
+    def look() -> bool:
+        mine = [one for one in announcements(daemon, key) if one["provenance"]["sourceSessionKey"] == child]
+        found[:] = [one["content"] for one in mine]
+        return bool(found)
+
+    daemon.wait_for(look, f"no announcement of {child}")
+    [text] = found
+    return text
+
+
+class NobodysDaemon(Daemon):
+    """The daemon as an ordinary user, started and asked by root."""
+
+    def command(self, *extra: str) -> list[str]:
+        # The interpreter of the tests may lie where only root can look; the system's can use the same packages.
+        return [*AS_NOBODY, PYTHON, *super().command(*extra)[1:]]
+
+    def connect(self, path: Path | None = None) -> Wire:
+        os.seteuid(NOBODY)  # the owner is who the kernel says opened the connection
+        try:
+            return super().connect(path)
+        finally:
+            os.seteuid(0)
+
+
+@pytest.fixture(params=["as the tests' user", "as an ordinary user"])
+def users_daemon(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon of the user of the tests, or of nobody where that is root; not started yet."""
+    if request.param == "as the tests' user":
+        yield daemon
+        return
+    if os.geteuid() != 0:
+        pytest.skip("the tests' user is an ordinary user")
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    python_path = os.pathsep.join([str(Path(__file__).parent.parent.parent), *packages])
+    probe = [*AS_NOBODY, PYTHON, "-c", "import sessiond.daemon.lifecycle, trio, msgspec, cbor2, cryptography"]
+    if subprocess.run(probe, env={"PYTHONPATH": python_path}, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no interpreter here can run the daemon as an ordinary user")
+    # Not below pytest's own folder, which nobody but its user may pass.
+    with tempfile.TemporaryDirectory(prefix="sessiond-nobody-") as name:
+        made = NobodysDaemon(Path(name))
+        made.environ["PYTHONPATH"] = python_path
+        made.run.mkdir(mode=0o700)
+        for path in (made.folder, made.run):
+            os.chown(path, NOBODY, NOBODY)
+        try:
+            yield made
+        finally:
+            if made.process is not None and made.process.poll() is None:
+                made.process.kill()
+                made.process.wait()
+
+
+def test_an_agent_in_its_sandbox_has_its_files_its_socket_and_nothing_else(
+    users_daemon: Daemon, no_sandbox: str | None
+) -> None:
+    if no_sandbox is not None:
+        pytest.skip(no_sandbox)
+    daemon = users_daemon.start(boxed())
+    other = daemon.call("sessions_spawn", task="x", agentId="boxed", attachments=[{"name": "secret", "content": "s"}])
+    other_id = other["childSessionKey"].rpartition(":")[2]
+    task = f"{daemon.store} {daemon.run} {daemon.folder} {other_id}"
+    files = [{"name": "notes.txt", "content": "from afar"}]
+    asked = {"agentId": "boxed", "sandbox": "require", "attachAs": {"mountPath": "/mnt/files"}}
+    spawned = daemon.call("sessions_spawn", task=task, attachments=files, **asked)
+    text = told_of(daemon, spawned["childSessionKey"])
+    status, result, *_ = text.splitlines()
+    assert status == "Status: ok", text
+    assert json.loads(result.removeprefix("Result: ")) == {
+        "read": "from afar",
+        "read where it is mounted": "from afar",
+        "write": READ_ONLY,
+        "write where it is mounted": READ_ONLY,
+        "folders of attachments": 1,
+        "the other one": NO_FILE,
+        "transcripts": NO_FILE,
+        "keys": NO_FILE,
+        "sessiond.sock": NO_FILE,
+        # The way to the workspace, which lies in the store here; not the configuration and the log beside it.
+        "home": ["store"],
+        "caller": {"sandboxed": True, "scopes": []},
+        # ping is anybody's; the session tools are not a sub-agent's.
+        "calls": [{}, -32003, -32003, -32003],
+        "key": True,
+    }
+
+
+LIMITED = """
+import sys
+sys.stdin.read()
+try:
+    bytearray(512 << 20)
+    print('all of it')
+except MemoryError:
+    print('not so much')
+"""
+
+
+def test_limits_of_memory_hold_in_the_sandbox(daemon: Daemon, no_sandbox: str | None) -> None:
+    if no_sandbox is not None:
+        pytest.skip(no_sandbox)
+    config = boxed(sandbox=f", memoryMaxBytes = {256 << 20}").replace(json.dumps(PROBE), json.dumps(LIMITED))
+    daemon.start(config)
+    spawned = daemon.call("sessions_spawn", task="x", agentId="boxed")
+    assert "\nResult: not so much\n" in told_of(daemon, spawned["childSessionKey"])
+
+
+def test_a_sandbox_that_cannot_be_had_is_an_error_and_never_a_run_without_one(daemon: Daemon, tmp_path: Path) -> None:
+    # A PATH with nothing in it but what the daemon itself needs: no bwrap.
+    (tmp_path / "bin").mkdir()
+    daemon.environ["PATH"] = str(tmp_path / "bin")
+    marker = tmp_path / "ran"
+    command = json.dumps([PYTHON, "-c", f"open({str(marker)!r}, 'w')"])
+    daemon.start(boxed().replace(json.dumps([PYTHON, "-I", "-c", PROBE]), command))
+    spawned = daemon.call("sessions_spawn", task="x", agentId="boxed", sandbox="require")
+    text = told_of(daemon, spawned["childSessionKey"])
+    assert text.startswith("Status: error: this run needs a sandbox, and there is none: bubblewrap (bwrap) is not")
+    assert not marker.exists()
+
+
+def test_an_agent_that_cannot_be_started_is_announced(daemon: Daemon) -> None:
+    config = boxed() + '\n[[agents.list]]\nid = "lost"\nruntime = { type = "exec", command = ["no-such-program"] }\n'
+    daemon.start(config)
+    spawned = daemon.call("sessions_spawn", task="x", agentId="lost")
+    assert told_of(daemon, spawned["childSessionKey"]).startswith("Status: error: ")
+
+
+OPENED = """
+import json, os, socket, sys
+sys.stdin.read()
+token = open(os.environ['SESSIOND_TOKEN_FILE']).read().strip()
+answers = []
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect(os.environ['SESSIOND_SOCKET'])
+    with sock.makefile('rwb') as file:
+        for number, (method, params) in enumerate([
+            ('initialize', {'protocol': 1, 'client': {'name': 'x', 'version': '1'}, 'token': token}),
+            ('sessions_list', {}),
+            ('sessions_history', {'sessionKey': 'current'}),
+            ('sessions_spawn', {'task': 'deeper'}),
+            ('sessions_send', {'sessionKey': 'main', 'message': 'x'}),
+            ('sessions.kill', {'key': 'current'}),
+        ]):
+            file.write(json.dumps({'jsonrpc': '2.0', 'id': number, 'method': method, 'params': params}).encode())
+            file.write(b'\\n')
+            file.flush()
+            while (answer := json.loads(file.readline())).get('id') != number:
+                pass
+            answers.append(answer.get('error', {}).get('code', 'ok'))
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize(
+    ("allow", "answers"),
+    [
+        ([], ["ok", -32003, -32003, -32003, -32003, -32003]),
+        (["sessions_list", "sessions_history"], ["ok", "ok", "ok", -32003, -32003, -32003]),
+    ],
+)
+def test_a_sub_agent_has_the_session_tools_that_the_configuration_opens(
+    daemon: Daemon, allow: list[str], answers: list[Any]
+) -> None:
+    command = json.dumps([sys.executable, "-c", OPENED])
+    daemon.start(
+        boxed() + f'\n[[agents.list]]\nid = "free"\nruntime = {{ type = "exec", command = {command} }}\n'
+        f"\n[tools.subagents.tools]\nallow = {json.dumps(allow)}\n"
+    )
+    spawned = daemon.call("sessions_spawn", task="x", agentId="free")
+    text = told_of(daemon, spawned["childSessionKey"])
+    assert json.loads(text.splitlines()[1].removeprefix("Result: ")) == answers, text
+
+
+def test_followers_learn_of_the_child_and_of_its_announcement(daemon: Daemon) -> None:
+    daemon.start(boxed())
+    with daemon.connect() as wire:
+        wire.call("sessions.subscribe")
+        child = wire.call("sessions_spawn", task="x", label="helper")["childSessionKey"]
+        created = wire.event("sessions.changed")
+        while created["sessionKey"] != child:
+            created = wire.event("sessions.changed")
+        assert created["phase"] == "create"
+        row = created["row"]
+        assert (row["key"], row["spawnedBy"], row["label"]) == (child, "agent:main:main", "helper")
+        message = wire.event("session.message")
+        while message["sessionKey"] != "agent:main:main":
+            message = wire.event("session.message")
+        assert message["message"]["provenance"]["sourceSessionKey"] == child
+
+
+def test_the_command_line_shows_the_receipt_and_waits_for_the_reply(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(boxed())
+    (tmp_path / "poem.txt").write_text("truth")
+    shown = daemon.cli("spawn", "--attach", str(tmp_path / "poem.txt"), "--wait", "read it")
+    assert (shown.returncode, shown.stdout) == (0, "read it\n")
+    assert "poem.txt" in shown.stderr and ".openclaw/attachments/" in shown.stderr
+    got = json.loads(daemon.cli("spawn", "--json", "--cleanup", "delete", "go").stdout)
+    assert told_of(daemon, got["childSessionKey"]).startswith("Status: ok\nResult: go\n")
+    refused = daemon.cli("spawn", "--agent", "nobody", "go")
+    assert refused.returncode == 4 and "not allowed" in refused.stderr
