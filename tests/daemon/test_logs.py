@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 
 import pytest
-from real_daemon import Daemon
+from real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 
 
-def logged(daemon: Daemon, *options: str, journal: bool = False) -> list[str]:
+def logged(daemon: Daemon, *options: str) -> list[str]:
     """The lines of a daemon that is started, spoken to and stopped."""
     daemon.run.mkdir(mode=0o700)
-    log = daemon.log.open("wb")
-    environ = daemon.environ
-    if journal:
-        status = os.fstat(log.fileno())
-        environ = environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-    with log:
-        daemon.process = subprocess.Popen(daemon.command(*options), env=environ, stderr=log)
+    with daemon.log.open("wb") as log:
+        daemon.process = subprocess.Popen(daemon.command(*options), env=daemon.environ, stderr=log)
     daemon.wait_for(lambda: "ready" in daemon.log.read_text(), "not ready")
     daemon.reply("main", "words that nobody else should read")
     assert daemon.stop() == 0
@@ -36,9 +32,17 @@ def test_a_terminal_gets_times_and_no_message_text(daemon: Daemon) -> None:
 
 
 def test_journald_gets_priorities_and_no_times(daemon: Daemon) -> None:
-    lines = logged(daemon, journal=True)
-    assert lines
-    assert all(re.match(r"<6>\[info", line) for line in lines)
+    daemon.run.mkdir(mode=0o700)
+    ours, theirs = socket.socketpair()  # what systemd hands over is a socket too
+    with ours, ours.makefile("r", encoding="utf-8") as lines:
+        with theirs:
+            status = os.fstat(theirs.fileno())
+            environ = daemon.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+            daemon.process = subprocess.Popen(daemon.command(), env=environ, stderr=theirs)
+        ours.settimeout(PATIENCE_S)
+        assert re.match(r"<6>\[info +\] ready ", lines.readline())
+        assert daemon.stop() == 0
+        assert lines.readline() == "<6>[info     ] stopping\n"
 
 
 def test_a_program_gets_one_object_a_line(daemon: Daemon) -> None:
