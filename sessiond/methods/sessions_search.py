@@ -55,7 +55,7 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         limit=SEARCH_LIMIT.of(params.limit),
         role=params.role,
         since_ms=None if params.since is None else _SINCE.of(params.since, "$.since"),
-        shown=lambda text: services.masked_text(caller, text) or "",
+        shown=services.shown(caller),
     )
     found, has_more = await search.search(services.store, services.slices, sessions, query)
     # It may have taken a while: what was reset, deleted or hidden since is not shown.

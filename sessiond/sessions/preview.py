@@ -19,8 +19,11 @@ from sessiond.store.store import SessionStore
 
 _TITLE_BYTES = 8192
 _TITLE_CHARS = 60
+# How far back from the end somebody who wants the last few items looks.
 _GLIMPSE_LINES = 20
-
+_GLIMPSE_BYTES = 4 * 2**20
+# What is left of a longer text before it is masked: some thirty times the most that is shown.
+_MASKED_CHARS = 64 * 1024
 
 Shown = Callable[[str], str]
 
@@ -71,14 +74,14 @@ def _read(fd: int, end: int, record_limit: int, shown: Shown) -> tuple[str | Non
 def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[Item]:
     found: list[Item] = []
     for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit)):
-        if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES:
+        if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES or end - line.end > _GLIMPSE_BYTES:
             break
         record = line.record
         if record is None or record.message is None or record.role in TOOL_ROLES:
             continue
         text = text_of(record.message)
         if text.strip():
-            found.append(Item(record.role or "other", short(wanted.shown(text), wanted.max_chars)))
+            found.append(Item(record.role or "other", short(wanted.shown(_beginning(text)), wanted.max_chars)))
     found.reverse()
     return found
 
@@ -91,9 +94,17 @@ def _title(entry: Entry, first: str | None, shown: Shown) -> str:
     for text in (entry.display_name, entry.subject, first):
         if text and text.strip():
             # Before the cut: half a secret is no longer known as one.
-            return short(shown(text), _TITLE_CHARS)
+            return short(shown(_beginning(text)), _TITLE_CHARS)
     day = f" ({iso_ms(entry.updated_at)[:10]})" if entry.updated_at else ""
     return entry.session_id[:8] + day
+
+
+def _beginning(text: str) -> str:
+    if len(text) <= _MASKED_CHARS:
+        return text
+    head = text[:_MASKED_CHARS]
+    # Between words, so that no secret is cut in two.
+    return head[: max(head.rfind(" "), head.rfind("\n"))]
 
 
 def short(text: str, most: int) -> str:
