@@ -55,6 +55,9 @@ class PeerConnection:
         peer.meta_caller = self._caller_for
 
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+        if self._services.tokens.is_dead(self.peer.caller):
+            _left(self._services, self.peer)
+            raise Refused("the agent's token has expired; it has to attach with a new one")
         return await ask(self.peer, method, params, result_type=result_type)
 
     def meet(self, run_id: str, spec: RunSpec) -> None:

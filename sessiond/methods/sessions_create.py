@@ -38,7 +38,8 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     parent = params.parent_session_key
     if parent is not None:
         parent = services.find(ctx.caller, parent, field="$.parentSessionKey", action="send").key
-    spawned_by = resolve.birthplace(services.store.catalog, services.sight(ctx.caller, "send"), key, parent)
+    sight = services.sight(ctx.caller, "send")
+    spawned_by = resolve.birthplace(services.store.catalog, sight, key, parent, named=params.key is not None)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
     if agent is None:

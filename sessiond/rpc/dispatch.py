@@ -178,8 +178,10 @@ class Dispatcher(Generic[S]):
         later.then(promised.settle)
 
     def _admit(self, peer: Peer, caller: Caller, method: Method) -> None:
-        if caller.expires_at_ms is not None and caller.expires_at_ms <= self._now_ms() and not method.before_auth:
-            raise Unauthenticated("The token has expired.")
+        # A call for a run (`_meta`) is no longer good than the connection that it came on.
+        for one in (peer.caller, caller):
+            if one.expires_at_ms is not None and one.expires_at_ms <= self._now_ms() and not method.before_auth:
+                raise Unauthenticated("The token has expired.")
         if method.scope is not None and not caller.has(method.scope):
             raise Forbidden(f"`{method.name}` needs the scope `{method.scope}`.")
         if method.streams and not peer.lasting:

@@ -65,20 +65,19 @@ def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None
     return catalog.by_key[visible[0]]
 
 
-def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None) -> str | None:
+def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, named: bool) -> str | None:
     """The key that is to be the spawner of `key`, which is being made or found, for a caller with this sight.
 
-    Who does not see everything finds what is in its sight, and changes no lineage: that would be a way into its tree.
-    What it makes is of its own agent, and below its own session where it names no other: it sees that too. For all
-    else the answer is that of a session that is not there. A key that has a past is not made anew by who cannot see
-    it: the old transcripts go with the key.
+    Who does not see everything finds and names what is in its sight, there or not, and changes no lineage: that would
+    be a way into its tree. What it makes is of its own agent; a key that it did not name (`named`) goes below its own
+    session where it gives no other parent, so that it sees what it made. For all else the answer is that of a session
+    that is not there: whether a key is taken is told to nobody who may not see it.
     """
     if sight.unlimited:
         return parent
-    known = key in catalog.by_key or any(session.key == key for session in catalog.by_id.values())
-    if known and not reaches(catalog, sight, key):
+    if named and not reaches(catalog, sight, key):
         raise missing(key)
-    if key in catalog.by_key:
+    if key in catalog.by_key or key == sight.own_key:
         return None
     if agent_of(key) != sight.agent_id:
         raise missing(key)

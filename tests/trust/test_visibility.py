@@ -1,0 +1,189 @@
+"""Who sees what: a ten-line reference, and everything through which a session can be reached agrees with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from hypothesis import HealthCheck, example, given, settings
+from inside import Connection
+from trust_world import FORBIDDEN, NAMES, NOT_FOUND, WORD, Built, Who, World, built_world, canonical, outcome, worlds
+
+from sessiond.model.caller import Caller
+
+# What asks for one session by its key, and what a caller may do with it who sees it: read it or send to it.
+READING: dict[str, dict[str, Any]] = {
+    "sessions_history": {"sessionKey": "KEY"},
+    "chat.history": {"sessionKey": "KEY"},
+    "sessions.resolve": {"key": "KEY"},
+    "sessions.messages.subscribe": {"key": "KEY"},
+    "sessions.messages.unsubscribe": {"key": "KEY"},
+    "sessions_search": {"query": WORD, "sessionKey": "KEY"},
+}
+SENDING: dict[str, dict[str, Any]] = {
+    "chat.abort": {"sessionKey": "KEY"},
+    "sessions.abort": {"sessionKey": "KEY"},
+    "chat.send": {"sessionKey": "KEY", "message": "hello"},
+    "sessions.send": {"sessionKey": "KEY", "message": "hello"},
+    "agent": {"sessionKey": "KEY", "message": "hello"},
+    "sessions.steer": {"key": "KEY", "message": "hello"},
+    "sessions_send": {"sessionKey": "KEY", "message": "hello", "timeoutSeconds": 0},
+}
+ADMINISTERING: dict[str, dict[str, Any]] = {
+    "sessions.patch": {"key": "KEY", "displayName": "a name"},
+    "sessions.kill": {"key": "KEY"},
+    "chat.inject": {"sessionKey": "KEY", "messages": [{"role": "user", "content": "injected"}]},
+    "sessions.append": {"sessionKey": "KEY", "messages": [{"role": "user", "content": "injected"}]},
+    "sessions.create": {"key": "KEY"},
+    "sessions.reset": {"key": "KEY"},
+}
+
+
+def with_key(params: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: key if value == "KEY" else value for name, value in params.items()}
+
+
+async def check_reading(built: Built, who: Who, caller: Caller, connection: Connection) -> None:
+    world = built.world
+    seen = {key for place, key in enumerate(world.keys) if world.sees(who, place)}
+    got: dict[str, set[str]] = {}
+    listed = await connection.call("sessions_list", limit=200)
+    assert listed["visibility"] == world.level(who, "read")
+    got["sessions_list"] = {canonical(row["key"], caller.agent_id) for row in listed["sessions"]}
+    children = {child for row in listed["sessions"] for child in row.get("childSessions", [])}
+    assert children <= seen
+    got["sessions_list, by pages"] = {canonical(key, caller.agent_id) for key in await pages(connection)}
+    named = await connection.call("sessions.list", search="agent:", includeArchived=True, limit=200, messageLimit=1)
+    got["sessions.list"] = {canonical(row["key"], caller.agent_id) for row in named["sessions"]}
+    if "sessions_search" in NAMES:
+        found = await connection.call("sessions_search", query=WORD, limit=200)
+        got["sessions_search"] = {match["sessionKey"] for match in found["matches"]}
+    if "sessions.preview" in NAMES:
+        previews = (await connection.call("sessions.preview", keys=world.keys))["previews"]
+        got["sessions.preview"] = {
+            key for key, one in zip(world.keys, previews, strict=True) if one["status"] != "missing"
+        }
+    if "sessions.usage" in NAMES:
+        usage = await connection.call("sessions.usage")
+        assert {row["key"] for row in usage["bySession"]} <= seen
+    for name, params in READING.items():
+        if name in NAMES:
+            got[name] = await allowed(world, connection, name, params)
+    for place, key in enumerate(world.keys):
+        for name, params in by_other_names(built, place).items():
+            if await outcome(connection, name.partition(" ")[0], **params) == 0:
+                got.setdefault(name, set()).add(key)
+        for way, query in (("GET", {}), ("GET", {"follow": "1"})):
+            answer = await built.http(caller, way, f"/sessions/{key}/history", query)
+            if answer.status == 200:
+                got.setdefault(f"HTTP {query}", set()).add(key)
+    assert {name: keys for name, keys in got.items() if keys != seen} == {}, (who, seen)
+
+
+def by_other_names(built: Built, place: int) -> dict[str, dict[str, Any]]:
+    """The same session by its id, its label, its run."""
+    session_id = built.session_ids[place]
+    return {
+        "agent.wait": {"runId": built.run_ids[place]},
+        "sessions.resolve id": {"sessionId": session_id},
+        "sessions.resolve label": {"label": f"label {place}"},
+        "sessions_history id": {"sessionKey": session_id.upper()},
+    }
+
+
+async def pages(connection: Connection) -> list[str]:
+    keys: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await connection.call("sessions_list", limit=1, **cursor)
+        keys += [row["key"] for row in page["sessions"]]
+        if not page["hasMore"]:
+            return keys
+        cursor = {"cursor": page["nextCursor"]}
+
+
+async def allowed(world: World, connection: Connection, name: str, params: dict[str, Any]) -> set[str]:
+    """The keys for which the method says something else than that there is no such session."""
+    codes = {key: await outcome(connection, name, **with_key(params, key)) for key in world.keys}
+    assert set(codes.values()) <= {0, NOT_FOUND, FORBIDDEN}, (name, codes)
+    return {key for key, code in codes.items() if code != NOT_FOUND}
+
+
+async def check_sending(built: Built, who: Who, caller: Caller, connection: Connection) -> None:
+    world = built.world
+    seen = {key for place, key in enumerate(world.keys) if world.sees(who, place, "send")}
+    names = SENDING | (ADMINISTERING if caller.has("admin") else {})
+    got = {name: await allowed(world, connection, name, params) for name, params in names.items() if name in NAMES}
+    if caller.has("admin"):
+        answers = [(key, await built.http(caller, "POST", f"/sessions/{key}/kill")) for key in world.keys]
+        got["HTTP kill"] = {key for key, answer in answers if answer.status == 200}
+    assert {name: keys for name, keys in got.items() if keys != seen} == {}, (who, seen)
+    if caller.has("admin"):
+        both = {key for place, key in enumerate(world.keys) if world.sees(who, place)} & seen
+        minted = {
+            key
+            for key in world.keys
+            if await outcome(
+                connection, "tokens.mint", sessionKey=key, scopes=["list"], sandboxed=who.sandboxed, ttlSeconds=60
+            )
+            == 0
+        }
+        assert minted == both
+
+
+async def check_events(built: Built, everyone: list[tuple[Who, Caller, Connection]]) -> None:
+    """Somebody says something in every session; each caller hears of those that it sees."""
+    world = built.world
+    for _, _, connection in everyone:
+        connection.events.clear()
+        await connection.call("sessions.subscribe")
+    for key in world.keys:
+        await built.owner.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": "heard"}])
+    for who, _, connection in everyone:
+        # Events and answers go out in one order: what was published before this call came before its answer.
+        await connection.call("ping")
+        seen = {key for place, key in enumerate(world.keys) if world.sees(who, place)}
+        for method in ("session.message", "sessions.changed"):
+            heard = {event["params"]["sessionKey"] for event in connection.events if event["method"] == method}
+            assert heard == seen, (who, method)
+
+
+async def check(world: World) -> None:
+    async with built_world(world) as built:
+        callers = [(who, await built.caller(who)) for who in world.callers]
+        for who, caller in callers:
+            async with built.parts.connect(caller) as connection:
+                await check_reading(built, who, caller, connection)
+        async with trio.open_nursery() as nursery:
+            everyone = []
+            for who, caller in callers:
+                opened = built.parts.connect(caller)
+                everyone.append((who, caller, await opened.__aenter__()))
+                nursery.start_soon(close_at_the_end, opened)
+            await check_events(built, everyone)
+            nursery.cancel_scope.cancel()
+        for who, caller in callers:
+            async with built.parts.connect(caller) as connection:
+                await check_sending(built, who, caller, connection)
+
+
+async def close_at_the_end(opened: Any) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(world=worlds())
+@example(
+    # A child under another agent, and its child under a third, are its tree; the sandbox clamps `all` to that.
+    world=World(SPREAD, (Who(place=0, sandboxed=True), Who(place=1, admin=True)), "all", "self", True, ("*",), True)
+)
+@example(world=World(SPREAD, (Who(agent="other"), Who(place=4), Who(admin=True)), "agent", None, False, (), False))
+@example(world=World(SPREAD, (Who(), Who(agent="main")), "all", None, True, ("*",), True))
+def test_everything_agrees_with_the_reference(world: World) -> None:
+    trio.run(check, world)
