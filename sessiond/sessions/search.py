@@ -8,7 +8,6 @@ searching for it. Source: protocol.md, `sessions_search`; issue "Trust", searchi
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from sessiond.model.message import text_of
 from sessiond.model.record import BadLine, Record, parse
 from sessiond.sessions.needles import Needle, fold
-from sessiond.store import blocks, dirfd
+from sessiond.store import blocks
 from sessiond.store.catalog import Session
 from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
@@ -193,7 +192,7 @@ class Numbering:
             place, seq = self._ends[session]
             clean = session.entry.corrupt_records == 0
             waiting = sorted({match.end for match in matches})
-            while waiting:
+            while waiting and place.end > 0:
                 block = _read(place, self._limit, self._block)
                 if block is None:
                     break
@@ -230,20 +229,9 @@ async def search(
 
 
 def _read(place: _Place, record_limit: int, size: int) -> blocks.Block | None:
-    """The block before the place; None where there is none, or no longer the same file."""
+    """The block before the place. None where the session was reset, deleted or removed: no match of it can be shown."""
     session = place.session
-    if place.end <= 0:
-        return None
-    try:
-        fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
-    except OSError:
-        return None  # reset, deleted or removed meanwhile: no match of it could be shown any more
-    try:
-        if os.fstat(fd).st_ino != place.inode:
-            return None
-        return blocks.before(fd, place.end, record_limit, size=size)
-    finally:
-        os.close(fd)
+    return blocks.of_file(session.folder.fd, session.file_name, place.inode, place.end, record_limit, size=size)
 
 
 def _oldest(block: blocks.Block, record_limit: int, bound: int) -> int:

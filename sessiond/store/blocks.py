@@ -7,17 +7,22 @@ that works through many of them gives the others their turn: a system call for e
 from __future__ import annotations
 
 import os
+import re
 
 import msgspec
 
 from sessiond.model.record import BadLine, parse
+from sessiond.store import dirfd
 
 # Looking through this much takes a tenth of a millisecond. From 128 KiB on the C library maps fresh pages for each.
 BLOCK = 120 * 1024
 
 _LINE = b'\n{"type":"'
 _MESSAGE_LINE = b'\n{"type":"message",'
-_MESSAGE_BODY = b'"message":{'
+# As this program and pi write it, up to the body, which has to be an object.
+_MESSAGE_HEAD = re.compile(
+    rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*","message":\{'
+)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +53,18 @@ def before(fd: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block 
         size = min(size * 4, record_limit + 2)
 
 
+def of_file(folder_fd: int, name: str, inode: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block | None:
+    """As `before`, of a file in a folder. None as well where it is gone, or another file now."""
+    try:
+        fd = dirfd.open_file(folder_fd, name, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return before(fd, end, record_limit, size=size) if os.fstat(fd).st_ino == inode else None
+    finally:
+        os.close(fd)
+
+
 def _line_start(fd: int, position: int) -> int:
     while position > 0:
         begin = max(0, position - BLOCK)
@@ -65,8 +82,8 @@ def count_messages(data: bytes, record_limit: int, *, clean: bool) -> int:
     """
     if clean:
         lines = b"\n" + data[:-1]
-        messages = lines.count(_MESSAGE_LINE)
-        if lines.count(_LINE) == lines.count(b"\n") and lines.count(_MESSAGE_BODY) == messages:
+        messages = len(_MESSAGE_HEAD.findall(lines))
+        if lines.count(_LINE) == lines.count(b"\n") and lines.count(_MESSAGE_LINE) == messages:
             return messages
     return sum(len(line) <= record_limit and is_message(line) for line in data.split(b"\n"))
 

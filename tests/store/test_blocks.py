@@ -69,7 +69,10 @@ def _line(record: object, separators: tuple[str, str] = (",", ":")) -> bytes:
 
 def _lines() -> Iterator[tuple[bytes, bool]]:
     message = {"role": "user", "content": '{"type":"message","message":{}}'}
-    yield _line({"type": "message", "id": "a", "message": message}), True
+    own = {"type": "message", "id": "a", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z", "message": message}
+    yield _line(own), True
+    yield _line({**own, "parentId": "b"}), True
+    yield _line({**own, "message": "no object"}), False
     yield _line({"type": "session", "version": 3}), False
     yield _line({"type": "message", "message": "no object"}), False
     yield _line({"id": "b", "type": "message", "message": message}), True

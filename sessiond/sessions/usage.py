@@ -1,0 +1,147 @@
+"""Tokens and money, added up over the transcripts: by session, by model and by day.
+
+Knows the store and the messages' usage. Which sessions count, and what tokens cost where a message does not say it, is
+handed in. The entries of live sessions hold their own sums, but not when and by which model; so every transcript is
+read, the archived ones too, a block at a time. Source: shapes.md, `sessions.usage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from sessiond.clock import iso_ms
+from sessiond.config import Price
+from sessiond.model.record import BadLine, Record, parse
+from sessiond.model.usage import Usage, cost_of, read_usage
+from sessiond.store import blocks
+from sessiond.store.catalog import Session
+
+# What an assistant message with usage always has in it, however it is spaced.
+_SIGN = b'"usage"'
+UNKNOWN = "unknown"
+
+
+class Tally(msgspec.Struct):
+    """A sum. `cost_usd` is there once anything in it had a price."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    total_tokens: int = 0
+    cost_usd: float | None = None
+
+    def add(self, usage: Usage, cost: float | None) -> None:
+        """Count one message."""
+        parts = [int(usage.input), int(usage.output), int(usage.cache_read), int(usage.cache_write)]
+        self.input_tokens += parts[0]
+        self.output_tokens += parts[1]
+        self.cache_read += parts[2]
+        self.cache_write += parts[3]
+        self.total_tokens += int(usage.total_tokens) or sum(parts)
+        if cost is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + cost
+
+
+class _AssistantHead(msgspec.Struct, frozen=True, gc=False):
+    usage: msgspec.Raw = msgspec.Raw()
+    model: object = None
+
+
+_decode_head = msgspec.json.Decoder(_AssistantHead).decode
+
+
+def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | None:
+    """USD for a message that does not say its cost, by `models.pricing`; None where that has no price either."""
+    price = pricing.get(model)
+    if price is None:
+        return None
+    cached = usage.cache_read * (price.cache_read if price.cache_read is not None else price.input)
+    stored = usage.cache_write * (price.cache_write if price.cache_write is not None else price.input)
+    return (usage.input * price.input + usage.output * price.output + cached + stored) / 1_000_000
+
+
+class Count:
+    """Adds up the sessions it is given. Each message counts once, also where a fork or a copy has it a second time."""
+
+    def __init__(
+        self,
+        record_limit: int,
+        pricing: Mapping[str, Price],
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> None:
+        self._limit, self._pricing = record_limit, pricing
+        self._since = since_ms if since_ms is not None else 0
+        self._until = until_ms
+        self._seen: set[int] = set()
+        self.totals = Tally()
+        self.by_session: dict[Session, Tally] = {}
+        self.by_model: dict[str, Tally] = {}
+        self.by_day: dict[str, Tally] = {}
+
+    def steps(self, sessions: Iterable[Session]) -> Iterator[None]:
+        """Count; blocks a little between two steps, runs in worker threads."""
+        # The oldest first: of two copies of a message the one in the first session is the one that counts.
+        for session in sorted(sessions, key=lambda one: (one.entry.created_at, one.session_id)):
+            if session.entry.updated_at >= self._since:
+                yield from self._session(session)
+
+    def _session(self, session: Session) -> Iterator[None]:
+        end, inode = session.entry.file.folded_to, session.entry.file.inode
+        while end > 0:
+            block = blocks.of_file(session.folder.fd, session.file_name, inode, end, self._limit)
+            if block is None:
+                return
+            self._block(session, block.data)
+            end = block.start
+            yield
+
+    def _block(self, session: Session, data: bytes) -> None:
+        at = data.find(_SIGN)
+        while at >= 0:
+            end = data.find(b"\n", at)
+            line = data[data.rfind(b"\n", 0, at) + 1 : end]
+            if len(line) <= self._limit:
+                self._line(session, line)
+            at = data.find(_SIGN, end)
+
+    def _line(self, session: Session, line: bytes) -> None:
+        try:
+            record = parse(line)
+        except BadLine:
+            return
+        if record.role != "assistant" or record.message is None:
+            return
+        head = _decode_head(record.message)
+        usage = read_usage(head.usage)
+        # A message without a time of its own counts for the last day of its session.
+        stamp = record.timestamp_ms if record.timestamp_ms is not None else session.entry.updated_at
+        if usage is None or stamp < self._since or (self._until is not None and stamp >= self._until):
+            return
+        if self._is_copy(record, stamp):
+            return
+        model = head.model if isinstance(head.model, str) and head.model else UNKNOWN
+        cost = cost_of(usage)
+        if cost is None:
+            cost = price_of(self._pricing, model, usage)
+        for tally in (
+            self.totals,
+            self.by_session.setdefault(session, Tally()),
+            self.by_model.setdefault(model, Tally()),
+            self.by_day.setdefault(iso_ms(stamp)[:10], Tally()),
+        ):
+            tally.add(usage, cost)
+
+    def _is_copy(self, record: Record, stamp: int) -> bool:
+        if record.id is None:
+            return False
+        # Ids of pi are short; with its time a record is itself.
+        key = hash((record.id, stamp))
+        if key in self._seen:
+            return True
+        self._seen.add(key)
+        return False

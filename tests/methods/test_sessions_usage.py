@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inside import inside
+
+from sessiond.clock import iso_ms
+from sessiond.model.caller import Caller
+
+DAY = 86_400_000
+T = 1_795_305_600_000  # a midnight, UTC
+PRICES = """
+[models.pricing.priced]
+input = 3.0
+output = 15.0
+cacheRead = 0.5
+"""
+
+
+def _usage(number: int, **more: Any) -> dict[str, Any]:
+    return {"input": number, "output": number * 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": number * 3, **more}
+
+
+def _said(record_id: str, at: int, usage: Any, model: str | None = "big", role: str = "assistant") -> dict[str, Any]:
+    message = {"role": role, "content": [], "model": model, "usage": usage, "timestamp": at}
+    return {"type": "message", "id": record_id, "parentId": None, "timestamp": iso_ms(at), "message": message}
+
+
+def _write(folder: Path, number: int, *records: Any, key: str | None = None, archived: bool = False) -> None:
+    sessions = folder / "store" / "agents" / "main" / "sessions" / ("archive" if archived else "")
+    sessions.mkdir(parents=True, exist_ok=True)
+    head = {"type": "session", "version": 3, "id": f"s{number}", "timestamp": iso_ms(T + number), "cwd": "/"}
+    head |= {"sessionKey": key or f"agent:main:s{number}", "agentId": "main"}
+    lines = [json.dumps(record) if isinstance(record, dict) else record for record in (head, *records)]
+    (sessions / f"s{number}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _row(total: int, cost: float | None = None, **more: Any) -> dict[str, Any]:
+    sums = {"inputTokens": total // 3, "outputTokens": total // 3 * 2, "cacheRead": 0, "cacheWrite": 0}
+    return {**more, **sums, "totalTokens": total, **({} if cost is None else {"costUsd": cost})}
+
+
+async def test_tokens_and_cost_by_session_model_and_day(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        0,
+        _said("a", T, _usage(100, cost={"total": 0.1})),
+        _said("b", T + DAY - 1, _usage(200, cost={"total": 0.2})),
+        _said("c", T + DAY, _usage(10), model="small"),
+        _said("d", T + DAY, _usage(7), role="user"),
+        _said("e", T + DAY, {"input": "many"}),
+        _said("f", T + DAY, None),
+        '{"type":"message","message":{"role":"assistant","usage":{"input":5',
+        {"type": "custom", "customType": "sessiond/run", "data": {"usage": _usage(3), "estimatedCostUsd": 9}},
+    )
+    _write(tmp_path, 1, _said("g", T + 2 * DAY, _usage(1), model=None), archived=True)
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        assert await client.call("sessions.usage") == {
+            "totals": _row(933, 0.3),
+            "bySession": [
+                _row(930, 0.3, key="agent:main:s0", sessionId="s0", archived=False),
+                _row(3, key="agent:main:s1", sessionId="s1", archived=True),
+            ],
+            "byModel": [_row(900, 0.3, model="big"), _row(30, model="small"), _row(3, model="unknown")],
+            "byDay": [
+                _row(900, 0.3, day="2026-11-22"),
+                _row(30, day="2026-11-23"),
+                _row(3, day="2026-11-24"),
+            ],
+        }
+        # What the daemon itself has counted of the live session is the same.
+        entry = daemon.services.store.catalog.by_key["agent:main:s0"].entry
+        assert (entry.input_tokens, entry.output_tokens) == (310, 620)
+
+
+async def test_since_counts_and_until_does_not(tmp_path: Path) -> None:
+    _write(tmp_path, 0, *(_said(f"m{n}", T + n * 1000, _usage(10**n)) for n in range(4)))
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        for span, total in (
+            ({}, 3333),
+            ({"since": T + 1000}, 3330),
+            ({"since": T + 1001}, 3300),
+            ({"until": T + 3000}, 333),
+            ({"until": T + 3001}, 3333),
+            ({"since": T + 1000, "until": T + 3000.9}, 330),
+            ({"since": T + 2000, "until": T + 2000}, 0),
+            ({"since": -5, "until": 10**20}, 3333),
+            ({"since": T + 4000}, 0),
+        ):
+            found = await client.call("sessions.usage", **span)
+            assert found["totals"]["totalTokens"] == total
+            assert len(found["bySession"]) == len(found["byDay"]) == (total > 0)
+        assert (await client.failure("sessions.usage", since=2, until=1))["data"]["field"] == "$.until"
+
+
+async def test_a_message_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    first, second = _said("a", T, _usage(100)), _said("b", T + 1, _usage(10))
+    _write(tmp_path, 0, first, first, second)
+    # A fork begins with a copy of what was said before.
+    _write(tmp_path, 1, first, second, _said("c", T + 2, _usage(1)))
+    # The same short id at another time is another message, and one without an id is always its own.
+    _write(tmp_path, 2, _said("a", T + 5, _usage(1000)), _said(None, T, _usage(1)), _said(None, T, _usage(1)))  # type: ignore[arg-type]
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        found = await client.call("sessions.usage")
+        assert {row["sessionId"]: row["inputTokens"] for row in found["bySession"]} == {"s0": 110, "s1": 1, "s2": 1002}
+        assert found["totals"]["inputTokens"] == 1113
+
+
+async def test_the_configured_price_serves_where_a_message_says_no_cost(tmp_path: Path) -> None:
+    usage = {"input": 1_000_000, "output": 100_000, "cacheRead": 10_000, "cacheWrite": 1000}
+    _write(tmp_path, 0, _said("a", T, usage, "priced"), _said("b", T, {**usage, "cost": {"total": 1.0}}, "priced"))
+    _write(tmp_path, 1, _said("c", T, usage, "free"))
+    async with inside(tmp_path, PRICES) as daemon, daemon.connect() as client:
+        found = await client.call("sessions.usage")
+        assert {row["model"]: row.get("costUsd") for row in found["byModel"]} == {"priced": 5.508, "free": None}
+        assert found["totals"]["totalTokens"] == 3 * 1_111_000
+
+
+async def test_only_what_the_caller_may_see_is_counted(tmp_path: Path) -> None:
+    for number in range(3):
+        _write(tmp_path, number, _said(f"m{number}", T, _usage(10**number)))
+    _write(tmp_path, 9, _said("m9", T, _usage(1000)), key="agent:main:s1", archived=True)
+    caller = Caller(kind="token", scopes=frozenset(["list"]), session_key="agent:main:s1", agent_id="main")
+    async with inside(tmp_path) as daemon, daemon.connect(caller) as agent, daemon.connect() as client:
+        found = await agent.call("sessions.usage")
+        assert sorted(row["sessionId"] for row in found["bySession"]) == ["s1", "s9"]
+        assert found["totals"]["inputTokens"] == 1010
+        assert (await agent.failure("sessions.usage", key="agent:main:s0"))["code"] == -32002
+        found = await client.call("sessions.usage", key="agent:main:s1")
+        assert sorted(row["sessionId"] for row in found["bySession"]) == ["s1", "s9"]
