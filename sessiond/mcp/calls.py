@@ -21,6 +21,8 @@ Params = dict[str, Any]
 # What the documents say where nothing is given.
 DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 86_400.0
+# Agent programs hand a model the whole answer; the daemon's own default, a megabyte, is more than it can hold.
+HISTORY_BYTES = 64 * 1024
 # An ordinary answer takes milliseconds; this is for a machine that does much else.
 ANSWER_S = 30.0
 # systemd has a killed daemon back in a second; one that was stopped on purpose is said to be so after this long.
@@ -52,6 +54,8 @@ def call_of(tool: str, arguments: Params) -> Call:
     if tool == "sessions_spawn":
         keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **arguments}
         return Call(0.0, lambda _left_s: (tool, keyed))
+    if tool == "sessions_history":
+        return Call(0.0, lambda _left_s: (tool, {"maxBytes": HISTORY_BYTES, **arguments}))
     return Call(0.0, lambda _left_s: (tool, arguments))
 
 

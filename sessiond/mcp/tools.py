@@ -80,7 +80,7 @@ TOOLS: dict[str, Described] = {
             "limit": f"{_PAGE_SIZE} At most 1000.",
             "includeTools": "Also the results of the tools that the agent called.",
             "cursor": "`nextCursor` of the answer before, for older messages.",
-            "maxBytes": "How many bytes of messages to return at most; 1 MiB unless given.",
+            "maxBytes": "How many bytes of messages to return at most; 65536 unless given.",
         },
     ),
     "sessions_send": Described(

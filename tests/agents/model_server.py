@@ -5,6 +5,7 @@
 What it answers depends on the last message alone:
 - the result of a tool: `The command printed: <result>`
 - a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that)
+- a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
 - a text with `HANG` in it: the beginning of an answer, and then nothing
 - any other text: `Answer <how many user texts there were> to: <text>`
 """
@@ -29,11 +30,26 @@ class Turn:
         self.texts = texts
         self.result = result
         self.shell = next((name for name in SHELL_TOOLS if name in tools), None)
+        self.send = next((name for name in tools if name.endswith("sessions_send")), None)
         self.last = texts[-1] if texts else ""
 
     def command(self) -> str | None:
         found = re.search(r"RUN (.+)", self.last)
         return found[1].strip() if found and self.result is None and self.shell else None
+
+    def call(self) -> tuple[str, Json] | None:
+        """The tool to call, and with what."""
+        told = re.search(r"TELL (\S+) (.+)", self.last)
+        if told and self.result is None and self.send:
+            return self.send, {"sessionKey": told[1], "message": told[2].strip(), "timeoutSeconds": 20}
+        command = self.command()
+        if command is None or self.shell is None:
+            return None
+        if self.shell == "exec_command":
+            return self.shell, {"cmd": command}
+        if self.shell == "shell":
+            return self.shell, {"command": ["bash", "-lc", command]}
+        return self.shell, {"command": command, "description": "run it"}
 
     def hangs(self) -> bool:
         return "HANG" in self.last and self.result is None
@@ -75,17 +91,18 @@ def anthropic_events(turn: Turn, model: str, number: int) -> list[Json]:
         events.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
         events.append({"type": "content_block_stop", "index": index})
 
-    command = turn.command()
-    if command is not None:
+    call = turn.call()
+    if call is not None:
+        name, given = call
         thinking = [
             {"type": "thinking_delta", "thinking": "I shall run it."},
             {"type": "signature_delta", "signature": "c2ln"},
         ]
         block(0, {"type": "thinking", "thinking": "", "signature": ""}, thinking)
         block(1, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Let me look."}])
-        arguments = json.dumps({"command": command, "description": "run it"})
+        arguments = json.dumps(given)
         pieces = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:9], arguments[9:])]
-        block(2, {"type": "tool_use", "id": f"toolu_{number}", "name": turn.shell, "input": {}}, pieces)
+        block(2, {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}, pieces)
     else:
         text = turn.answer()
         half = len(text) // 2
@@ -96,7 +113,7 @@ def anthropic_events(turn: Turn, model: str, number: int) -> list[Json]:
         )
     if turn.hangs():
         return events[:3]
-    reason = "end_turn" if command is None else "tool_use"
+    reason = "end_turn" if call is None else "tool_use"
     events.append(
         {
             "type": "message_delta",
@@ -117,14 +134,21 @@ def responses_turn(body: Json) -> Turn:
             result = None if own else result
         elif str(item.get("type")).endswith("_call_output"):
             result = _plain(item["output"])
-    return Turn(texts, result, [tool.get("name", "") for tool in body.get("tools") or []])
+    # A tool server's tools stand together in a namespace.
+    tools = [
+        f"{tool['name']}/{one['name']}" if tool.get("type") == "namespace" else one.get("name", "")
+        for tool in body.get("tools") or []
+        for one in tool.get("tools") or [tool]
+    ]
+    return Turn(texts, result, tools)
 
 
 def responses_events(turn: Turn, model: str, number: int) -> list[Json]:
     events: list[Json] = [{"type": "response.created", "response": {"id": f"resp_{number}", "model": model}}]
-    command = turn.command()
+    call = turn.call()
     item: Json
-    if command is not None:
+    if call is not None:
+        name, arguments = call
         thought = {
             "type": "reasoning",
             "id": f"rs_{number}",
@@ -133,10 +157,10 @@ def responses_events(turn: Turn, model: str, number: int) -> list[Json]:
         events.append(
             {"type": "response.output_item.done", "output_index": 0, "item": {**thought, "encrypted_content": "e"}}
         )
-        arguments = {"cmd": command} if turn.shell == "exec_command" else {"command": command}
-        if turn.shell == "shell":
-            arguments = {"command": ["bash", "-lc", command]}
-        item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": turn.shell}
+        namespace, _, own = name.rpartition("/")
+        item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": own}
+        if namespace:
+            item["namespace"] = namespace
         events.append(
             {
                 "type": "response.output_item.done",
@@ -189,12 +213,11 @@ def gemini_events(turn: Turn, model: str) -> list[Json]:
         candidate = {"index": 0, "content": {"role": "model", "parts": parts}, **more}
         return {"candidates": [candidate], "modelVersion": model, "usageMetadata": usage, "responseId": "r1"}
 
-    command = turn.command()
-    if command is not None:
-        call = {"name": turn.shell, "args": {"command": command, "description": "run it"}}
+    call = turn.call()
+    if call is not None:
         return [
             chunk([{"text": "I shall run it.", "thought": True}]),
-            chunk([{"functionCall": call}], finishReason="STOP"),
+            chunk([{"functionCall": {"name": call[0], "args": call[1]}}], finishReason="STOP"),
         ]
     text = turn.answer()
     half = len(text) // 2

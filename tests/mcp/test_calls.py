@@ -94,6 +94,13 @@ async def test_a_key_of_the_models_own_is_kept(autojump_clock) -> None:
     assert seat.asked == [("sessions_spawn", {"task": "x", "idempotencyKey": "mine"})]
 
 
+async def test_a_history_is_no_longer_than_a_model_can_hold_unless_it_asks(autojump_clock) -> None:
+    seat = Seat({"messages": []})
+    await answer(seat, "sessions_history", sessionKey="main")
+    await answer(seat, "sessions_history", sessionKey="main", maxBytes=1_000_000)
+    assert [params["maxBytes"] for _, params in seat.asked] == [calls.HISTORY_BYTES, 1_000_000]
+
+
 async def test_other_refusals_are_final(autojump_clock) -> None:
     refused = RpcError(-32007, "overloaded", "too many")
     seat = Seat(refused)
