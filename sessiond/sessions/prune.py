@@ -1,0 +1,88 @@
+"""Which archived transcripts are old enough to go, and their removal. Live sessions are never looked at.
+
+Knows the store. Who may see what, and whether it is meant, is decided by the caller. Source: store.md, "Retention".
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from sessiond.store import dirfd, folding
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.store import SessionStore
+
+
+class Old(msgspec.Struct, frozen=True):
+    """An archived transcript that is old enough. `age_ms` counts from the last thing that was written to it."""
+
+    session: Session
+    age_ms: int
+
+
+def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[Old]:
+    """The archived transcripts older than that, the oldest first."""
+    found: list[Old] = []
+    for session in sessions:
+        # A transcript that was superseded but not moved lies among the live ones, and stays.
+        if not session.folder.archived:
+            continue
+        entry = session.entry
+        age_ms = now_ms - max(entry.updated_at, entry.file.mtime_ns // 1_000_000)
+        if age_ms > older_than_ms:
+            found.append(Old(session, age_ms))
+    return sorted(found, key=lambda one: -one.age_ms)
+
+
+class Removal:
+    """Removes transcripts, for good. `removed` and `kept` (with the reason) are there once `steps` came to its end."""
+
+    def __init__(self, chosen: Iterable[Old]) -> None:
+        self._chosen = list(chosen)
+        self.removed: list[Session] = []
+        self.kept: list[tuple[Session, str]] = []
+
+    def steps(self) -> Iterator[None]:
+        """Remove; runs in worker threads."""
+        folders: dict[int, Folder] = {}
+        for one in self._chosen:
+            session = one.session
+            reason = _refusal(session)
+            if reason is None:
+                try:
+                    os.unlink(session.file_name, dir_fd=session.folder.fd)
+                except OSError as error:
+                    reason = error.strerror or "input/output error"
+            if reason is None:
+                folders[session.folder.fd] = session.folder
+                self.removed.append(session)
+            else:
+                self.kept.append((session, reason))
+            yield
+        for fd in folders:
+            dirfd.fsync_dir(fd)
+
+
+def _refusal(session: Session) -> str | None:
+    """Why this file is not to be removed: it has to be the one that was shown."""
+    if session.entry.runs:
+        return "a run in it has no end"
+    try:
+        status = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+    except OSError as error:
+        return error.strerror or "input/output error"
+    if not stat.S_ISREG(status.st_mode):
+        return "not a regular file"
+    if not folding.is_current(session.entry.file, status):
+        return "it was written to since it was last read"
+    return None
+
+
+def forget(store: SessionStore, removed: Iterable[Session]) -> None:
+    """Take the removed ones out of the catalog."""
+    for session in removed:
+        store.catalog.remove(session)
+        session.folder.dirty = True
