@@ -60,7 +60,7 @@ def line(event: Event, present_ms: int, on: Screen) -> str | None:
 def _outcome(event: Event) -> str:
     """Beside the phase: what a run ended with unless ok, how long it took, why a session changed."""
     row = event.get("row") or {}
-    parts = [str(event["reason"])] if event.get("reason") not in (None, "ok") else []
+    parts = [str(event["reason"])] if event.get("reason") not in (None, "ok", event.get("phase")) else []
     if event["phase"] in ("end", "error"):
         if row.get("status") not in (None, "ok", "running", "queued", *parts):
             parts.insert(0, str(row["status"]))

@@ -91,7 +91,7 @@ class TranscriptFeed:
     def created(self, session: Session, steps: list[Step]) -> None:
         """A session was made by the daemon: announce it and what it began with."""
         self.changed.set()
-        self.publish(session, "create", None)
+        self.publish(session, "create", "create")
         self._bus.begin(session.key, Place(session.session_id, 0, 0), announced=True)
         self._announce(session, steps)
         self._look(session)  # the watcher's word of it did not count while it was made

@@ -293,7 +293,7 @@ def test_followers_learn_of_the_child_and_of_its_announcement(daemon: Daemon) ->
         created = wire.event("sessions.changed")
         while created["sessionKey"] != child:
             created = wire.event("sessions.changed")
-        assert created["phase"] == "create"
+        assert (created["phase"], created["reason"]) == ("create", "create")
         row = created["row"]
         assert (row["key"], row["spawnedBy"], row["label"]) == (child, "agent:main:main", "helper")
         message = wire.event("session.message")
