@@ -42,8 +42,16 @@ class Connection:
         """Ask without waiting; the request's id."""
         self._next += 1
         message = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": params}
-        await self._stream.send_all(msgspec.json.encode(message) + b"\n")
+        await self.write(msgspec.json.encode(message) + b"\n")
         return self._next
+
+    async def write(self, data: bytes) -> None:
+        """Bytes as they are."""
+        await self._stream.send_all(data)
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._stream.close()
 
     async def receive(self) -> dict[str, Any]:
         """The next message."""

@@ -115,7 +115,9 @@ async def _result(
         error = f"no answer within {timeout_s:g} s; the run goes on, and agent.wait tells its end"
         return SessionsSendResult(run_id=run_id, status="timeout", error=error, session_key=target.key)
     if ended.status != "ok":
-        return SessionsSendResult(run_id=run_id, status="error", error=ended.error, session_key=target.key)
+        # The end of what a program wrote to stderr may hold its keys.
+        error = ctx.services.masked_text(ctx.caller, ended.error) or "agent error"
+        return SessionsSendResult(run_id=run_id, status="error", error=error, session_key=target.key)
     return SessionsSendResult(
         run_id=run_id,
         status="ok",
@@ -129,8 +131,6 @@ async def _delivery(ctx: Context, target: Session, run_id: str) -> SendDelivery:
     services = ctx.services
     run = services.supervisor.registry.get(run_id)
     # The announcement comes after the answer, except for who asks again by idempotency key.
-    if services.supervisor.keeps(target.key):
-        return SendDelivery(status="skipped", mode="announce")
     fresh = run is not None and (not run.ended or any(one.talk_id == run_id for one in target.entry.talks))
     status = "pending" if fresh else await services.announcing.status(target, run_id)
     return SendDelivery(status=status, mode="announce")

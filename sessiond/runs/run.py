@@ -108,15 +108,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run) -> View:
-    """The run as it stands."""
+    """The run as it stands. Its end is told once it is on disk."""
+    over = run.done.is_set()
     return View(
         run_id=run.run_id,
         key=run.key,
-        status=run.status,
-        reply=run.reply,
-        error=run.error,
+        status=run.status if over or not run.ended else "running",
+        reply=run.reply if over else None,
+        error=run.error if over else None,
         started_at=run.started_at,
-        ended_at=run.ended_at,
+        ended_at=run.ended_at if over else None,
     )
 
 
