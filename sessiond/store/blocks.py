@@ -49,7 +49,7 @@ def before(fd: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block 
         if -1 < cut < len(data) - 1:
             return Block(start + cut + 1, data[cut + 1 :])
         if size > record_limit + 1:
-            return Block(_line_start(fd, start), b"")
+            return Block(line_start(fd, start), b"")
         size = min(size * 4, record_limit + 2)
 
 
@@ -65,7 +65,8 @@ def of_file(folder_fd: int, name: str, inode: int, end: int, record_limit: int, 
         os.close(fd)
 
 
-def _line_start(fd: int, position: int) -> int:
+def line_start(fd: int, position: int) -> int:
+    """Where the line begins in which `position` stands; `position` itself right behind a newline."""
     while position > 0:
         begin = max(0, position - BLOCK)
         newline = os.pread(fd, position - begin, begin).rfind(b"\n")

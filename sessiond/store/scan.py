@@ -73,7 +73,7 @@ def read_session(
     session_id = name[: -len(layout.SUFFIX)]
     fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
     try:
-        if not _is_transcript(fd, settings.record_limit):
+        if not is_transcript(fd, settings.record_limit):
             return None
         empty = Entry(session_id=session_id)
         folded = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False).entry
@@ -86,7 +86,8 @@ def read_session(
     return Session(key=folded.session_key, entry=folded, folder=folder)
 
 
-def _is_transcript(fd: int, record_limit: int) -> bool:
+def is_transcript(fd: int, record_limit: int) -> bool:
+    """Whether the file begins as a session does."""
     # Other programs keep other JSON Lines beside their transcripts; those are theirs. A first line that cannot be
     # read does not count against a file.
     first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)

@@ -1,0 +1,187 @@
+"""Sessions of another program, copied into the store. The source is only read, and nothing is imported twice.
+
+Each session is copied and adopted under a temporary name, so that it is there whole or not at all. Knows the store and
+the plan of a source (`openclaw`). Source: store.md, "A transcript"; shapes.md, "Adoption".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from sessiond.errors import InvalidParams
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.entry import Entry
+from sessiond.sessions import openclaw
+from sessiond.sessions.openclaw import Item, Plan, Skipped
+from sessiond.store import adoption, blocks, dirfd, folding, layout, scan, transcript
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.committer import storage_error
+from sessiond.store.slices import Slices
+from sessiond.store.store import SessionStore
+
+_CHUNK = 1 << 20
+# What is folded between two chances for others to run: a few milliseconds of work.
+_FOLD_BYTES = 256 * 1024
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """A session that is in the store now, and where it came from (relative to the source)."""
+
+    session: Session
+    path: str
+
+
+async def openclaw_folder(
+    store: SessionStore, feed: TranscriptFeed, slices: Slices, root_fd: int
+) -> tuple[list[Imported], list[Skipped]]:
+    """Import the state folder open at `root_fd`: what was imported, and what was not and why.
+
+    Sessions whose id is here already are passed over; those whose key has a session here go to the archive, as the
+    history of that key. StorageError where the store cannot be written to; what was imported before that stays.
+    """
+    imported: list[Imported] = []
+    skipped: list[Skipped] = []
+    if os.path.samestat(os.fstat(root_fd), os.fstat(store.root_fd)):
+        raise InvalidParams("`$.path` is this store itself.", field="$.path")
+    try:
+        names = await store.run_sync(openclaw.agents, root_fd, skipped)
+    except OSError as error:
+        raise InvalidParams(
+            f"`$.path` holds no folder `{layout.AGENTS}` that can be read ({error.strerror}); name an OpenClaw state"
+            " folder, as ~/.openclaw.",
+            field="$.path",
+        ) from None
+    for name in names:
+        plan = await store.run_sync(openclaw.plan, root_fd, name, skipped)
+        if plan is None:
+            continue
+        with dirfd.closing(plan.fd):
+            for item in plan.items:
+                path = f"{plan.path}/{item.name or layout.INDEX}"
+                got = await _import(store, feed, slices, plan, item)
+                if isinstance(got, Session):
+                    imported.append(Imported(got, path))
+                else:
+                    skipped.append(Skipped(path, got))
+    return imported, skipped
+
+
+async def _import(store: SessionStore, feed: TranscriptFeed, slices: Slices, plan: Plan, item: Item) -> Session | str:
+    """The session that came of an item, or why none did."""
+    if item.session_id in store.catalog.by_id:
+        return "a session with this id is here already"
+    name = item.session_id + layout.SUFFIX
+    store.busy_names.add(name)
+    copy = None
+    try:
+        copy = Copy(plan, item, store.folder(plan.agent_id), store.settings)
+        await slices.run(copy.steps())
+        if copy.entry is None:
+            return copy.refused or "nothing in it"
+        taken = copy.entry.session_key in store.catalog.by_key
+        if taken and item.name is None:
+            return "its key has a session here, with settings of its own"
+        folder = store.archive_folder(plan.agent_id) if taken or item.archived else store.folder(plan.agent_id)
+        session: Session = await store.run_sync(copy.place, folder)
+        store.catalog.add(session)
+        folder.dirty = True
+    except FileExistsError:
+        return "a file of this name is here already"
+    except OSError as error:
+        raise storage_error(error, item.session_id) from None
+    finally:
+        if copy is not None:
+            copy.discard()
+        store.busy_names.discard(name)
+    feed.changed.set()
+    if not session.archived:
+        feed.publish(session, "create", "imported")
+    return session
+
+
+class Copy:
+    """One session on its way into a folder of the store: a temporary file until `place` puts it there.
+
+    After `steps`, `entry` is what is known of the session, or `refused` says why it is none.
+    """
+
+    def __init__(self, plan: Plan, item: Item, target: Folder, settings: scan.ScanSettings) -> None:
+        self.entry: Entry | None = None
+        self.refused: str | None = None
+        self._plan, self._item, self._settings, self._target_fd = plan, item, settings, target.fd
+        self._temporary = dirfd.TEMP_PREFIX + os.urandom(8).hex()
+
+    def steps(self) -> Iterator[None]:
+        """Copy, fold and adopt; runs in worker threads. OSError where the store cannot be written to."""
+        with contextlib.ExitStack() as stack:
+            try:
+                chunks, mtime_ns = self._source(stack)
+            except OSError as error:
+                self.refused = error.strerror or "input/output error"
+                return
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+            fd = stack.enter_context(dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, flags)))
+            for chunk in chunks:
+                dirfd.write_all(fd, chunk)
+                yield
+            yield from self._adopt(fd, mtime_ns)
+
+    def _source(self, stack: contextlib.ExitStack) -> tuple[Iterable[bytes], int]:
+        item = self._item
+        if item.name is None:
+            created_ms = item.created_ms or self._settings.clock.wall_ms()
+            header = adoption.bare_header(item.session_id, self._plan.agent_id, created_ms)
+            return (header,), created_ms * 1_000_000
+        fd = stack.enter_context(dirfd.closing(dirfd.open_file(self._plan.fd, item.name, os.O_RDONLY)))
+        status = os.fstat(fd)
+        # Half a line at the end is still being written, or torn; there it may become whole.
+        return _chunks(fd, blocks.line_start(fd, status.st_size)), status.st_mtime_ns
+
+    def _adopt(self, fd: int, mtime_ns: int) -> Iterator[None]:
+        entry = Entry(session_id=self._item.session_id)
+        more = True
+        while more:
+            got = folding.advance_open(fd, entry, self._settings.record_limit, max_bytes=_FOLD_BYTES, collect=False)
+            entry, more = got.entry, got.more
+            yield
+        if not scan.is_transcript(fd, self._settings.record_limit):
+            self.refused = "no transcript: it does not begin with the header of a session"
+            return
+        if not adoption.is_own_key(entry.session_key, self._plan.agent_id):
+            claim = adoption.claim(self._plan.agent_id, self._item.key_id, "", self._plan.foreign, self._settings.rules)
+            now = self._settings.clock.wall_ms()
+            line = claim.line(self._settings.ids.record(), entry.file.last_id, now, self._settings.record_limit)
+            transcript.append(fd, line)
+        # As old as it was: prune goes by it.
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+        if self._settings.sync:
+            os.fsync(fd)
+        self.entry = folding.advance_open(fd, entry, self._settings.record_limit, collect=False).entry
+
+    def place(self, folder: Folder) -> Session:
+        """Put the file in its place, under its name. FileExistsError where another has it."""
+        assert self.entry is not None
+        session = Session(key=self.entry.session_key, entry=self.entry, folder=folder)
+        dirfd.rename(self._target_fd, self._temporary, folder.fd, session.file_name, replace=False)
+        if self._settings.sync:
+            dirfd.fsync_dir(folder.fd)
+        return session
+
+    def discard(self) -> None:
+        """Remove what was copied, where it was not put in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary, dir_fd=self._target_fd)
+
+
+def _chunks(fd: int, end: int) -> Iterator[bytes]:
+    position = 0
+    while position < end:
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
+        if not chunk:
+            return  # it shrank meanwhile
+        position += len(chunk)
+        yield chunk
