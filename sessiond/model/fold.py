@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk
 from sessiond.model.record import FINAL, Record, whole_ms
-from sessiond.model.usage import MAX_WHOLE, Usage, amount, cost_of, read_usage
+from sessiond.model.usage import MAX_WHOLE, Usage, amount, cost_of, usage_in
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -42,15 +42,6 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "corrupt_records",
     }
 }
-
-
-class _AssistantHead(msgspec.Struct, frozen=True, gc=False):
-    usage: msgspec.Raw = msgspec.Raw()
-    model: object = None
-    provider: object = None
-
-
-_decode_assistant = msgspec.json.Decoder(_AssistantHead).decode
 
 
 def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
@@ -104,17 +95,17 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     count = entry.message_count + 1
     if record.role != "assistant":
         return replace(entry, message_count=count, updated_at=updated)
-    assert record.message is not None
-    head = _decode_assistant(record.message)
-    changes: dict[str, Any] = {"message_count": count, "updated_at": updated}
-    usage = read_usage(head.usage)
-    if usage is not None:
-        changes |= _add_usage(entry, usage)
-        # A message without usage is a note somebody injected; it does not say which model the session runs on.
-        if _text(head.model):
-            changes["model"] = head.model
-            changes["model_provider"] = _text(head.provider) or entry.model_provider
-    return replace(entry, **changes)
+    message = record.decoded if record.decoded is not None else msgspec.json.decode(record.message or b"{}")
+    usage = usage_in(message.get("usage"))
+    if usage is None:
+        return replace(entry, message_count=count, updated_at=updated)
+    changes = _add_usage(entry, usage)
+    # A message without usage is a note somebody injected; it does not say which model the session runs on.
+    model = _text(message.get("model"))
+    if model is not None:
+        changes["model"] = model
+        changes["model_provider"] = _text(message.get("provider")) or entry.model_provider
+    return replace(entry, message_count=count, updated_at=updated, **changes)
 
 
 def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:
@@ -212,7 +203,7 @@ def _fold_run(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
 def _fold_end(entry: Entry, data: dict[str, Any], live: dict[str, LiveRun], status: str, at: int) -> Entry:
     ended = live.pop(data["runId"])
     # Here where no message of the run carries it.
-    usage = read_usage(msgspec.json.encode(data["usage"])) if isinstance(data.get("usage"), dict) else None
+    usage = usage_in(data.get("usage"))
     if usage is not None:
         entry = replace(entry, **_add_usage(entry, usage), model=_text(data.get("model")) or entry.model)
     cost = amount(data.get("estimatedCostUsd"))

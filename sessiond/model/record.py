@@ -62,7 +62,10 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A whole line. `raw` is the line without its newline; `message` and `data` are slices of it, as bytes."""
+    """A whole line. `raw` is the line without its newline; `message` and `data` are slices of it, as bytes.
+
+    `decoded` is the message of an assistant, for its usage, where it was decoded anyway.
+    """
 
     type: str
     raw: bytes
@@ -72,6 +75,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     message: bytes | None = None
     custom_type: str | None = None
     data: bytes | None = None
+    decoded: dict[str, Any] | None = None
 
     @property
     def is_message(self) -> bool:
@@ -108,13 +112,10 @@ def parse(line: bytes) -> Record:
     if kind == "message":
         message = body.get("message")
         if type(message) is dict:
+            stamp, role = _stamp(iso, message.get("timestamp")), _text(message.get("role"))
+            slice_ = bytes(_decode_slices(line).message)
             return Record(
-                type="message",
-                raw=line,
-                id=own_id,
-                timestamp_ms=_stamp(iso, message.get("timestamp")),
-                role=_text(message.get("role")),
-                message=bytes(_decode_slices(line).message),
+                "message", line, own_id, stamp, role, slice_, decoded=message if role == "assistant" else None
             )
     elif kind == "custom":
         custom = _text(body.get("customType"))
@@ -207,7 +208,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     @property
     def max_bytes(self) -> int:
         """The longest that the line can get, without its newline."""
-        return len(self.before) + len(self.after) - 1 + len(_encode("0" * 16))
+        return len(self.before) + len(self.after) + 17  # an id is 16 characters in quotes; the newline does not count
 
     def line(self, parent_id: str | None) -> bytes:
         """The line behind the record `parent_id`, newline included."""
@@ -217,11 +218,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> Draft:
     """A `message` record. A Raw message keeps its bytes, except that line breaks between its tokens become spaces."""
     body = bytes(message).replace(b"\n", b" ") if isinstance(message, msgspec.Raw) else _encode(message)
-    return Draft(
-        id=record_id,
-        before=b'{"type":"message","id":%b,"parentId":' % _encode(record_id),
-        after=b',"timestamp":%b,"message":%b}\n' % (_encode(iso_ms(now_ms)), body),
-    )
+    after = b',"timestamp":"%b","message":%b}\n' % (iso_ms(now_ms).encode(), body)
+    return Draft(record_id, b'{"type":"message","id":%b,"parentId":' % _encode(record_id), after)
 
 
 def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> Draft:

@@ -21,26 +21,24 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", gc=False):
     cost: Any = None
 
 
-_decode = msgspec.json.Decoder(Usage, strict=False).decode
-
-
 def read_usage(raw: msgspec.Raw | bytes) -> Usage | None:
     """The usage object of an assistant message, None where there is none or it is not one."""
     try:
-        usage = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return usage_in(msgspec.json.decode(raw))
+    except msgspec.DecodeError:
         return None
-    # Lax decoding takes "12" for a number, and so "nan".
-    if (
-        0 <= usage.input <= MAX_WHOLE
-        and 0 <= usage.output <= MAX_WHOLE
-        and 0 <= usage.cache_read <= MAX_WHOLE
-        and 0 <= usage.cache_write <= MAX_WHOLE
-        and 0 <= usage.total_tokens <= MAX_WHOLE
-        and (usage.input or usage.output or usage.cache_read or usage.cache_write or usage.total_tokens)
-    ):
-        return usage
-    return None
+
+
+def usage_in(value: object) -> Usage | None:
+    """As `read_usage`, of what is decoded."""
+    if type(value) is not dict:
+        return None
+    get = value.get
+    counts = (get("input", 0), get("output", 0), get("cacheRead", 0), get("cacheWrite", 0), get("totalTokens", 0))
+    for count in counts:
+        if (type(count) is not int and type(count) is not float) or not 0 <= count <= MAX_WHOLE:
+            return None
+    return Usage(*counts, get("cost")) if any(counts) else None
 
 
 def cost_of(usage: Usage) -> float | None:

@@ -69,10 +69,9 @@ def _draft(part: Part, record_id: str, now_ms: int) -> Draft:
 
 def _check(part: Part, draft: Draft) -> None:
     """What is acknowledged can be read again. What was encoded here is JSON; it can only be nested too deeply."""
-    line = draft.line(None)
     if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
-        records.parse(line[:-1])
-    elif records.is_deep(line):
+        records.parse(draft.line(None)[:-1])
+    elif records.is_deep(draft.before + draft.after):
         raise BadLine("nested too deeply")
 
 
