@@ -8,7 +8,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +432,149 @@ def _check_nothing_is_half(daemon: Daemon, where: str) -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "manifest.json"], where
         assert (folder / "a").read_text() + (folder / "b").read_text() == "x" * 1000 + "y" * 1000, where
     assert list((daemon.store / "spawning").iterdir()) == [], where
+
+
+SPAWNS, KILLS, CLIENTS = 200, 10, 4
+
+
+def test_two_hundred_spawns_and_ten_kills_make_one_announcement_each(daemon: Daemon) -> None:
+    daemon.start("[agents.defaults.subagents]\nmaxChildrenPerAgent = 1000\nmaxConcurrent = 64\n")
+    daemon.call("sessions.create", key="main")
+    children: dict[str, str] = {}
+
+    def ask(client: int) -> None:
+        for number in range(client, SPAWNS, CLIENTS):
+            while str(number) not in children:
+                try:
+                    asked = {"task": f"task {number}", "idempotencyKey": str(number)}
+                    children[str(number)] = daemon.call("sessions_spawn", **asked)["childSessionKey"]
+                except OSError:
+                    threading.Event().wait(0.01)  # it was killed; the same request again is the same child
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        asking = [clients.submit(ask, client) for client in range(CLIENTS)]
+        for kill in range(KILLS):
+            most = (kill + 1) * SPAWNS // (KILLS + 1)
+            daemon.wait_for(lambda most=most: len(children) >= most, "the spawns do not go on")
+            daemon.kill()
+            daemon.start()
+        for one in asking:
+            one.result()
+    daemon.wait_for(lambda: len(announcements(daemon)) >= SPAWNS, "announcements are missing")
+    daemon.wait_for(lambda: daemon.call("daemon.status")["liveRuns"] == 0, "runs do not end")
+    told = Counter(one["provenance"]["sourceSessionKey"] for one in announcements(daemon))
+    assert told == dict.fromkeys(children.values(), 1)
+    daemon.kill()
+    daemon.start()
+    daemon.wait_for(lambda: daemon.call("daemon.status")["liveRuns"] == 0, "runs do not end")
+    assert Counter(one["provenance"]["sourceSessionKey"] for one in announcements(daemon)) == told
+
+
+SLOW = """
+import os, sys, time
+task = sys.stdin.read().split()[-1]
+if task != 'quick':
+    while not os.path.exists(task):
+        time.sleep(0.01)
+print('done')
+"""
+
+
+def afterwards(more: str = "") -> str:
+    """`main`, whose sub-agents of `slow` end when a file is there that their task names."""
+    command = json.dumps([sys.executable, "-c", SLOW])
+    return f"""
+[agents.defaults.subagents]
+announce = "reply"
+archiveAfterMinutes = 0.005
+{more}
+
+[[agents.list]]
+id = "main"
+default = true
+runtime = {{ type = "echo" }}
+subagents = {{ allowAgents = ["slow"] }}
+
+[[agents.list]]
+id = "slow"
+runtime = {{ type = "exec", command = {command} }}
+"""
+
+
+def test_children_to_be_deleted_go_to_the_archive_and_their_files_away(daemon: Daemon) -> None:
+    daemon.start(afterwards())
+    got = {
+        cleanup: daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup=cleanup, attachments=FILES)
+        for cleanup in ("delete", "keep")
+    }
+    texts = {cleanup: told_of(daemon, one["childSessionKey"]) for cleanup, one in got.items()}
+    sessions = daemon.store / "agents/slow/sessions"
+    daemon.wait_for(lambda: len(list((sessions / "archive").glob("*.jsonl"))) == 1, "the child is not archived")
+    keys = {row["key"] for row in daemon.rows()}
+    assert (got["keep"]["childSessionKey"] in keys, got["delete"]["childSessionKey"] in keys) == (True, False)
+    attachments = daemon.store / "agents/slow/workspace/.openclaw/attachments"
+    daemon.wait_for(lambda: list(attachments.iterdir()) == [], "attachments stay")
+    # What the announcement says of the transcript holds for both.
+    for text in texts.values():
+        assert Path(text.rpartition("• transcript ")[2]).exists()
+    # The parent's row names the children that are there.
+    [main] = [row for row in daemon.rows() if row["key"] == "main"]
+    assert main["childSessions"] == [got["keep"]["childSessionKey"]]
+
+
+def test_attachments_stay_with_a_kept_child_where_they_are_retained(daemon: Daemon) -> None:
+    daemon.start(afterwards() + "\n[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n")
+    kept = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES)
+    gone = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES, cleanup="delete")
+    for one in (kept, gone):
+        told_of(daemon, one["childSessionKey"])
+    workspace = daemon.store / "agents/slow/workspace"
+    daemon.wait_for(lambda: not (workspace / gone["attachments"]["relDir"]).exists(), "attachments stay")
+    assert (workspace / kept["attachments"]["relDir"] / "a").exists()
+
+
+def test_a_child_at_work_is_not_archived_however_long_it_takes(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(afterwards())
+    gate = tmp_path / "gate"
+    child = daemon.call("sessions_spawn", task=str(gate), agentId="slow", cleanup="delete")["childSessionKey"]
+    # As long as three times archiveAfterMinutes, seen from outside: other children come and go meanwhile.
+    quick = daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup="delete")["childSessionKey"]
+    told_of(daemon, quick)
+    started = time.monotonic()
+    daemon.wait_for(lambda: time.monotonic() - started > 1, "time stands still")
+    assert child in {row["key"] for row in daemon.rows()}
+    gate.touch()
+    assert told_of(daemon, child).startswith("Status: ok\nResult: done\n")
+    daemon.wait_for(lambda: child not in {row["key"] for row in daemon.rows()}, "the child is not archived")
+
+
+def test_a_run_timeout_ends_the_child_and_says_so(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(afterwards("runTimeoutSeconds = 0.3"))
+    never = str(tmp_path / "never")
+    by_default = daemon.call("sessions_spawn", task=never, agentId="slow")
+    asked = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0.2)
+    unbounded = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0)
+    for one in (by_default, asked):
+        assert told_of(daemon, one["childSessionKey"]).startswith("Status: timeout\n")
+    ended = daemon.call("agent.wait", runId=unbounded["runId"], timeoutMs=1)
+    assert ended["status"] == "running"
+
+
+def test_a_child_cut_off_by_a_crash_is_announced_as_interrupted_once(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(afterwards())
+    spawned = daemon.call("sessions_spawn", task=str(tmp_path / "never"), agentId="slow", attachments=FILES)
+    child = spawned["childSessionKey"]
+    for _ in range(2):
+        daemon.kill()
+        daemon.start()
+        assert told_of(daemon, child).startswith("Status: error: interrupted\n")
+    attachments = daemon.store / "agents/slow/workspace/.openclaw/attachments"
+    daemon.wait_for(lambda: list(attachments.iterdir()) == [], "attachments stay")
+
+
+def test_the_demo_shows_a_spawn_with_a_file_and_its_announcement(daemon: Daemon) -> None:
+    shown = daemon.cli("demo", timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    assert "poem.txt: 4 lines, 22 words" in shown.stdout
+    history = shown.stdout.partition("The main session was told")[2]
+    assert "Status: ok" in history and "Result: poem.txt: 4 lines" in history and "Thank you." in history
