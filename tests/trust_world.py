@@ -102,10 +102,7 @@ class World:
 
     def config(self) -> str:
         send = f'sendVisibility = "{self.send_visibility}"' if self.send_visibility else ""
-        agents = "".join(
-            f'[[agents.list]]\nid = "{agent}"\ndefault = {str(agent == "main").lower()}\nruntime = {{ type = "echo" }}\n'
-            for agent in AGENTS
-        )
+        agents = "".join(f'[[agents.list]]\nid = "{agent}"\nruntime = {{ type = "echo" }}\n' for agent in AGENTS)
         return f"""
 [store]
 durability = "os"
@@ -128,9 +125,8 @@ sessionToolsVisibility = "{"spawned" if self.clamp else "all"}"
 def worlds(draw: st.DrawFn) -> World:
     """Trees of up to seven sessions under three agents, and up to four callers."""
     count = draw(st.integers(1, 7))
-    sessions: list[tuple[str, int | None]] = [("main", None)]
-    for place in range(1, count):
-        sessions.append((draw(st.sampled_from(AGENTS)), draw(st.one_of(st.none(), st.integers(0, place - 1)))))
+    spawners = [draw(st.one_of(st.none(), st.integers(0, place - 1))) for place in range(1, count)]
+    sessions = [("main", None), *((draw(st.sampled_from(AGENTS)), spawner) for spawner in spawners)]
     who = st.one_of(
         st.just(Who(owner=True)),
         st.builds(Who, place=st.integers(0, count - 1), sandboxed=st.booleans(), admin=st.booleans()),

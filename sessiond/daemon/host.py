@@ -18,6 +18,9 @@ from sessiond.runs.runtime import RunSpec, Runtime
 from sessiond.runs.sandbox import Bubblewrap
 from sessiond.store.store import SessionStore
 
+# Longer than any run; a caller may ask for 1e308 seconds, which as milliseconds is no number.
+_LONGEST_RUN_S = 1e9
+
 
 class Credentials(Protocol):
     """Tokens of runs: one each, in a file of its own, dead with the run."""
@@ -87,7 +90,9 @@ class DaemonHost:
         agent_id = agent_of(run.key)
         agent = config.agent(agent_id)
         model = request.model or entry.model_override or (agent.model if agent is not None else None)
-        deadline = run.started_at + int(request.timeout_s * 1000) if run.started_at and request.timeout_s else None
+        deadline = None
+        if run.started_at and request.timeout_s:
+            deadline = run.started_at + int(min(request.timeout_s, _LONGEST_RUN_S) * 1000)
         # A child's files are there for whatever else is asked of it, and in a sandbox only what is named is there.
         spawn = entry.spawn or {}
         standing = spawn if not spawn.get("attachmentsRemoved") else {}

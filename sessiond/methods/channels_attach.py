@@ -7,10 +7,12 @@ from typing import Any
 from sessiond.errors import InvalidParams
 from sessiond.methods.agents_attach import ask
 from sessiond.methods.params import Params, Result
-from sessiond.methods.services import Context
+from sessiond.methods.services import Context, Services
 from sessiond.model.keys import AGENT_ID
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
+from sessiond.runs.attached import Refused
+from sessiond.sessions import resolve
 
 MAX_ACCOUNT_CHARS = 512
 
@@ -29,12 +31,20 @@ class ChannelsAttachResult(Result, frozen=True, kw_only=True):
 class PeerAdapter:
     """A peer as `runs/channels.py` sees it."""
 
-    def __init__(self, peer: Peer, account_id: str | None, *, threads: bool) -> None:
+    def __init__(self, peer: Peer, services: Services, account_id: str | None, *, threads: bool) -> None:
         self.connection = peer
+        self._services = services
         self.account_id = account_id
         self.threads = threads
 
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+        services, caller = self._services, self.connection.caller
+        # Asked for each delivery, as for each event: what goes out is what was said in a session.
+        if services.tokens.is_dead(caller):
+            services.channels.detach(self.connection)
+            raise Refused("the adapter's token has expired; it has to attach with a new one")
+        if not resolve.reaches(services.store.catalog, services.sight(caller), params["sessionKey"]):
+            raise Refused("the adapter's token does not reach this session")
         return await ask(self.connection, method, params, timeout_s=timeout_s)
 
 
@@ -47,7 +57,7 @@ def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     account = params.account_id
     if account is not None and not (1 <= len(account) <= MAX_ACCOUNT_CHARS and account.isprintable()):
         raise InvalidParams(f"`$.accountId` has 1 to {MAX_ACCOUNT_CHARS} printable characters.", field="$.accountId")
-    channels.attach(channel, PeerAdapter(ctx.peer, account, threads=params.threads))
+    channels.attach(channel, PeerAdapter(ctx.peer, ctx.services, account, threads=params.threads))
     ctx.peer.on_close(lambda: channels.detach(ctx.peer))
     return ChannelsAttachResult(channel=channel, attached=True)
 

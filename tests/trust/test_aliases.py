@@ -190,9 +190,8 @@ async def answers(made: Store, caller: Caller, names: list[str], run_ids: list[s
             for method, shape in RUNS.items():
                 params = {name: filled(value, run_id) for name, value in shape.items()}
                 said.append(await told(connection, method, run_id, params))
-        for cursor in cursors:
-            for method in ("sessions_history", "chat.history"):
-                said.append(await told(connection, method, cursor, {"sessionKey": OWN, "cursor": cursor}))
+        paging = [{"sessionKey": OWN, "cursor": cursor} for cursor in cursors]
+        said += [await told(connection, "sessions_history", params["cursor"], params) for params in paging]
     return said
 
 

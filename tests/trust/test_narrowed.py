@@ -12,6 +12,7 @@ import trio
 from inside import Connection, Inside, Refused, inside
 
 from sessiond.model.caller import NOBODY, Caller
+from sessiond.runs.channels import Delivery, NotDelivered
 
 CONFIG = """
 [store]
@@ -228,6 +229,31 @@ async def test_an_agent_whose_token_has_died_gets_no_more_runs(tmp_path: Path) -
             assert agent.events == []
         # It counts as gone: the agent's own runtime has the next run.
         assert await made.owner.say(OWN, "again") == "again"
+
+
+async def test_a_narrowed_adapter_is_given_nothing_from_outside_of_its_sight(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        token = await made.mint("admin", sessionKey=OWN)
+        channels = made.parts.services.channels
+        async with made.parts.connect(made.parts.services.tokens.caller(token["token"])) as adapter:
+            await adapter.call("channels.attach", channel="telegram")
+            with pytest.raises(NotDelivered, match="does not reach this session"):
+                await channels.deliver(delivery(ELSE))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channels.deliver, delivery(OWN))
+                assert (await adapter.event("channel.deliver"))["sessionKey"] == OWN
+                nursery.cancel_scope.cancel()
+            await made.owner.call("tokens.revoke", id=token["id"])
+            with pytest.raises(NotDelivered, match="token has expired"):
+                await channels.deliver(delivery(OWN))
+            with pytest.raises(NotDelivered, match="no adapter is attached"):
+                await channels.deliver(delivery(OWN))
+
+
+def delivery(key: str) -> Delivery:
+    return Delivery(
+        delivery_id="d", channel="telegram", to="1", session_key=key, text="said", title="a title", created_at=0
+    )
 
 
 async def test_nobody_gets_nothing_but_initialize(tmp_path: Path) -> None:

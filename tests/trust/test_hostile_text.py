@@ -1,0 +1,384 @@
+"""Whatever a client writes into any parameter of any method: no path outside of the store, and no fault inside.
+
+The parameters are read off the methods' own types, so a new one is tried without being named here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+import structlog
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inside import Connection, Inside, inside
+from msgspec import inspect as kinds
+
+from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.errors import SessiondError
+from sessiond.methods.table import METHODS
+from sessiond.model.caller import Caller
+from sessiond.rpc.method import Method
+from sessiond.transports.exchange import Request, Response, error_response
+from sessiond.transports.routes import Router
+
+CONFIG = """
+[store]
+durability = "os"
+[session]
+agentToAgent = { maxPingPongTurns = 0 }
+[agents.defaults.subagents]
+maxChildrenPerAgent = 1024
+[[agents.list]]
+id = "main"
+default = true
+runtime = { type = "echo" }
+"""
+OWN = "agent:main:own"
+
+HOSTILE: tuple[str, ...] = (
+    "",
+    " ",
+    ".",
+    "..",
+    "../../../escaped",
+    "..\\..\\escaped",
+    "/escaped/absolute",
+    "agent:main:../../../../escaped",
+    "agent:../../escaped:main",
+    "agent:main:/escaped",
+    "agent::",
+    "agent:main:",
+    ":" * 40,
+    "a\0b",
+    "agent:main:a\0b",
+    "a\nb",
+    "agent:main:a\r\nb",
+    "\x1b[31mred",
+    "\u2024\u2024/\uff0e\uff0e/\u2025/escaped",
+    "agent:main:\uff0e\uff0e\uff0fescaped",
+    "\u202egpj.exe",
+    "\ufeffagent:main:own",
+    "\U0010ffff",
+    "\u0130" * 300,
+    "e\u0301",
+    "%2e%2e%2fescaped",
+    "~/escaped",
+    "$HOME/escaped",
+    "-rf",
+    "--help",
+    "con.jsonl",
+    "sessions.json",
+    "manifest.json",
+    "x" * 255,
+    "x" * 256,
+    "\u00e9" * 300,
+    "x" * 5120,
+    "agent:main:" + "x" * 5120,
+    "0" * 36,
+    "00000000-0000-0000-0000-000000000000/../../escaped",
+    "{}",
+    "[",
+    '"',
+    "null",
+    "__proto__",
+    "{sessionKey}{0}%s",
+    "0-0-000000000000",
+    "99999999999999999-1-000000000000",
+    "-1:x",
+    "1" * 18 + ":x",
+    "(a+)+$",
+    "\\",
+    "*",
+)
+# JSON text as it goes out: what Python's own types cannot say as well.
+HOSTILE_JSON = (
+    "-1",
+    "0",
+    "0.5",
+    "-0.0",
+    "1e308",
+    "-1e308",
+    "1e999",
+    "9007199254740993",
+    "9223372036854775808",
+    "18446744073709551616",
+    "1" + "0" * 400,
+    "true",
+    "null",
+    "[]",
+    "{}",
+    '"\\ud800"',
+    '"\\udc00\\ud800"',
+    '"\\u0000"',
+    '[["x"]]',
+    '{"a":{"b":[1e308]}}',
+)
+# Right values for parameters that a method cannot do without.
+GOOD: dict[str, Any] = {
+    "protocol": 1,
+    "client": {"name": "hostile", "version": "1"},
+    "session_key": OWN,
+    "key": OWN,
+    "keys": [OWN],
+    "message": "hello",
+    "messages": [{"role": "user", "content": "hello"}],
+    "query": "hello",
+    "task": "nothing",
+    "run_id": "none",
+    "agent_id": "main",
+    "scopes": ["list"],
+    "type": "delta",
+    "channel": "hostile",
+}
+# How long a call may wait. What is tried there is answered or called off.
+WAITS = frozenset({"timeout_ms", "wait", "timeout_seconds"})
+
+
+def shapes(kind: kinds.Type, hostile: Any) -> Iterator[Any]:
+    """`hostile` in every place that a value of this type has for something."""
+    match kind:
+        case kinds.UnionType(types=types):
+            for one in types:
+                yield from shapes(one, hostile)
+        case kinds.ListType(item_type=item) | kinds.VarTupleType(item_type=item):
+            for inner in shapes(item, hostile):
+                yield [inner]
+        case kinds.StructType(fields=fields):
+            for one in fields:
+                for inner in shapes(one.type, hostile):
+                    yield {**required(fields), one.encode_name: inner}
+        case kinds.DictType():
+            for name in ("name", "content", "mimeType", "encoding", "type"):
+                yield {"name": "a.txt", "content": "x", name: hostile}
+            yield {"hostile": hostile}
+        case kinds.RawType() | kinds.AnyType():
+            yield hostile
+            for name in ("role", "content", "timestamp", "usage", "provenance", "toolCallId", "sessionKey", "cursor"):
+                yield {"role": "user", "content": "x", name: hostile}
+            yield {"role": "user", "content": [{"type": "text", "text": hostile}, hostile]}
+            yield {"role": "assistant", "content": [], "usage": {"input": hostile, "cost": {"total": hostile}}}
+            yield {"role": "toolResult", "toolCallId": hostile, "toolName": hostile, "content": hostile}
+        case kinds.NoneType():
+            pass
+        case _:
+            yield hostile
+
+
+def required(fields: Iterable[kinds.Field]) -> dict[str, Any]:
+    return {one.encode_name: GOOD.get(one.name, "x") for one in fields if one.required}
+
+
+def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Every call with `hostile` in one place; and whether that place is a wait."""
+    for method in METHODS if only is None else [only]:
+        info = kinds.type_info(method.params)
+        assert isinstance(info, kinds.StructType)
+        for one in info.fields:
+            for value in shapes(one.type, hostile):
+                yield method.name, {**required(info.fields), one.encode_name: value}, one.name in WAITS
+
+
+class House:
+    """The parts on a store with a wall around it: `outside` is all that lies beside it."""
+
+    def __init__(self, parts: Inside, wall: Path) -> None:
+        self.parts, self._wall = parts, wall
+        self.router = Router()
+        add_session_routes(self.router, parts.services)
+
+    def outside(self) -> set[str]:
+        store = self._wall / "a/b/c/store"
+        return {str(path.relative_to(self._wall)) for path in self._wall.rglob("*") if not path.is_relative_to(store)}
+
+    def inside(self) -> set[str]:
+        store = self._wall / "a/b/c/store"
+        return {str(path.relative_to(store)) for path in store.rglob("*") if not path.is_dir()}
+
+    async def http(self, caller: Caller, verb: str, path: str, **query: str) -> Response:
+        route, params = self.router.find(verb, path)
+        headers = {"last-event-id": query.pop("last", "")}
+        request = Request(method=verb, path=path, params=params, query=query, headers=headers, body=b"", caller=caller)
+        # What is no SessiondError here is a fault of ours.
+        try:
+            answer = await route.handler(request)
+        except SessiondError as error:
+            return error_response(error)
+        return answer if isinstance(answer, Response) else Response(200)
+
+
+@asynccontextmanager
+async def house(wall: Path) -> Any:
+    folder = wall / "a/b/c"
+    folder.mkdir(parents=True, exist_ok=True)
+    (wall / "escaped").write_text("untouched")
+    async with inside(folder, CONFIG) as parts, parts.connect() as owner:
+        await owner.say(OWN, "hello")
+        yield House(parts, wall)
+
+
+async def tried(connection: Connection, method: str, params: dict[str, Any], *, waits: bool) -> dict[str, Any]:
+    """The answer to one call, sent as Python's own JSON, which says everything that JSON can say."""
+    number = connection._next = connection._next + 1
+    text = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    await connection._stream.send_all(text.encode() + b"\n")
+    if waits:
+        await connection.send("$/cancelRequest", id=number)
+    answer = await connection.answer(number)
+    connection.events.clear()
+    return answer
+
+
+LAYOUT = re.compile(
+    r"store\.json|store\.lock|tokens\.jsonl|keys/signing\.key"
+    r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json)"
+    r"|workspace/\.openclaw/attachments/[0-9a-f-]{36}/[^/]{1,255})"
+    r"|outbox/[a-z0-9._-]+\.json|spawning/[^/]+",
+    re.DOTALL,
+)
+
+
+async def check(made: House, faults: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]) -> None:
+    assert [one for one in answers if one[2] == -32603] == []
+    # Runs that were started have ended: a fault in one of them shows in the log only.
+    with trio.fail_after(30):
+        while made.parts.services.supervisor.registry.live:
+            await next(iter(made.parts.services.supervisor.registry.live.values())).done.wait()
+    assert [entry for entry in faults if entry["log_level"] in ("error", "critical", "exception")] == []
+    assert made.outside() == before
+    assert (made._wall / "escaped").read_text() == "untouched"
+    assert [path for path in made.inside() if not LAYOUT.fullmatch(path)] == []
+
+
+@pytest.mark.parametrize("scopes", [None, ("list", "read", "send", "spawn")])
+async def test_hostile_strings_in_every_place_are_refused_or_are_text(
+    tmp_path: Path, scopes: tuple[str, ...] | None
+) -> None:
+    answers = []
+    with structlog.testing.capture_logs() as logs:
+        async with house(tmp_path) as made:
+            before = made.outside()
+            async with made.parts.connect() as owner:
+                token = await owner.call("tokens.mint", sessionKey=OWN, scopes=scopes or ["admin"])
+            caller = made.parts.services.tokens.caller(token["token"])
+            for hostile in HOSTILE:
+                # A connection for each: `initialize` with a hostile token leaves nobody.
+                async with connected(made, caller if scopes else None) as connection:
+                    for method, params, waits in calls(hostile):
+                        if method == "initialize":
+                            continue
+                        answer = await tried(connection, method, params, waits=waits)
+                        answers.append((method, params, answer.get("error", {}).get("code")))
+                statuses = [answer.status for answer in await over_http(made, caller, hostile)]
+                answers += [("HTTP", hostile, -32603 if status >= 500 else status) for status in statuses]
+            await check(made, logs, before, answers)
+    assert len(answers) > 5000
+
+
+def connected(made: House, caller: Caller | None) -> Any:
+    return made.parts.connect() if caller is None else made.parts.connect(caller)
+
+
+async def over_http(made: House, caller: Caller, hostile: str) -> list[Response]:
+    if not hostile:
+        return []
+    key = quote(hostile, safe="")
+    return [
+        await made.http(caller, "GET", f"/sessions/{key}/history"),
+        await made.http(caller, "GET", f"/sessions/{key}/history", follow="1", last=hostile),
+        await made.http(caller, "GET", f"/sessions/{OWN}/history", cursor=hostile),
+        await made.http(caller, "GET", f"/sessions/{OWN}/history", limit=hostile),
+        await made.http(caller, "GET", f"/sessions/{OWN}/history", follow="1", last=hostile),
+        await made.http(caller, "POST", f"/sessions/{key}/kill"),
+    ]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_JSON)
+async def test_hostile_values_in_every_place_are_no_fault(tmp_path: Path, hostile: str) -> None:
+    answers = []
+    mark = "HOSTILE-VALUE"
+    with structlog.testing.capture_logs() as logs:
+        async with house(tmp_path) as made, made.parts.connect() as connection:
+            before = made.outside()
+            for method, params, waits in calls(mark):
+                text = json.dumps(params).replace(f'"{mark}"', hostile)
+                if method == "initialize" and '"token"' in text:
+                    continue
+                answer = await asked(connection, method, text, waits=waits)
+                answers.append((method, text, answer.get("error", {}).get("code")))
+            for limit in (hostile, "9" * 400, "9" * 5000, "-1", "1.5", "\u0663"):
+                answer = await made.http(OWNER_OF_ALL, "GET", f"/sessions/{OWN}/history", limit=limit)
+                assert answer.status in (200, 400)
+            await check(made, logs, before, answers)
+
+
+OWNER_OF_ALL = Caller(kind="owner", scopes=frozenset({"admin"}))
+
+
+async def asked(connection: Connection, method: str, params: str, *, waits: bool) -> dict[str, Any]:
+    number = connection._next = connection._next + 1
+    text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}'
+    await connection._stream.send_all(text.encode() + b"\n")
+    if waits:
+        await connection.send("$/cancelRequest", id=number)
+    answer = await connection.receive()
+    # What is no JSON at all has no id that could be trusted.
+    while "method" in answer or answer["id"] not in (number, None):
+        answer = await connection.receive()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "request_id", ["1e999", "1" + "0" * 400, "18446744073709551616", '"\\ud800"', "1.5", "-1", '""']
+)
+async def test_a_hostile_request_id_is_answered_and_ends_nothing(tmp_path: Path, request_id: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with house(tmp_path) as made, made.parts.connect() as connection:
+            for method in ("ping", "sessions_list", "sessions_history", "no.such"):
+                text = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}"}}\n'
+                await connection._stream.send_all(text.encode())
+                answer = await connection.receive()
+                assert answer.get("error", {}).get("code") != -32603
+            assert await connection.call("ping") == {}
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=40) | st.text(
+    st.sampled_from("./\\:agentmi%\0\n *-"), max_size=30
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(ANY_TEXT, min_size=1, max_size=3))
+def test_any_text_in_every_place_is_refused_or_is_text(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    async def run() -> None:
+        answers = []
+        with structlog.testing.capture_logs() as logs:
+            async with house(tmp_path_factory.mktemp("wall")) as made, made.parts.connect() as connection:
+                before = made.outside()
+                for hostile in texts:
+                    for method, params, waits in calls(hostile):
+                        if method == "initialize":
+                            continue
+                        answer = await tried(connection, method, params, waits=waits)
+                        answers.append((method, params, answer.get("error", {}).get("code")))
+                await check(made, logs, before, answers)
+
+    trio.run(run)
+
+
+def test_the_types_of_every_parameter_are_understood() -> None:
+    """So that the calls above are what they say: each method is tried in each of its parameters."""
+    for method in METHODS:
+        fields = {one.encode_name for one in msgspec.structs.fields(method.params)}
+        assert {name for _, params, _ in calls("x", method) for name in params} >= fields, method.name
