@@ -44,9 +44,8 @@ async def _read_on(subscription: Subscription, store: SessionStore, key: str) ->
     """One page of a session in which the subscriber is behind."""
     lag = subscription.behind[key]
     session = _session_at(store, key, lag.place)
-    live = store.catalog.by_key.get(key)
     if session is None:
-        _go_over(subscription, key, lag, live)
+        _go_over(subscription, store, key, lag, None)
     elif not subscription.reads(key, session.entry.spawned_by):
         # Told of changes only, or of nothing any more: there is nothing to read for it.
         subscription.caught_up(key)
@@ -58,7 +57,7 @@ async def _read_on(subscription: Subscription, store: SessionStore, key: str) ->
         await _write_page(subscription, store, session, lag)
         # No await between this look and the end of the lag: the next event of this session is offered live.
         if subscription.behind.get(key) is lag and lag.place.offset >= session.entry.file.folded_to:
-            _go_over(subscription, key, lag, store.catalog.by_key.get(key), done=session)
+            _go_over(subscription, store, key, lag, session)
 
 
 def _session_at(store: SessionStore, key: str, place: Place) -> Session | None:
@@ -70,12 +69,22 @@ def _session_at(store: SessionStore, key: str, place: Place) -> Session | None:
     return older if older is not None and older.key == key else None
 
 
-def _go_over(subscription: Subscription, key: str, lag: Lag, live: Session | None, done: Session | None = None) -> None:
-    """There is no more to read in one session of the key: go over to the one that has the key now, if it is another."""
-    if live is None or live is done:
+def _go_over(subscription: Subscription, store: SessionStore, key: str, lag: Lag, done: Session | None) -> None:
+    """There is no more to read in one session of the key: go over to the next one, if there is one."""
+    live = store.catalog.by_key.get(key)
+    following = live
+    if done is not None and live is not done:
+        # The key may have been reset more than once in the meantime.
+        newer = (other for other in store.catalog.by_id.values() if other.key == key and _age(other) > _age(done))
+        following = min(newer, key=_age, default=live)
+    if following is None or following is done:
         subscription.caught_up(key)
     else:
-        lag.place = Place(live.session_id, 0, 0, "reset")
+        lag.place = Place(following.session_id, 0, 0, "reset")
+
+
+def _age(session: Session) -> tuple[int, str]:
+    return session.entry.created_at, session.session_id
 
 
 class _Page(NamedTuple):
