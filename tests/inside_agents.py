@@ -6,7 +6,7 @@ Each is a connection of its own, with a task that answers what the daemon asks.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -29,11 +29,13 @@ class Program:
         self.events: list[dict[str, Any]] = []
         self.got = trio.Event()
         self.gate = trio.Event()
+        self._writing = trio.Lock()
         self._answers: dict[int, tuple[trio.Event, list[dict[str, Any]]]] = {}
 
     async def call(self, method: str, /, **params: Any) -> Any:
         """The result of a request. Refused where it is an error."""
-        request_id = await self.connection.send(method, **params)
+        async with self._writing:
+            request_id = await self.connection.send(method, **params)
         arrived, box = self._answers.setdefault(request_id, (trio.Event(), []))
         await arrived.wait()
         del self._answers[request_id]
@@ -81,7 +83,10 @@ class Program:
             await self._write(answer)
 
     async def _write(self, message: dict[str, Any]) -> None:
-        await self.connection.write(msgspec.json.encode(message) + b"\n")
+        async with self._writing:
+            # Whoever has closed the connection meanwhile has nothing more to say.
+            with suppress(trio.ClosedResourceError):
+                await self.connection.write(msgspec.json.encode(message) + b"\n")
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -1,0 +1,79 @@
+"""`chat.abort`: the runs of a session, or one of them. Nothing blocks it, and nothing of a program is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from inside import inside
+from inside_agents import Program, agent, attached, until
+from methods_calls import Call, CallFailed
+
+KEY = "agent:alice:main"
+
+
+def _lives(pid: str) -> bool:
+    """Whether the process is there, and not only waits to be collected by its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def endless(_: Program, __: dict[str, Any]) -> Any:
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("name", ["chat.abort", "sessions.abort"])
+def test_where_nothing_runs_nothing_is_aborted(call: Call, fresh: str, name: str) -> None:
+    assert call(name, sessionKey=fresh) == {"aborted": False, "runIds": []}
+    assert call(name, sessionKey=fresh, runId="no.such") == {"aborted": False, "runIds": []}
+
+
+def test_an_unknown_session_is_not_found_and_scope_is_asked_for(call: Call, shared: Any, fresh: str) -> None:
+    with pytest.raises(CallFailed) as failed:
+        call("chat.abort", sessionKey="agent:main:none")
+    assert failed.value.error["code"] == -32002
+    token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
+    with pytest.raises(CallFailed) as failed:
+        call("chat.abort", by=token, sessionKey=fresh)
+    assert failed.value.error["code"] == -32003
+
+
+async def test_all_runs_of_a_session_or_one_of_them_are_aborted(tmp_path: Path):
+    async with (
+        inside(tmp_path, attached("alice")) as there,
+        agent(there, "alice", endless) as alice,
+        there.connect() as owner,
+    ):
+        ids = [(await owner.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(4)]
+        await alice.got.wait()
+        got = await owner.call("chat.abort", sessionKey=KEY, runId=ids[2])
+        assert got == {"aborted": True, "runIds": [ids[2]]}
+        assert (await owner.call("agent.wait", runId=ids[0], timeoutMs=0))["status"] == "running"
+        got = await owner.call("chat.abort", sessionKey=KEY)
+        assert got == {"aborted": True, "runIds": [ids[0], ids[1], ids[3]]}
+        for run_id in ids:
+            ended = await owner.call("agent.wait", runId=run_id)
+            assert (ended["status"], ended["error"]) == ("aborted", "aborted")
+        await until(lambda: alice.called_off == [1])
+        rows = (await owner.call("sessions_list"))["sessions"]
+        assert (rows[0]["status"], rows[0]["abortedLastRun"]) == ("aborted", True)
+
+
+async def test_a_program_and_what_it_started_are_gone_when_the_answer_comes(tmp_path: Path):
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; sleep 300 & echo $$ $! > {pids}; wait"
+    config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = ["sh", "-c", "{script}"] }}\n'
+    async with inside(tmp_path, config) as there, there.connect() as owner:
+        sent = await owner.call("chat.send", sessionKey="main", message="x")
+        await until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        got = await owner.call("chat.abort", sessionKey="main")
+        assert got["runIds"] == [sent["runId"]]
+        assert [_lives(pid) for pid in pids.read_text().split()] == [False, False]
+        # The place is free at once.
+        again = await owner.call("chat.send", sessionKey="main", message="y")
+        await until(lambda: there.services.supervisor.current("agent:main:main"))
+        await owner.call("chat.abort", sessionKey="main", runId=again["runId"])
