@@ -29,6 +29,7 @@ from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
 from sessiond.policy import spawn as policy
 from sessiond.policy.spawn import SpawnFacts, SpawnPlan, SpawnRequest
+from sessiond.policy.target import target_of
 from sessiond.runs.intents import Intents
 from sessiond.runs.run import Request, Run, payload_hash
 from sessiond.runs.supervisor import RunSupervisor
@@ -288,8 +289,10 @@ def _context(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mou
 
 
 def _thread_fields(requester: Session, thread: str | None) -> dict[str, Any]:
-    if thread is None:
+    """The entry of a child that was bound to a thread: its words go there, in the requester's chat."""
+    target = target_of(requester.key, requester.entry) if thread is not None else None
+    if target is None:
         return {}
-    entry = requester.entry
-    delivery = {**(entry.delivery_context or {}), "threadId": thread}
-    return {"deliveryContext": delivery, "lastChannel": entry.last_channel, "lastTo": entry.last_to}
+    context = {"channel": target.channel, "to": target.to, "accountId": target.account_id, "threadId": thread}
+    present = {name: value for name, value in context.items() if value is not None}
+    return {"deliveryContext": present, "lastChannel": target.channel, "lastTo": target.to}

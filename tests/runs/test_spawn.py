@@ -192,7 +192,8 @@ async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, 
 
         made.spawner.threads, made.spawner.bind_thread = lambda _session: True, bind
         wanted = Wanted(task="x", request=SpawnRequest(thread=True), asked={}, label="helper")
-        spawned = await made.spawner.spawn(await made.home.session(), wanted, sandboxed=False)
-        [child] = made.children()
-        assert (spawned.mode, asked) == ("session", [(MAIN, child.key, "helper")])
-        assert child.entry.delivery_context == {"threadId": "t-1"}
+        group = "agent:main:telegram:group:-100"
+        spawned = await made.spawner.spawn(await made.home.session(group), wanted, sandboxed=False)
+        child = made.home.store.catalog.by_key[spawned.child_key]
+        assert (spawned.mode, asked) == ("session", [(group, child.key, "helper")])
+        assert child.entry.delivery_context == {"channel": "telegram", "to": "-100", "threadId": "t-1"}

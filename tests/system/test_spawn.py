@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -578,3 +579,88 @@ def test_the_demo_shows_a_spawn_with_a_file_and_its_announcement(daemon: Daemon)
     assert "poem.txt: 4 lines, 22 words" in shown.stdout
     history = shown.stdout.partition("The main session was told")[2]
     assert "Status: ok" in history and "Result: poem.txt: 4 lines" in history and "Thank you." in history
+
+
+class Adapter:
+    """The adapter of a channel with threads: answers what it is asked, and keeps what it was given."""
+
+    def __init__(self, daemon: Daemon, channel: str) -> None:
+        self.wire = daemon.connect()
+        self.wire.call("channels.attach", channel=channel, threads=True)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.wire.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self.wire.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                message = self.wire.receive()
+            except (OSError, ValueError):
+                return
+            self.asked.append((message["method"], message["params"]))
+            result = {"threadId": "t-9"} if message["method"] == "channel.bindThread" else {}
+            self.wire.send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def texts(self) -> list[str]:
+        return [params["text"] for method, params in self.asked if method == "channel.deliver"]
+
+
+GROUP = "agent:main:telegram:group:-100123"
+
+
+def group_requester(daemon: Daemon) -> str:
+    """A token that speaks for a group's session."""
+    daemon.call("sessions.create", key=GROUP)
+    token: str = daemon.call("tokens.mint", sessionKey=GROUP, scopes=["spawn", "send", "read", "list"])["token"]
+    return token
+
+
+def test_a_child_is_bound_to_a_thread_and_later_messages_in_it_go_there(daemon: Daemon) -> None:
+    daemon.start(boxed())
+    token = group_requester(daemon)
+    with daemon.connect() as wire:
+        wire.call("initialize", protocol=1, client={"name": "test", "version": "1"}, token=token)
+        refused = wire.ask("sessions_spawn", task="x", thread=True)
+        assert refused["error"]["data"]["code"] == "thread_unsupported"
+        adapter = Adapter(daemon, "telegram")
+        got = wire.call("sessions_spawn", task="talk to me", thread=True, label="helper", cleanup="delete")
+    child = got["childSessionKey"]
+    assert got["mode"] == "session"
+    assert adapter.asked[0] == ("channel.bindThread", {"sessionKey": child, "label": "helper", "to": "-100123"})
+    assert told_of(daemon, child, GROUP).startswith("Status: ok\nResult: talk to me\n")
+    daemon.wait_for(lambda: len(adapter.texts()) == 1, "the announcement does not reach the channel")
+    # It stays open for what the adapter hears in the thread, also after a restart.
+    assert daemon.reply(child, "and now?")["reply"] == "and now?"
+    adapter.close()
+    daemon.kill()
+    daemon.start()
+    assert daemon.reply(child, "still there?")["reply"] == "still there?"
+    [row] = daemon.call("sessions_list", search=child)["sessions"]
+    assert row["deliveryContext"] == {"channel": "telegram", "to": "-100123", "threadId": "t-9"}
+
+
+def test_the_announcement_reaches_the_requesters_channel_once_whoever_dies(daemon: Daemon) -> None:
+    daemon.start(boxed())
+    token = group_requester(daemon)
+    with daemon.connect() as wire:
+        wire.call("initialize", protocol=1, client={"name": "test", "version": "1"}, token=token)
+        child = wire.call("sessions_spawn", task="x")["childSessionKey"]
+    text = told_of(daemon, child, GROUP)
+    for _ in range(2):
+        daemon.kill()
+        daemon.start()
+    adapter = Adapter(daemon, "telegram")
+    daemon.wait_for(lambda: adapter.texts() == [text], "the announcement does not reach the channel")
+    daemon.wait_for(lambda: not list((daemon.store / "outbox").iterdir()), "the outbox keeps it")
+    adapter.close()
+    daemon.kill()
+    daemon.start()
+    again = Adapter(daemon, "telegram")
+    assert daemon.reply(GROUP, "hello")["reply"] == "hello"
+    assert again.texts() == []
+    again.close()
