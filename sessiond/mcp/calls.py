@@ -14,7 +14,7 @@ import trio
 
 from sessiond.client import ClientError, ConnectionLost, DaemonNotRunning, RpcError
 from sessiond.client.retry import Backoff
-from sessiond.mcp.seat import Seat
+from sessiond.mcp.seat import ANSWER_S, Seat
 
 Params = dict[str, Any]
 
@@ -23,8 +23,6 @@ DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 86_400.0
 # Agent programs hand a model the whole answer; the daemon's own default, a megabyte, is more than it can hold.
 HISTORY_BYTES = 64 * 1024
-# An ordinary answer takes milliseconds; this is for a machine that does much else.
-ANSWER_S = 30.0
 # systemd has a killed daemon back in a second; one that was stopped on purpose is said to be so after this long.
 PATIENCE_S = 5.0
 

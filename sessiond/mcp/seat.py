@@ -22,6 +22,8 @@ SCOPES = ("list", "read", "send", "spawn")
 # Well beyond the longest wait of a tool (an hour), with which a call may still be on its way when the next is minted.
 TTL_S = 12 * 3600
 RENEW_BEFORE_S = 2 * 3600
+# An ordinary answer takes milliseconds; this is for a machine that does much else.
+ANSWER_S = 30.0
 # A daemon that was not there when the client came is asked again at this pace, so that others find the session.
 ARRIVE_AGAIN_S = 5.0
 _MAX_NAME = 64
@@ -89,9 +91,9 @@ class Seat:
     async def _mint(self) -> str:
         async with TrioClient(self._socket, name="sessiond-mcp", version=__version__) as owner:
             key = self._session or f"mcp:{self._name}"
-            made = await owner.call("sessions.create", key=key)
+            made = await owner.call("sessions.create", key=key, timeout_s=ANSWER_S)
             minted: dict[str, Any] = await owner.call(
-                "tokens.mint", sessionKey=made["key"], scopes=list(SCOPES), ttlSeconds=TTL_S
+                "tokens.mint", sessionKey=made["key"], scopes=list(SCOPES), ttlSeconds=TTL_S, timeout_s=ANSWER_S
             )
         self._renew_at = self._clock() + TTL_S - RENEW_BEFORE_S
         return str(minted["token"])

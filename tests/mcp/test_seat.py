@@ -1,12 +1,15 @@
-"""The names of clients as parts of session keys."""
+"""The seat at the daemon: its name, its token, and what becomes of it."""
 
 from __future__ import annotations
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from real_daemon import Daemon
 
-from sessiond.mcp.seat import slug
+from sessiond.client import DaemonNotRunning
+from sessiond.mcp.seat import RENEW_BEFORE_S, TTL_S, Seat, slug
 from sessiond.model.keys import KeyRules, canonical
 from sessiond.runs.inbox import is_inbox
 
@@ -35,3 +38,32 @@ def test_every_name_makes_a_key_of_an_inbox(name: str) -> None:
     key = canonical(f"mcp:{slug(name)}", KeyRules())
     assert key == f"agent:main:mcp:{slug(name)}"
     assert is_inbox(key)
+
+
+async def test_a_new_token_is_taken_before_the_old_one_runs_out(daemon: Daemon) -> None:
+    daemon.start()
+    now_s = 0.0
+    async with trio.open_nursery() as nursery:
+        seat = Seat(nursery, socket=str(daemon.socket), session="mcp:x", clock=lambda: now_s)
+        first = await seat.client()
+        now_s = TTL_S - RENEW_BEFORE_S - 1
+        assert await seat.client() is first
+        now_s += 1
+        second = await seat.client()
+        assert second is not first
+        # Calls that are on their way with the old one come to their end.
+        assert await first.call("ping") == await second.call("ping") == {}
+        nursery.cancel_scope.cancel()
+    tokens = daemon.call("tokens.list")["tokens"]
+    assert [token["sessionKey"] for token in tokens] == ["agent:main:mcp:x"] * 2
+    assert [token["expiresAt"] - token["issuedAt"] for token in tokens] == [TTL_S * 1000] * 2
+
+
+async def test_without_a_daemon_there_is_no_seat_and_later_there_is(daemon: Daemon) -> None:
+    async with trio.open_nursery() as nursery:
+        seat = Seat(nursery, socket=str(daemon.socket), session=None)
+        with pytest.raises(DaemonNotRunning):
+            await seat.client()
+        daemon.start()
+        assert (await (await seat.client()).caller())["sessionKey"] == "agent:main:mcp:client"
+        nursery.cancel_scope.cancel()
