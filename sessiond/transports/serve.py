@@ -71,6 +71,8 @@ class Server:
         self._peer_uid = peer_uid
         self._rules = rules or HouseRules()
         self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
+        # Those who wait for a place, in the order in which they came; and how many are just being told of none.
+        self._hoping: dict[trio.CancelScope, None] = {}
         self._turning_away = 0
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -116,15 +118,15 @@ class Server:
             if listener.name == "http":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = ByteStream(sock)
-            place = self._admission.enter(stranger=door.caller.kind == "nobody")
+            place = self._admission.enter(stranger=door.caller.kind == "nobody", end=stream.close)
             connections.start_soon(self._connection, stream, door, place)
 
     async def _connection(self, stream: ByteStream, door: Door, place: Place | None) -> None:
         async def converse() -> None:
+            nonlocal place
             try:
-                if place is None:
-                    await self._turn_away(stream)
-                else:
+                place = place or await self._place_of_another(stream, door)
+                if place is not None:
                     await self._converse(stream, door, place)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # the client has gone, which is its right
@@ -136,15 +138,35 @@ class Server:
                 place.leave()
             stream.close()
 
-    async def _turn_away(self, stream: ByteStream) -> None:
-        """There is no place for this client. It is told so in its own dialect, unless too many wait to be told."""
-        if self._turning_away >= _MAX_TURNING_AWAY:
-            return
-        self._turning_away += 1
+    async def _place_of_another(self, stream: ByteStream, door: Door) -> Place | None:
+        """There is no place for this client: once it speaks it gets that of a silent one, or is told that all speak.
+
+        So idle connections keep nobody out, however many there are.
+        """
+        if len(self._hoping) >= _MAX_TURNING_AWAY:
+            next(iter(self._hoping)).cancel()
+        dialect: Dialect | None = None
+        error: SessiondError = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
+        hope = trio.move_on_after(_DECLINE_S)
+        self._hoping[hope] = None
         try:
-            await _decline(stream)
+            with hope:
+                dialect = await _sniff(stream)
+        except SessiondError as refusal:
+            error = refusal
         finally:
-            self._turning_away -= 1
+            del self._hoping[hope]
+        if dialect is not None:
+            place = self._admission.take_over(stranger=door.caller.kind == "nobody", end=stream.close)
+            if place is not None:
+                return place
+        if self._turning_away < _MAX_TURNING_AWAY:  # else too many wait to be told
+            self._turning_away += 1
+            try:
+                await _decline(stream, dialect, error)
+            finally:
+                self._turning_away -= 1
+        return None
 
     async def _converse(self, stream: ByteStream, door: Door, place: Place) -> None:
         dialect: Dialect | None = None
@@ -178,6 +200,7 @@ class Server:
         def heard() -> None:
             peer.on_message = None
             if not place.stranger:
+                place.known()
                 patience.deadline = float("inf")
 
         def known(caller: Caller) -> None:
@@ -236,15 +259,8 @@ async def _last_words(stream: ByteStream, error: SessiondError, codec: Codec = J
     await stream.linger()
 
 
-async def _decline(stream: ByteStream) -> None:
+async def _decline(stream: ByteStream, dialect: Dialect | None, error: SessiondError) -> None:
     """Say that there is no place, to a silent client in JSON."""
-    error: SessiondError = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
-    dialect: Dialect | None = None
-    try:
-        with trio.move_on_after(_DECLINE_S):
-            dialect = await _sniff(stream)
-    except SessiondError as refusal:
-        error = refusal
     text = encode_failure(None, error)
     if dialect == "http":
         stream.send_now(_HTTP_503 % (len(text), text))

@@ -226,14 +226,41 @@ async def test_idle_strangers_keep_nobody_out(open_house):
     async with open_house(rules=HouseRules(max_connections=10, max_strangers=4)) as house:
         strangers = [await trio.open_unix_socket(house.agent) for _ in range(4)]
         await until(lambda: house.server.connections == 4)
-        assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32007
         assert await house.socat(PING) == [PONG]
         # One who says a name makes room for the next stranger.
         await strangers[0].send_all(intro("lister"))
         await strangers[0].receive_some()
+        strangers.append(await trio.open_unix_socket(house.agent))
+        await until(lambda: house.server.connections == 5)
+        # One who speaks gets the place of who was silent longest, and of nobody else.
         assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32001
+        with trio.fail_after(5):
+            assert await strangers[1].receive_some() == b""
+        await strangers[0].send_all(PING)
+        assert msgspec.json.decode(await strangers[0].receive_some()) == PONG
         for stream in strangers:
             await stream.aclose()
+
+
+async def test_whoever_has_spoken_keeps_the_place(open_house):
+    async with open_house(rules=HouseRules(max_connections=3)) as house:
+        streams = [await trio.open_unix_socket(house.owner) for _ in range(3)]
+        for stream in streams:
+            await stream.send_all(PING)
+            assert msgspec.json.decode(await stream.receive_some()) == PONG
+        assert (await house.socat(PING))[0]["error"]["code"] == -32007
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_thousand_idle_connections_keep_no_newcomer_out(open_house):
+    async with open_house() as house:
+        for path in (house.agent, house.owner):
+            idle = [await trio.open_unix_socket(path) for _ in range(500)]
+            assert await house.socat(PING) == [PONG]
+            assert (await house.socat(intro("lister") + PING, path))[-1] == PONG
+            for stream in idle:
+                await stream.aclose()
 
 
 async def test_an_http_client_without_a_place_is_told_in_http(open_house):
