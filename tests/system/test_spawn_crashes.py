@@ -1,0 +1,167 @@
+"""Spawns whose daemon is killed: at every step of one, and again and again under two hundred."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from announced import announcements, told_of
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.system
+
+# Where the daemon is killed: which of its threads asks the kernel for what, for the how manieth time since it was
+# told to spawn. The calls of a thread are counted apart, and the files are written in a worker's.
+POINTS = [
+    *(
+        ("loop", call, nth)
+        for call, most in (("openat", 3), ("write", 1), ("unlinkat", 1))
+        for nth in range(1, most + 1)
+    ),
+    *(("worker", call, 1) for call in ("mkdirat", "renameat")),
+    *(("worker", "write", nth) for nth in range(1, 8)),
+    *(("worker", "fsync", nth) for nth in range(1, 7)),
+    *(("worker", "fdatasync", nth) for nth in range(1, 5)),
+    *(("worker", "openat", nth) for nth in (4, 6, 8, 10)),
+]
+KILLED = """
+[agents.defaults.subagents]
+announce = "reply"
+wakeRequester = false
+
+[tools.sessions_spawn.attachments]
+retainOnSessionKeep = true
+"""
+FILES = [{"name": "a", "content": "x" * 1000}, {"name": "b", "content": "y" * 1000}]
+
+
+def _can_trace() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not _can_trace(), reason="strace cannot be had here")
+def test_kill_9_between_any_two_steps_of_a_spawn_leaves_a_child_that_announces_or_nothing(daemon: Daemon) -> None:
+    daemon.start(KILLED)
+    daemon.call("sessions_spawn", task="warm up", attachments=FILES)
+    hits = sum(_killed_at(daemon, *point) for point in POINTS)
+    # One or the other thread may do more than asked for, or a call less; nearly all have to be hit.
+    assert hits >= len(POINTS) - 3
+
+
+def _killed_at(daemon: Daemon, thread: str, call: str, nth: int) -> bool:
+    """Whether the daemon was killed there. It runs again afterwards, and all that it should hold of the spawn holds."""
+    assert daemon.process is not None
+    pid = daemon.process.pid
+    daemon.call("sessions.create", key="agent:main:warm:up")  # so that there is a worker's thread
+    tids = {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+    chosen = {pid} if thread == "loop" else tids - {pid}
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}"]
+    command = ["strace", "-qq", "-o", "/dev/null", *inject, *(word for tid in chosen for word in ("-p", str(tid)))]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as strace:
+        try:
+            daemon.wait_for(lambda: all(_traced(tid) for tid in chosen), "strace does not attach")
+            _spawn_until_killed_or_announced(daemon)
+        finally:
+            strace.terminate()
+    killed = False
+    try:
+        daemon.call("ping")
+    except OSError:
+        killed = True
+        daemon.process.wait()
+        daemon.start()
+    _check_nothing_is_half(daemon, f"{thread} {call} {nth}")
+    return killed
+
+
+def _traced(tid: int) -> bool:
+    try:
+        status = Path(f"/proc/{tid}/status").read_text()
+    except FileNotFoundError:
+        return True  # it ended meanwhile
+    return "TracerPid:\t0\n" not in status
+
+
+def _spawn_until_killed_or_announced(daemon: Daemon) -> None:
+    """Ask for a spawn, and see what becomes of it by its files: asking would be more to be killed at."""
+    assert daemon.process is not None
+    process = daemon.process
+    try:
+        child = daemon.call("sessions_spawn", task="x", attachments=FILES)["childSessionKey"]
+        path = next(row["transcriptPath"] for row in daemon.rows() if row["key"] == "main")
+    except (OSError, StopIteration):
+        return
+    needle = f'"sourceSessionKey":"{child}"'
+    child_path = _transcript_of(daemon, child)
+    daemon.wait_for(
+        lambda: (
+            process.poll() is not None
+            or (needle in Path(path).read_text() and child_path and '"announced"' in child_path.read_text())
+        ),
+        "neither killed nor announced",
+    )
+
+
+def _transcript_of(daemon: Daemon, key: str) -> Path | None:
+    needle = f'"sessionKey":"{key}"'
+    return next((path for path in daemon.transcripts() if needle in path.read_text()), None)
+
+
+def _check_nothing_is_half(daemon: Daemon, where: str) -> None:
+    rows = [row for row in daemon.rows() if ":subagent:" in row["key"]]
+    for row in rows:
+        text = told_of(daemon, row["key"])
+        assert text.startswith(("Status: ok\n", "Status: error: interrupted\n")), (where, text)
+        assert row.get("status") is not None, where
+    attachments = daemon.store / "agents/main/workspace/.openclaw/attachments"
+    ids = {row["key"].rpartition(":")[2] for row in rows}
+    assert {folder.name for folder in attachments.iterdir()} == ids, where
+    for folder in attachments.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "manifest.json"], where
+        assert (folder / "a").read_text() + (folder / "b").read_text() == "x" * 1000 + "y" * 1000, where
+    assert list((daemon.store / "spawning").iterdir()) == [], where
+
+
+SPAWNS, KILLS, CLIENTS = 200, 10, 4
+
+
+def test_two_hundred_spawns_and_ten_kills_make_one_announcement_each(daemon: Daemon) -> None:
+    daemon.start("[agents.defaults.subagents]\nmaxChildrenPerAgent = 1000\nmaxConcurrent = 64\n")
+    daemon.call("sessions.create", key="main")
+    children: dict[str, str] = {}
+
+    def ask(client: int) -> None:
+        for number in range(client, SPAWNS, CLIENTS):
+            while str(number) not in children:
+                try:
+                    asked = {"task": f"task {number}", "idempotencyKey": str(number)}
+                    children[str(number)] = daemon.call("sessions_spawn", **asked)["childSessionKey"]
+                except OSError:
+                    threading.Event().wait(0.01)  # it was killed; the same request again is the same child
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        asking = [clients.submit(ask, client) for client in range(CLIENTS)]
+        for kill in range(KILLS):
+            most = (kill + 1) * SPAWNS // (KILLS + 1)
+            daemon.wait_for(lambda most=most: len(children) >= most, "the spawns do not go on")
+            daemon.kill()
+            daemon.start()
+        for one in asking:
+            one.result()
+    daemon.wait_for(lambda: len(announcements(daemon)) >= SPAWNS, "announcements are missing")
+    daemon.wait_for(lambda: daemon.call("daemon.status")["liveRuns"] == 0, "runs do not end")
+    told = Counter(one["provenance"]["sourceSessionKey"] for one in announcements(daemon))
+    assert told == dict.fromkeys(children.values(), 1)
+    daemon.kill()
+    daemon.start()
+    daemon.wait_for(lambda: daemon.call("daemon.status")["liveRuns"] == 0, "runs do not end")
+    assert Counter(one["provenance"]["sourceSessionKey"] for one in announcements(daemon)) == told
