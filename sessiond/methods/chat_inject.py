@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from sessiond.errors import Forbidden, InvalidParams
+from sessiond.errors import Forbidden, InvalidParams, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.rpc.method import Method
+from sessiond.rpc.method import Later, Method
 from sessiond.runs.sink import checked_message
 from sessiond.store.store import Message
 
@@ -24,9 +24,9 @@ class ChatInjectResult(Result, frozen=True, kw_only=True):
     cursor: str
 
 
-async def handle(ctx: Context, params: ChatInjectParams) -> ChatInjectResult:
+def handle(ctx: Context, params: ChatInjectParams) -> Later:
     services, caller = ctx.services, ctx.caller
-    session = services.find(caller, params.session_key, action="send")
+    session = services.find_live(caller, params.session_key, field="$.sessionKey")
     # An agent may write into its own session; into others only who administers them.
     if not caller.has("admin") and session.key != caller.session_key:
         raise Forbidden("`chat.inject` into another session needs the scope `admin`.")
@@ -35,10 +35,18 @@ async def handle(ctx: Context, params: ChatInjectParams) -> ChatInjectResult:
             f"`$.messages` has {len(params.messages)} messages; 1 to {MAX_MESSAGES} go in one call.", field="$.messages"
         )
     parts = [Message(checked_message(raw, f"$.messages[{place}]")) for place, raw in enumerate(params.messages)]
-    written = await services.store.append(session, parts)
-    facts = session.entry.file
-    cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
-    return ChatInjectResult(ids=[record.id for record in written], cursor=cursor)
+    later = Later()
+
+    def stored(ids: list[str], error: StorageError | None) -> None:
+        if error is not None:
+            later.fail(error)
+            return
+        facts = session.entry.file
+        cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
+        later.bring(ChatInjectResult(ids=ids, cursor=cursor))
+
+    services.store.append_later(session, parts, stored)
+    return later
 
 
 METHOD = Method(
@@ -49,4 +57,5 @@ METHOD = Method(
     handle,
     "Append messages to a transcript without running an agent.",
     aliases=("sessions.append",),
+    later=True,
 )

@@ -21,6 +21,8 @@ from sessiond.store.catalog import Session
 RunSync = Callable[..., Awaitable[Any]]
 # Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
 Compose = Callable[[str | None], list[bytes]]
+# How an append ended: where its lines stand, or why it is not there.
+Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
 # Journalling file systems merge the syncs of several files that run at once; more than this gains nothing.
 LANES = 4
 
@@ -28,7 +30,7 @@ LANES = 4
 class _Waiting:
     """One append: what to write, and then where it stands or why it does not."""
 
-    __slots__ = ("compose", "error", "last_id", "lines", "offset", "size")
+    __slots__ = ("compose", "error", "last_id", "lines", "offset", "size", "tell")
 
     def __init__(self, compose: Compose, last_id: str) -> None:
         self.compose = compose
@@ -37,6 +39,7 @@ class _Waiting:
         self.offset = 0
         self.size = 0
         self.error: OSError | None = None
+        self.tell: Tell | None = None
 
     def places(self) -> list[tuple[int, int]]:
         made: list[tuple[int, int]] = []
@@ -84,6 +87,18 @@ class Committer:
         StorageError where they could not be written and synced: then none of them is a record. Once asked for, an
         append is not undone by cancelling the wait for it.
         """
+        job, waiting = self._enqueue(session, compose, last_id)
+        await job.done.wait()
+        if waiting.error is not None:
+            raise storage_error(waiting.error, session.key)
+        return waiting.places()
+
+    def append_later(self, session: Session, compose: Compose, last_id: str, tell: Tell) -> None:
+        """As `append`, for one who does not wait: `tell(places, None)` or `tell([], error)` is called on the loop."""
+        _, waiting = self._enqueue(session, compose, last_id)
+        waiting.tell = tell
+
+    def _enqueue(self, session: Session, compose: Compose, last_id: str) -> tuple[_Job, _Waiting]:
         if self._closed:
             raise Stopping(
                 "sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000
@@ -95,10 +110,7 @@ class Committer:
         waiting = _Waiting(compose, last_id)
         job.waiters.append(waiting)
         session.in_flight += 1
-        await job.done.wait()
-        if waiting.error is not None:
-            raise storage_error(waiting.error, session.key)
-        return waiting.places()
+        return job, waiting
 
     @asynccontextmanager
     async def hold(self, session: Session) -> AsyncIterator[None]:
@@ -131,12 +143,15 @@ class Committer:
             return
         used = min(self._free_lanes, len(ready))
         for lane in range(used):
-            jobs = [self._pending.pop(session) for session in ready[lane::used]]
-            for job in jobs:
-                self._busy.add(job.session)
-                job.parent = job.session.last_id
+            jobs = [self._take(session) for session in ready[lane::used]]
             self._free_lanes -= 1
             lanes.start_soon(self._lane, lanes, jobs)
+
+    def _take(self, session: Session) -> _Job:
+        job = self._pending.pop(session)
+        self._busy.add(session)
+        job.parent = session.last_id
+        return job
 
     async def _lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
         try:
@@ -164,6 +179,10 @@ class Committer:
                 session.written_id, session.written_end = waiting.last_id, waiting.offset + waiting.size
         self._on_committed(session)
         job.done.set()
+        for waiting in job.waiters:
+            if waiting.tell is not None:
+                error = None if waiting.error is None else storage_error(waiting.error, session.key)
+                waiting.tell(waiting.places() if error is None else [], error)
 
     def _release(self, sessions: list[Session]) -> None:
         self._busy.difference_update(sessions)

@@ -149,6 +149,20 @@ class SessionStore:
         places = await self.committer.append(session, partial(lines_of, drafts), drafts[-1].id)
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 
+    def append_later(
+        self, session: Session, parts: Sequence[Part], tell: Callable[[list[str], StorageError | None], None]
+    ) -> None:
+        """As `append`, without a task that waits: `tell(ids, None)` or `tell([], error)` is called on the loop.
+
+        LimitExceeded and InvalidParams are raised at once. `parts` are at least one.
+        """
+        drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
+
+        def stored(places: list[tuple[int, int]], error: StorageError | None) -> None:
+            tell([draft.id for draft in drafts] if places else [], error)
+
+        self.committer.append_later(session, partial(lines_of, drafts), drafts[-1].id, stored)
+
     async def page(
         self,
         session: Session,
