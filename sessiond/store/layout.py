@@ -18,8 +18,10 @@ ARCHIVE = "archive"
 INDEX = "sessions.json"
 OUTBOX = "outbox"
 RUN = "run"
+RUNS = "runs"
 SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
+BACKUPS = "backups"
 SUFFIX = ".jsonl"
 
 

@@ -41,7 +41,7 @@ def opened(path: Path, clock: Clock) -> Iterator[Opened]:
         try:
             root_fd = _open_root(path)
             held.callback(os.close, root_fd)
-            lock_fd = _lock(root_fd, path)
+            lock_fd = lock(root_fd, path)
             held.callback(os.close, lock_fd)
             _check_format(root_fd, path, clock)
             secret = _secret(root_fd)
@@ -63,17 +63,18 @@ def _open_root(path: Path) -> int:
     return dirfd.open_root(path)
 
 
-def _lock(root_fd: int, path: Path) -> int:
+def lock(root_fd: int, path: Path) -> int:
+    """The lock of the store, held while this descriptor is open. StoreInUse where another process holds it."""
     fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = _holder(fd)
+        who = holder(fd)
         os.close(fd)
         if not isinstance(error, BlockingIOError):
             raise
         raise StoreInUse(
-            f"the store {path} is in use by {holder};"
+            f"the store {path} is in use by {who};"
             " stop that one first, or give this one a store of its own with --store"
         ) from None
     # A full disk is no reason not to start: the number only serves to name the holder.
@@ -83,7 +84,8 @@ def _lock(root_fd: int, path: Path) -> int:
     return fd
 
 
-def _holder(fd: int) -> str:
+def holder(fd: int) -> str:
+    """Who wrote its number into the lock file last, in words."""
     text = os.pread(fd, 32, 0).strip()
     if not text.isdigit():
         return "another process"

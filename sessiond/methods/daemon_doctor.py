@@ -1,0 +1,77 @@
+"""`daemon.doctor`: what is wrong with the daemon's store; with `fix` it repairs what it can, after a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from sessiond.errors import Forbidden, StorageError
+from sessiond.methods.params import Params, Result
+from sessiond.methods.services import Context
+from sessiond.rpc.method import Method
+from sessiond.store import doctor
+from sessiond.store.checks import Finding
+
+T = TypeVar("T")
+# A temporary file that changed since is one of the daemon's own, at work.
+_AT_WORK_S = 600
+
+
+class DaemonDoctorParams(Params, frozen=True, kw_only=True):
+    fix: bool = False
+
+
+class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False):
+    """What was repaired comes first, as findings about `repaired`."""
+
+    findings: list[Finding]
+
+
+async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:
+    services = ctx.services
+    # It names files of every session there is.
+    if not services.sight(ctx.caller).unlimited:
+        raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
+    findings = [Finding("ok", "repaired", what) for what in await _fix(ctx)] if params.fix else []
+    steps = doctor.inspect(services.store.root_fd, services.store.record_limit)
+    await services.slices.run(_gathered(steps, findings))
+    return DaemonDoctorResult(findings=findings)
+
+
+async def _fix(ctx: Context) -> list[str]:
+    services, store = ctx.services, ctx.services.store
+    fixed: list[str] = []
+    steps = doctor.repaired(
+        store.root_fd,
+        services.clock,
+        # The index is the daemon's own memory: it is written again, and not made from the files.
+        indexes=False,
+        record_limit=store.record_limit,
+        older_than_ns=(services.clock.wall_ms() - _AT_WORK_S * 1000) * 1_000_000,
+    )
+    try:
+        await services.slices.run(_gathered(steps, fixed))
+    except OSError as error:
+        raise StorageError(f"could not repair the store: {error.strerror}; what was done: {fixed}") from None
+    for folder in (*store.folders.values(), *store.archives.values()):
+        folder.dirty = True
+    for folder in store.dirty():
+        await store.save(folder)
+    return [*fixed, f"the indexes of {len(store.folders)} agents were written again"]
+
+
+def _gathered(steps: Iterator[T | None], found: list[T]) -> Iterator[None]:
+    for one in steps:
+        if one is not None:
+            found.append(one)
+        yield
+
+
+METHOD = Method(
+    "daemon.doctor",
+    "admin",
+    DaemonDoctorParams,
+    DaemonDoctorResult,
+    handle,
+    "Look for what is wrong with the store; with `fix`, repair what can be repaired.",
+)

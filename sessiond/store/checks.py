@@ -1,0 +1,278 @@
+"""What may be wrong with a store, one check after the other. Reads only; changes nothing, takes no lock.
+
+Every check yields its findings, and None wherever it may be interrupted, so that a daemon can go through its own store
+a slice at a time. Knows the layout, records and the index. Does not know what is done about a finding.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from sessiond.store import dirfd, folding, index, inventory, layout, transcript
+from sessiond.store.inventory import Thing
+
+Level = Literal["ok", "warn", "error"]
+# So many of a kind are named; of the rest the number is told.
+_NAMED = 20
+_LINES_A_STEP = 64
+KEY_BYTES = 32
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`thing` is a path below the store, or `store`; `what` a few words; `hint` what to do about it."""
+
+    level: Level
+    thing: str
+    what: str
+    hint: str | None = None
+
+
+Findings = Iterator[Finding | None]
+
+
+class _Delivery(msgspec.Struct, frozen=True, rename="camel"):
+    channel: str
+    failed_at: int | None = None
+    last_error: str | None = None
+
+
+class _StoreFile(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _Header(msgspec.Struct, frozen=True, rename="camel"):
+    session_key: object = None
+
+
+def check_tree(root_fd: int) -> Findings:
+    """Symlinks, modes, left-over temporary files, other programs' archives, and what nobody here has made."""
+    wrong: dict[str, list[str]] = {}
+    root = os.fstat(root_fd)
+    if root.st_uid != os.geteuid():
+        yield Finding("error", "store", f"it belongs to user {root.st_uid}, not to this one", "give it to its user")
+    for thing in inventory.things(root_fd):
+        found = _by_kind(thing)
+        if found is not None:
+            yield found
+        elif is_open_to_others(thing):
+            folder = "/".join(thing.parts) or "store"
+            wrong.setdefault(folder, []).append(
+                f"{thing.path.rpartition('/')[2]} is {stat.S_IMODE(thing.status.st_mode):04o}"
+            )
+        else:
+            yield None
+    for folder, names in wrong.items():
+        yield Finding("warn", folder, f"others may read it: {_some(names)}", "sessiond doctor --fix")
+
+
+def is_open_to_others(thing: Thing) -> bool:
+    """Whether somebody but the owner may do something with it, who should not."""
+    ours = thing.kind in ("folder", "file", "transcript", "index", "temporary")
+    return ours and thing.name != inventory.WORKSPACE and bool(stat.S_IMODE(thing.status.st_mode) & 0o077)
+
+
+def _by_kind(thing: Thing) -> Finding | None:
+    match thing.kind:
+        case "symlink":
+            return Finding("warn", thing.path, "a symlink; it is not followed", "put what it points to in its place")
+        case "special":
+            return Finding("warn", thing.path, "neither a file nor a folder", "remove it")
+        case "temporary":
+            return Finding("warn", thing.path, "left over from a write that was cut off", "sessiond doctor --fix")
+        case "foreign archive":
+            hint = "import it from the folder it came from: sessiond import openclaw DIR"
+            return Finding("warn", thing.path, "an archive of another program; it is not read", hint)
+        case "unknown":
+            return Finding("warn", thing.path, "nothing of sessiond's; it is left alone", "move it elsewhere")
+        case _:
+            return None
+
+
+def check_transcripts(root_fd: int, record_limit: int) -> Findings:
+    """Torn and bad lines with their offsets, half lines at the end, and keys that have more than one transcript."""
+    files = records = size = 0
+    by_key: dict[str, list[str]] = {}
+    for thing in inventory.things(root_fd):
+        if thing.kind != "transcript":
+            continue
+        files += 1
+        size += thing.status.st_size
+        for got in _lines_of(root_fd, thing, record_limit):
+            if isinstance(got, str):
+                if not thing.is_archived:
+                    by_key.setdefault(got, []).append(thing.path)
+            elif isinstance(got, int):
+                records += got
+            else:
+                yield got
+    for key, paths in by_key.items():
+        if len(paths) > 1:
+            what = f"{len(paths)} transcripts are of one key, the newest counts: {_some(paths)}"
+            yield Finding("warn", key, what, "a reset or a delete of the session archives the older ones")
+    yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
+
+
+def _lines_of(root_fd: int, thing: Thing, record_limit: int) -> Iterator[Finding | str | int | None]:
+    """Findings, the session key of the header, and how many records there are."""
+    bad: list[str] = []
+    records = end = 0
+    try:
+        fd = _open(root_fd, thing)
+    except OSError as error:
+        yield Finding("error", thing.path, f"cannot be read: {error.strerror}")
+        return
+    with dirfd.closing(fd):
+        for number, line in enumerate(transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)):
+            end = line.end
+            if line.record is None:
+                bad.append(f"at {line.offset} ({line.bad})")
+            else:
+                records += 1
+                if line.offset == 0 and line.record.type == "session":
+                    key = msgspec.json.decode(line.record.raw, type=_Header).session_key
+                    if isinstance(key, str):
+                        yield key
+            if number % _LINES_A_STEP == 0:
+                yield None
+        half = thing.status.st_size - end
+        blank = half <= record_limit and not os.pread(fd, half, end).strip()
+    yield records
+    if bad:
+        what = f"{len(bad)} bad line{'s' if len(bad) > 1 else ''}, passed over by every reader: {_some(bad)}"
+        yield Finding("warn", thing.path, what, "they stay as they are; nothing else of the file is lost")
+    if half and not blank:
+        yield Finding("warn", thing.path, f"half a line at {end}: still being written, or torn")
+
+
+def check_indexes(root_fd: int) -> Findings:
+    """Indexes that are damaged, and transcripts that they are behind of."""
+    by_folder: dict[tuple[str, ...], list[Thing]] = {}
+    for thing in inventory.things(root_fd):
+        if thing.kind == "transcript":
+            by_folder.setdefault(thing.parts, []).append(thing)
+    for parts, transcripts in by_folder.items():
+        path = "/".join((*parts, layout.INDEX))
+        try:
+            with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
+                known = index.load(fd)
+        except OSError:
+            continue
+        yield None
+        if known.damaged:
+            yield Finding("warn", path, "damaged; it is made again from the transcripts", "sessiond doctor --fix")
+            continue
+        behind = sum(not is_current(known, thing) for thing in transcripts)
+        if behind:
+            what = f"behind by {behind} of {len(transcripts)} transcripts; the next start reads them again"
+            yield Finding("ok", path, what)
+
+
+def is_current(known: index.Index, thing: Thing) -> bool:
+    entry = known.ours.get(thing.name[: -len(layout.SUFFIX)])
+    return entry is not None and folding.is_current(entry.file, thing.status)
+
+
+def check_outbox(root_fd: int) -> Findings:
+    """Deliveries that nobody took, and files in their folder that are none."""
+    waiting = 0
+    for thing in inventory.things(root_fd):
+        if thing.kind != "file" or thing.parts != (layout.OUTBOX,):
+            continue
+        try:
+            with os.fdopen(_open(root_fd, thing), "rb") as file:
+                delivery = msgspec.json.decode(file.read(), type=_Delivery)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield Finding("warn", thing.path, "no delivery; it is left alone", "move it elsewhere")
+            continue
+        waiting += delivery.failed_at is None
+        if delivery.failed_at is not None:
+            why = f": {delivery.last_error}" if delivery.last_error else ""
+            what = f"a dead letter to {delivery.channel}{why}"
+            yield Finding("warn", thing.path, what, "it is not tried again; read it, then remove the file")
+        yield None
+    if waiting:
+        yield Finding("ok", layout.OUTBOX, f"{waiting} deliveries on their way")
+
+
+def check_store(root_fd: int, *, in_use: bool) -> Findings:
+    """The store's own files: its format, its key, its tokens, and tokens of runs that are over."""
+    here = {thing.path: thing for thing in inventory.things(root_fd) if thing.kind == "file"}
+    yield from _check_format(root_fd, here.get(layout.STORE_FILE))
+    path = f"{layout.KEYS}/{layout.SIGNING_KEY}"
+    key = here.get(path)
+    if key is None:
+        yield Finding("warn", path, "missing; the next start makes one, and tokens minted before count no more")
+    elif key.status.st_size != KEY_BYTES:
+        hint = "put back a copy, or remove it: then tokens minted before count no more"
+        what = f"damaged: {key.status.st_size} bytes, not {KEY_BYTES}; the daemon does not start"
+        yield Finding("error", path, what, hint)
+    yield None
+    yield from _check_tokens(root_fd, here.get(layout.TOKENS))
+    if not in_use:
+        yield from _check_run_tokens(root_fd)
+
+
+def _check_format(root_fd: int, thing: Thing | None) -> Findings:
+    if thing is None:
+        yield Finding("warn", layout.STORE_FILE, "missing; the next start makes one")
+        return
+    try:
+        with os.fdopen(_open(root_fd, thing), "rb") as file:
+            found = msgspec.json.decode(file.read(4096), type=_StoreFile)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        hint = f'write {{"format": {layout.FORMAT}, "createdAt": 0}} into it'
+        yield Finding("error", layout.STORE_FILE, "damaged; the daemon does not start", hint)
+        return
+    if found.format > layout.FORMAT:
+        what = f"of format {found.format}, and this sessiond reads up to {layout.FORMAT}"
+        yield Finding("error", layout.STORE_FILE, what, "upgrade sessiond")
+
+
+def _check_tokens(root_fd: int, thing: Thing | None) -> Findings:
+    if thing is None:
+        return
+    bad = []
+    try:
+        with os.fdopen(_open(root_fd, thing), "rb") as file:
+            for number, line in enumerate(file.read().splitlines(), 1):
+                if line.strip() and not _is_object(line):
+                    bad.append(f"line {number}")
+    except OSError as error:
+        yield Finding("error", layout.TOKENS, f"cannot be read: {error.strerror}")
+    if bad:
+        what = f"{len(bad)} bad lines, passed over: {_some(bad)}; a token revoked there counts again"
+        yield Finding("warn", layout.TOKENS, what, "revoke again: sessiond token list, sessiond token revoke ID")
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _check_run_tokens(root_fd: int) -> Findings:
+    try:
+        with dirfd.closing(dirfd.open_path_dir(root_fd, (layout.RUN, layout.RUNS))) as fd:
+            left = sorted(os.listdir(fd))
+    except OSError:
+        return
+    if left:
+        what = f"{len(left)} tokens of runs that are over; they count no more: {_some(left)}"
+        yield Finding("ok", f"{layout.RUN}/{layout.RUNS}", what, "the next start removes them")
+
+
+def _open(root_fd: int, thing: Thing) -> int:
+    with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
+        return dirfd.open_file(fd, thing.name, os.O_RDONLY)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more

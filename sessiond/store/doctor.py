@@ -1,0 +1,90 @@
+"""Look into a store without a daemon, and repair what can be repaired. `report` changes nothing without `fix`.
+
+Synchronous; `sessiond doctor --offline` prints what it gives, and `daemon.doctor` goes through the same checks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sessiond.clock import Clock, iso_ms
+from sessiond.errors import ConfigError, StoreInUse
+from sessiond.store import checks, dirfd, layout, opening, repair
+from sessiond.store.checks import Finding, Findings
+
+# As limits.maxRecordBytes, which a store does not know.
+RECORD_LIMIT = 8 * 2**20
+
+
+def report(store: Path, *, fix: bool = False) -> dict[str, Any]:
+    """`{"findings": [{"level", "thing", "what", "hint"?}]}`; with `fix` what was done comes first.
+
+    `level` is `ok`, `warn` or `error`; `thing` a path below the store, or `store`.
+    """
+    findings: list[Finding] = []
+    try:
+        if fix:
+            findings += [Finding("ok", "repaired", what) for what in _fix(store)]
+        with dirfd.closing(dirfd.open_root(store)) as root_fd:
+            findings += [found for found in inspect(root_fd, RECORD_LIMIT) if found is not None]
+    except StoreInUse as error:
+        findings.append(Finding("error", "store", str(error), "its own daemon repairs it: sessiond doctor --fix"))
+    except (OSError, ConfigError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        findings.append(Finding("error", "store", f"{store} cannot be opened: {reason}"))
+    return {"findings": [msgspec.to_builtins(found) for found in findings]}
+
+
+def inspect(root_fd: int, record_limit: int) -> Findings:
+    """Every check, one after the other; None wherever the work may be interrupted."""
+    holder = holder_of(root_fd)
+    yield Finding("ok", layout.LOCK_FILE, "no daemon has this store" if holder is None else f"{holder} has this store")
+    yield from checks.check_store(root_fd, in_use=holder is not None)
+    yield from checks.check_tree(root_fd)
+    yield from checks.check_indexes(root_fd)
+    yield from checks.check_outbox(root_fd)
+    yield from checks.check_transcripts(root_fd, record_limit)
+
+
+def holder_of(root_fd: int) -> str | None:
+    """Who has the store now, in words; None where nobody has."""
+    try:
+        fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR)
+    except OSError:
+        return None
+    with dirfd.closing(fd):
+        # Asking takes the lock for a moment; a daemon that starts in just that one is started again by its manager.
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return opening.holder(fd)
+    return None
+
+
+def fix(store: Path) -> list[str]:
+    """Repair what can be repaired, after a backup into `backups/`; what was done. StoreInUse while a daemon has it."""
+    return _fix(store)
+
+
+def _fix(store: Path) -> list[str]:
+    with dirfd.closing(dirfd.open_root(store)) as root_fd, dirfd.closing(opening.lock(root_fd, store)):
+        return list(repaired(root_fd, Clock(), indexes=True, record_limit=RECORD_LIMIT))
+
+
+def repaired(
+    root_fd: int, clock: Clock, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
+) -> Iterator[str]:
+    """Repair under a lock that the caller holds: what was done, one thing after the other. Nothing to do, no backup."""
+    repairs = repair.plan(root_fd, indexes=indexes, older_than_ns=older_than_ns)
+    if not repairs:
+        return
+    stamp = iso_ms(clock.wall_ms()).replace(":", "-")
+    with dirfd.closing(repair.back_up(root_fd, repairs, stamp)) as backup_fd:
+        yield f"{layout.BACKUPS}/{stamp}: a backup was made first"
+        yield from repair.apply(root_fd, backup_fd, repairs, record_limit)

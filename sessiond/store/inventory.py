@@ -1,0 +1,137 @@
+"""Everything that lies in a store, and what each thing is by its name and kind. Follows no symlink, opens no file.
+
+Knows the layout. Does not know what stands in the files. The workspaces of agents are theirs and not looked into.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from sessiond.store import dirfd, layout
+
+Kind = Literal["folder", "file", "transcript", "index", "temporary", "foreign archive", "symlink", "special", "unknown"]
+
+# As OpenClaw renames what it resets, deletes or compacts. Source: reference behaviour 1.7.
+_FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
+_ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS})
+# Folders that hold files and nothing else.
+_FLAT = frozenset({layout.KEYS, layout.OUTBOX, layout.SPAWNING})
+WORKSPACE = "workspace"
+
+KindOf = Callable[[str, int], Kind]
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """One name: in the folder at `parts` below the store. `mode` is of the thing itself, not of a link's target."""
+
+    parts: tuple[str, ...]
+    name: str
+    kind: Kind
+    status: os.stat_result
+
+    @property
+    def path(self) -> str:
+        """The path below the store; a stranger's name may hold anything, so what cannot be printed is escaped."""
+        path = "/".join((*self.parts, self.name))
+        return path if path.isprintable() else ascii(path)[1:-1]
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether it lies in an archive folder."""
+        return len(self.parts) == 4
+
+
+def things(root_fd: int) -> Iterator[Thing]:
+    """Every thing in the store, folders before what is in them, each folder in the order of names."""
+    for thing in _listed(root_fd, (), _root_kind):
+        yield thing
+        if thing.kind != "folder":
+            continue
+        if thing.name in _FLAT:
+            yield from _listed(root_fd, (thing.name,), _flat_kind)
+        elif thing.name == layout.AGENTS:
+            yield from _agents(root_fd)
+
+
+def _agents(root_fd: int) -> Iterator[Thing]:
+    for agent in _listed(root_fd, (layout.AGENTS,), _agents_kind):
+        yield agent
+        if agent.kind != "folder":
+            continue
+        parts: tuple[str, ...] = (layout.AGENTS, agent.name)
+        for inner in _listed(root_fd, parts, _agent_kind):
+            yield inner
+            if inner.kind == "folder" and inner.name == layout.SESSIONS:
+                yield from _sessions(root_fd, (*parts, layout.SESSIONS))
+
+
+def _sessions(root_fd: int, parts: tuple[str, ...]) -> Iterator[Thing]:
+    for thing in _listed(root_fd, parts, _sessions_kind):
+        yield thing
+        if thing.kind == "folder":
+            yield from _listed(root_fd, (*parts, thing.name), _archive_kind)
+
+
+def _listed(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterator[Thing]:
+    try:
+        fd = dirfd.open_path_dir(root_fd, parts)
+    except OSError:
+        return  # gone meanwhile, or not ours to read; its own finding says so
+    with dirfd.closing(fd):
+        names = sorted(os.listdir(fd))
+        for name in names:
+            try:
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            yield Thing(parts, name, _general(name, status.st_mode) or kind_of(name, status.st_mode), status)
+
+
+def _general(name: str, mode: int) -> Kind | None:
+    if stat.S_ISLNK(mode):
+        return "symlink"
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        return "special"
+    if stat.S_ISREG(mode) and name.startswith(dirfd.TEMP_PREFIX):
+        return "temporary"
+    return None
+
+
+def _root_kind(name: str, mode: int) -> Kind:
+    if stat.S_ISREG(mode):
+        return "file" if name in _ROOT_FILES else "unknown"
+    return "folder" if name in (*_FLAT, layout.AGENTS, layout.RUN, layout.BACKUPS) else "unknown"
+
+
+def _flat_kind(_name: str, mode: int) -> Kind:
+    return "file" if stat.S_ISREG(mode) else "unknown"
+
+
+def _agents_kind(name: str, mode: int) -> Kind:
+    return "folder" if stat.S_ISDIR(mode) and layout.is_agent_folder(name) else "unknown"
+
+
+def _agent_kind(name: str, mode: int) -> Kind:
+    return "folder" if stat.S_ISDIR(mode) and name in (layout.SESSIONS, WORKSPACE) else "unknown"
+
+
+def _sessions_kind(name: str, mode: int) -> Kind:
+    if stat.S_ISDIR(mode):
+        return "folder" if name == layout.ARCHIVE else "unknown"
+    return _archive_kind(name, mode)
+
+
+def _archive_kind(name: str, mode: int) -> Kind:
+    if not stat.S_ISREG(mode):
+        return "unknown"
+    if name == layout.INDEX:
+        return "index"
+    if layout.session_id_of(name) is not None:
+        return "transcript"
+    return "foreign archive" if _FOREIGN_ARCHIVE.fullmatch(name) else "unknown"

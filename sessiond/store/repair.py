@@ -1,0 +1,142 @@
+"""What can be repaired in a store without touching a transcript, and how: after a backup, and saying what was done.
+
+Modes are narrowed, indexes that are damaged or behind are made again, files left over from a cut-off write are moved to
+the backup. Knows the store's files. Whoever repairs holds the store's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from sessiond.model.entry import Entry
+from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout
+from sessiond.store.catalog import Catalog, Folder, Session
+from sessiond.store.inventory import Thing
+
+Action = Literal["narrow", "set aside", "make again"]
+MANIFEST = "manifest.json"
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """One thing to repair: narrow its mode, set it aside, or make it (an index) again."""
+
+    action: Action
+    thing: Thing
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    path: str
+    action: Action
+    mode: str
+
+
+def plan(root_fd: int, *, indexes: bool, older_than_ns: int | None = None) -> list[Repair]:
+    """What is to be done. With `older_than_ns` temporary files that changed since are somebody's, and stay."""
+    repairs: list[Repair] = []
+    transcripts: dict[tuple[str, ...], list[Thing]] = {}
+    known: dict[tuple[str, ...], Thing] = {}
+    for thing in inventory.things(root_fd):
+        if thing.kind == "temporary":
+            if older_than_ns is None or thing.status.st_ctime_ns < older_than_ns:
+                repairs.append(Repair("set aside", thing))
+        elif checks.is_open_to_others(thing):
+            repairs.append(Repair("narrow", thing))
+        if thing.kind == "transcript":
+            transcripts.setdefault(thing.parts, []).append(thing)
+        elif thing.kind == "index":
+            known[thing.parts] = thing
+    if indexes:
+        repairs += [
+            Repair("make again", thing)
+            for parts, thing in known.items()
+            if _is_to_be_made_again(root_fd, parts, transcripts.get(parts, []))
+        ]
+    return repairs
+
+
+def _is_to_be_made_again(root_fd: int, parts: tuple[str, ...], transcripts: list[Thing]) -> bool:
+    with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
+        found = index.load(fd)
+    # What another program wrote into it is the metadata of sessions that wait for their adoption by the next start.
+    return found.damaged or (not found.foreign and any(not checks.is_current(found, thing) for thing in transcripts))
+
+
+def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
+    """A descriptor of a new folder below `backups/`: the indexes as they are, and a list of what is to be done."""
+    fd = dirfd.open_path_dir(root_fd, (layout.BACKUPS,), create=True)
+    with dirfd.closing(fd):
+        backup_fd = dirfd.make_dir(fd, stamp)
+        dirfd.fsync_dir(fd)
+    listed = [_Entry(one.thing.path, one.action, f"{stat.S_IMODE(one.thing.status.st_mode):04o}") for one in repairs]
+    for one in repairs:
+        if one.action == "make again":
+            with os.fdopen(_open(root_fd, one.thing), "rb") as file:
+                dirfd.write_atomic(backup_fd, _flat(one.thing), file.read())
+    dirfd.write_atomic(backup_fd, MANIFEST, msgspec.json.format(msgspec.json.encode(listed), indent=1))
+    return backup_fd
+
+
+def apply(root_fd: int, backup_fd: int, repairs: list[Repair], record_limit: int) -> Iterator[str]:
+    """Do it, and say of each what was done or why not."""
+    for one in repairs:
+        try:
+            with dirfd.closing(dirfd.open_path_dir(root_fd, one.thing.parts)) as folder_fd:
+                yield _done(folder_fd, backup_fd, one, record_limit)
+        except OSError as error:
+            yield f"{one.thing.path}: not repaired: {error.strerror}"
+
+
+def _done(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str:
+    thing = one.thing
+    match one.action:
+        case "narrow":
+            mode = 0o700 if thing.kind == "folder" else 0o600
+            if thing.kind == "folder":
+                dirfd.chmod_below(folder_fd, thing.name, mode)
+            else:
+                with dirfd.closing(dirfd.open_file(folder_fd, thing.name, os.O_RDONLY)) as fd:
+                    os.fchmod(fd, mode)
+            return f"{thing.path}: mode {stat.S_IMODE(thing.status.st_mode):04o} is {mode:04o} now"
+        case "set aside":
+            dirfd.rename(folder_fd, thing.name, backup_fd, _flat(thing), replace=False)
+            return f"{thing.path}: moved to the backup"
+        case "make again":
+            sessions = _sessions(folder_fd, thing, record_limit)
+            index.save(folder_fd, index.lines(sessions))
+            return f"{thing.path}: made again from {len(sessions)} transcripts"
+
+
+def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
+    """The folder's sessions, read without writing: what has no key of ours yet waits for the next start."""
+    folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
+    known = index.load(folder_fd).ours
+    sessions: list[Session] = []
+    for name in sorted(os.listdir(folder_fd)):
+        session_id = layout.session_id_of(name)
+        if session_id is None:
+            continue
+        try:
+            entry = folding.advance(
+                folder_fd, known.get(session_id) or Entry(session_id=session_id), name, record_limit, collect=False
+            ).entry
+        except OSError:
+            continue
+        if adoption.is_own_key(entry.session_key, folder.agent_id):
+            sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
+    # So that of two with one key the older one is told as such.
+    Catalog().load(sessions)
+    return sessions
+
+
+def _open(root_fd: int, thing: Thing) -> int:
+    with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
+        return dirfd.open_file(fd, thing.name, os.O_RDONLY)
+
+
+def _flat(thing: Thing) -> str:
+    return "__".join((*thing.parts, thing.name))[-dirfd.MAX_COMPONENT_BYTES :]

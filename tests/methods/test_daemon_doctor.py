@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from inside import inside
+from real_daemon import Daemon
+
+from sessiond.model.caller import Caller
+
+
+async def test_the_daemon_looks_into_its_own_store_and_repairs_it(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        await client.say("main", "hello")
+        store = daemon.services.store
+        path = store.path / store.catalog.by_key["agent:main:main"].path
+        path.chmod(0o644)
+        fresh = path.with_name(".tmp-0123456789abcdef")
+        fresh.write_text("a write that goes on")
+        fresh.chmod(0o600)
+        found = (await client.call("daemon.doctor"))["findings"]
+        wrong = [one["what"] for one in found if one["level"] != "ok"]
+        assert wrong == [
+            "left over from a write that was cut off",
+            f"others may read it: {path.name} is 0644",
+        ]
+        assert f"process {os.getpid()}" in found[0]["what"]
+        fixed = (await client.call("daemon.doctor", fix=True))["findings"]
+        done = [one["what"] for one in fixed if one["thing"] == "repaired"]
+        assert done[1:] == [
+            f"agents/main/sessions/{path.name}: mode 0644 is 0600 now",
+            "the indexes of 1 agents were written again",
+        ]
+        assert path.stat().st_mode & 0o777 == 0o600
+        # It may be a write of the daemon's own.
+        assert fresh.exists()
+        index = json.loads((path.parent / "sessions.json").read_bytes())
+        assert index["agent:main:main"]["messageCount"] == 2
+
+
+async def test_it_is_for_the_owner(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon:
+        narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")
+        async with daemon.connect(narrow) as agent:
+            assert (await agent.failure("daemon.doctor"))["code"] == -32003
+        wide = Caller(kind="token", scopes=frozenset(["admin"]))
+        async with daemon.connect(wide) as agent:
+            assert (await agent.call("daemon.doctor"))["findings"][0]["level"] == "ok"
+
+
+@pytest.mark.system
+def test_the_command_line_reports_and_repairs(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.reply("main", "hello")
+    path = daemon.transcripts()[0]
+    path.chmod(0o644)
+    assert f"{path.name} is 0644" in daemon.cli("doctor").stdout
+    assert "is 0600 now" in daemon.cli("doctor", "--fix").stdout
+    daemon.stop()
+    path.chmod(0o644)
+    assert "is 0600 now" in daemon.cli("doctor", "--offline", "--fix").stdout

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from sessiond.errors import StoreInUse
+from sessiond.model.keys import KeyRules
+from sessiond.store import doctor
+from sessiond.store.store import Message, open_store
+
+KEY = "agent:main:work"
+SESSIONS = "agents/main/sessions"
+
+
+def _store(folder: Path, *, messages: int = 2) -> Path:
+    """A sound store with one session, its index saved; its transcript's path."""
+
+    async def make() -> Path:
+        async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules()) as store:
+            session, _ = await store.create(KEY, "main", [Message({"role": "user", "content": "x"})] * messages)
+            for one in store.dirty():
+                await store.save(one)
+            return store.path / session.path
+
+    return trio.run(make)
+
+
+def _findings(folder: Path, *levels: str) -> list[dict[str, Any]]:
+    found = doctor.report(folder)["findings"]
+    return [one for one in found if one["level"] in (levels or ("warn", "error"))]
+
+
+def _only(folder: Path) -> dict[str, Any]:
+    found = _findings(folder)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.lstat().st_mtime_ns,
+                                        path.read_bytes() if path.is_file() else None)
+        for path in sorted(folder.rglob("*"))
+    }  # fmt: skip
+
+
+def test_a_sound_store_has_nothing_wrong_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    before = _state(tmp_path)
+    assert doctor.report(tmp_path) == {
+        "findings": [
+            {"level": "ok", "thing": "store.lock", "what": "no daemon has this store"},
+            {
+                "level": "ok",
+                "thing": "agents",
+                "what": f"1 transcripts with 3 records in {path.stat().st_size} bytes were read",
+            },
+        ]
+    }
+    assert doctor.fix(tmp_path) == []
+    assert _state(tmp_path) == {**before, "store.lock": _state(tmp_path)["store.lock"]}
+
+
+def test_bad_lines_are_listed_with_their_offsets(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\n   \n" + b"torn\n" + b'{"type":"x"}\n' + b'{"a":"\0"}\n' + b'{"type":"message","mess')
+    found = _only_transcript(tmp_path)
+    torn, nul, half = size + 5, size + 5 + 5 + 13, size + 5 + 5 + 13 + 10
+    assert [(one["thing"], one["what"]) for one in found] == [
+        (
+            f"{SESSIONS}/{path.name}",
+            f"2 bad lines, passed over by every reader: at {torn} (not an object), at {nul} (NUL bytes)",
+        ),
+        (f"{SESSIONS}/{path.name}", f"half a line at {half}: still being written, or torn"),
+    ]
+
+
+def _only_transcript(folder: Path) -> list[dict[str, Any]]:
+    return [one for one in _findings(folder) if one["thing"].endswith(".jsonl")]
+
+
+@pytest.mark.parametrize(("count", "ending"), [(20, "object)"), (21, "and 1 more"), (300, "and 280 more")])
+def test_twenty_bad_lines_are_named_and_the_rest_are_counted(tmp_path: Path, count: int, ending: str) -> None:
+    path = _store(tmp_path)
+    with path.open("a") as file:
+        file.write("bad\n" * count)
+    what = _only(tmp_path)["what"]
+    assert what.startswith(f"{count} bad lines")
+    assert what.endswith(ending)
+    assert what.count("at ") == 20
+
+
+def test_a_line_over_the_limit_is_a_bad_one(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"type":"x","y":"' + b"z" * doctor.RECORD_LIMIT + b'"}\n')
+    assert "over the size limit" in _only(tmp_path)["what"]
+
+
+def test_what_does_not_belong_there_is_named_and_left_alone(tmp_path: Path) -> None:
+    _store(tmp_path)
+    sessions = tmp_path / SESSIONS
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "agents" / "UPPER").mkdir()
+    (tmp_path / "agents" / "main" / "workspace").mkdir()
+    (tmp_path / "agents" / "main" / "workspace" / "link").symlink_to("/")
+    (sessions / "old.jsonl.reset.2026-01-02T03-04-05.678Z").write_text("{}")
+    (sessions / "link.jsonl").symlink_to("/etc/passwd")
+    (sessions / ".tmp-0123456789abcdef").write_text("half")
+    os.mkfifo(sessions / "pipe.jsonl")
+    (sessions / "bad\nname\u202e").write_text("")
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o600)
+    found = {one["thing"]: one["what"] for one in _findings(tmp_path)}
+    assert found == {
+        "notes.txt": "nothing of sessiond's; it is left alone",
+        "agents/UPPER": "nothing of sessiond's; it is left alone",
+        f"{SESSIONS}/old.jsonl.reset.2026-01-02T03-04-05.678Z": "an archive of another program; it is not read",
+        f"{SESSIONS}/link.jsonl": "a symlink; it is not followed",
+        f"{SESSIONS}/.tmp-0123456789abcdef": "left over from a write that was cut off",
+        f"{SESSIONS}/pipe.jsonl": "neither a file nor a folder",
+        f"{SESSIONS}/bad\\nname\\u202e": "nothing of sessiond's; it is left alone",
+    }
+
+
+def test_modes_are_told_by_folder_and_narrowed(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    before = path.read_bytes()
+    path.chmod(0o644)
+    (tmp_path / "keys" / "signing.key").chmod(0o640)
+    (tmp_path / SESSIONS).chmod(0o755)
+    found = {one["thing"]: one["what"] for one in _findings(tmp_path)}
+    assert found == {
+        "keys": "others may read it: signing.key is 0640",
+        "agents/main": "others may read it: sessions is 0755",
+        SESSIONS: f"others may read it: {path.name} is 0644",
+    }
+    done = doctor.fix(tmp_path)
+    assert done[1:] == [
+        "agents/main/sessions: mode 0755 is 0700 now",
+        f"{SESSIONS}/{path.name}: mode 0644 is 0600 now",
+        "keys/signing.key: mode 0640 is 0600 now",
+    ]
+    assert _findings(tmp_path) == []
+    assert path.read_bytes() == before
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert done[0] == f"backups/{backup.name}: a backup was made first"
+    assert json.loads((backup / "manifest.json").read_text())[0] == {
+        "path": "agents/main/sessions",
+        "action": "narrow",
+        "mode": "0755",
+    }
+    assert backup.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    index = tmp_path / SESSIONS / "sessions.json"
+    good = json.loads(index.read_bytes())
+    index.write_bytes(b'{"torn": ')
+    found = _only(tmp_path)
+    assert (found["thing"], found["hint"]) == (f"{SESSIONS}/sessions.json", "sessiond doctor --fix")
+    before = path.read_bytes()
+    done = doctor.report(tmp_path, fix=True)["findings"]
+    assert [one["what"] for one in done if one["thing"] == "repaired"][1] == (
+        f"{SESSIONS}/sessions.json: made again from 1 transcripts"
+    )
+    assert json.loads(index.read_bytes()) == good
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert (backup / "agents__main__sessions__sessions.json").read_bytes() == b'{"torn": '
+    assert path.read_bytes() == before
+    assert _findings(tmp_path) == []
+
+
+def test_an_index_that_is_behind_is_no_fault_and_is_brought_up(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    line = {"type": "message", "id": "a", "message": {"role": "user", "content": "from elsewhere"}}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert _findings(tmp_path) == []
+    (behind,) = (one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json"))
+    assert behind["what"] == "behind by 1 of 1 transcripts; the next start reads them again"
+    doctor.fix(tmp_path)
+    assert json.loads((tmp_path / SESSIONS / "sessions.json").read_bytes())[KEY]["messageCount"] == 3
+    assert not [one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json")]
+
+
+def test_an_index_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    _store(tmp_path)
+    index = tmp_path / SESSIONS / "sessions.json"
+    foreign = json.dumps({"agent:main:main": {"sessionId": "theirs", "updatedAt": 1}})
+    index.write_text(foreign)
+    assert doctor.fix(tmp_path) == []
+    assert index.read_text() == foreign
+
+
+def test_what_was_left_over_goes_to_the_backup(tmp_path: Path) -> None:
+    _store(tmp_path)
+    left = tmp_path / SESSIONS / ".tmp-0123456789abcdef"
+    left.write_text("half")
+    left.chmod(0o600)
+    assert doctor.fix(tmp_path)[1:] == [f"{SESSIONS}/.tmp-0123456789abcdef: moved to the backup"]
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert not left.exists()
+    assert (backup / "agents__main__sessions__.tmp-0123456789abcdef").read_text() == "half"
+
+
+def test_two_transcripts_of_one_key_are_told(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    copy = path.with_name("copy.jsonl")
+    copy.write_bytes(path.read_bytes())
+    copy.chmod(0o600)
+    assert _only(tmp_path)["thing"] == KEY
+    archive = path.parent / "archive"
+    archive.mkdir(mode=0o700, exist_ok=True)
+    copy.rename(archive / "copy.jsonl")
+    assert _findings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "level"),
+    [
+        ("store.json", b"{", "error"),
+        ("store.json", b'{"format": 99, "createdAt": 1}', "error"),
+        ("keys/signing.key", b"short", "error"),
+        ("tokens.jsonl", b'{"type":"issued"}\ntorn\n', "warn"),
+        ("outbox/x.json", b"torn", "warn"),
+        ("outbox/x.json", b'{"channel": "telegram", "failedAt": 5, "lastError": "no such chat"}', "warn"),
+    ],
+)
+def test_files_beside_the_transcripts(tmp_path: Path, name: str, content: bytes, level: str) -> None:
+    _store(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o600)
+    found = _only(tmp_path)
+    assert (found["thing"], found["level"]) == (name, level)
+    if b"failedAt" in content:
+        assert found["what"] == "a dead letter to telegram: no such chat"
+    # A repair does not guess.
+    doctor.fix(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_missing_files_that_the_next_start_makes_are_told(tmp_path: Path) -> None:
+    _store(tmp_path)
+    (tmp_path / "store.json").unlink()
+    (tmp_path / "keys" / "signing.key").unlink()
+    assert [one["thing"] for one in _findings(tmp_path)] == ["store.json", "keys/signing.key"]
+
+
+def test_tokens_left_over_from_a_killed_daemon_are_told(tmp_path: Path) -> None:
+    _store(tmp_path)
+    folder = tmp_path / "run" / "runs"
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    (folder / "a.token").write_text("secret text")
+    (told,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == "run/runs")
+    assert told["what"].endswith("a.token")
+    assert "secret" not in json.dumps(doctor.report(tmp_path))
+
+
+def test_a_store_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    for fix in (False, True):
+        (found,) = doctor.report(tmp_path / "none", fix=fix)["findings"]
+        assert (found["level"], found["thing"]) == ("error", "store")
+    assert not (tmp_path / "none").exists()
+
+
+def test_while_a_daemon_has_the_store_it_says_so_and_nothing_is_repaired(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    path.chmod(0o644)
+    fd = os.open(tmp_path / "store.lock", os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        (lock,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == "store.lock")
+        assert lock["what"].startswith(f"process {os.getpid()} (")
+        with pytest.raises(StoreInUse):
+            doctor.fix(tmp_path)
+        found = doctor.report(tmp_path, fix=True)["findings"]
+        assert [one["level"] for one in found] == ["error"]
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert not (tmp_path / "backups").exists()
+    finally:
+        os.close(fd)
+
+
+def test_it_needs_no_trio_loop_and_prints_as_json(tmp_path: Path) -> None:
+    _store(tmp_path)
+    imports = "import json, sys, pathlib; from sessiond.store import doctor"
+    code = f"{imports}; print(json.dumps(doctor.report(pathlib.Path(sys.argv[1]))))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == doctor.report(tmp_path)
