@@ -190,6 +190,25 @@ def rename(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str, *, replace: boo
         raise OSError(code, os.strerror(code), src, None, dst)
 
 
+def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
+    """Move `name` from one folder to another, on disk when this returns; False where it is gone already."""
+    try:
+        # Nothing is deleted silently, not even an archived file of the same name.
+        rename(source_fd, name, target_fd, name, replace=False)
+    except FileNotFoundError:
+        return False
+    if not sync:
+        return True
+    try:
+        fsync_dir(target_fd)
+        fsync_dir(source_fd)
+    except OSError:
+        # The caller is told that it was not moved, so it is not.
+        rename(target_fd, name, source_fd, name, replace=False)
+        raise
+    return True
+
+
 def fsync_dir(dir_fd: int) -> None:
     """Make the names in a folder last: without it a new file can be gone after a power cut."""
     os.fsync(dir_fd)

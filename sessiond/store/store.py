@@ -230,7 +230,7 @@ class SessionStore:
         try:
             async with self.committer.hold(session):
                 archive = self.archive_folder(session.folder.agent_id)
-                moved = await self.run_sync(_move, session.folder.fd, archive.fd, name, self._durable)
+                moved = await self.run_sync(dirfd.move, session.folder.fd, archive.fd, name, self._durable)
                 on_leave()
                 self.catalog.remove(session)
                 session.folder.dirty = True
@@ -265,24 +265,6 @@ class SessionStore:
             raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason}") from None
         finally:
             folder.dirty = folder.dirty or not saved
-
-
-def _move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
-    try:
-        # Nothing is deleted silently, not even an archived file of the same name.
-        dirfd.rename(source_fd, name, target_fd, name, replace=False)
-    except FileNotFoundError:
-        return False
-    if not sync:
-        return True
-    try:
-        dirfd.fsync_dir(target_fd)
-        dirfd.fsync_dir(source_fd)
-    except OSError:
-        # The caller is told that it was not moved, so it is not.
-        dirfd.rename(target_fd, name, source_fd, name, replace=False)
-        raise
-    return True
 
 
 @asynccontextmanager

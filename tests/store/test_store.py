@@ -122,6 +122,23 @@ async def test_appends_name_the_record_before_them_also_where_a_stranger_wrote_i
         ]
 
 
+async def test_who_does_not_wait_is_told_the_ids_once_the_records_are_folded(opener):
+    async with opener() as store:
+        session, _ = await store.create("agent:main:main", "main")
+        told: list[tuple[list[str], object, int]] = []
+        done = trio.Event()
+
+        def tell(ids: list[str], error: object) -> None:
+            told.append((ids, error, session.in_flight))
+            done.set()
+
+        store.append_later(session, [user("one"), user("two")], tell)
+        assert told == []
+        await done.wait()
+        assert [line["id"] for line in lines_of(store, session)[1:]] == told[0][0]
+        assert told[0][1:] == (None, 0)
+
+
 async def test_appending_nothing_writes_nothing(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")
