@@ -45,6 +45,9 @@ class HttpWire:
             self._method = event.method
             if event.http_version not in (b"1.0", b"1.1"):
                 raise HttpError(505, "bad_request", "HTTP/1.1 is spoken here.")
+            if values(event.headers, b"transfer-encoding") and values(event.headers, b"content-length"):
+                # Two lengths: where somebody between us and the client goes by the other, requests can be hidden.
+                raise HttpError(400, "bad_request", "A request has one length.")
             return event
         if self._heard:
             raise HttpError(408, "request_timeout", "The request did not come in time.")

@@ -18,6 +18,7 @@ from sessiond.auth.keyring import SigningKey
 CONFIG = """
 [http]
 listen = "127.0.0.1:{port}"
+allowedOrigins = ["https://panel.example"]
 
 [[agents.list]]
 id = "main"
