@@ -1,0 +1,86 @@
+"""A spawn with ten attachments of 100 KiB over the socket, against writing and syncing the same files. `just bench`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.benchmark
+
+FILES, SIZE, ROUNDS = 10, 100 * 1024, 25
+MOST = 3.0
+# An agent that nobody is attached for: what is measured is the acceptance, and no run of an earlier round beside it.
+CONFIG = """
+[agents.defaults]
+queueTtlSeconds = 3600
+[agents.defaults.subagents]
+maxChildrenPerAgent = 1000
+
+[[agents.list]]
+id = "main"
+runtime = { type = "attached" }
+"""
+
+
+def bare(folder: Path, contents: list[bytes]) -> float:
+    """Seconds to make a folder with these files in it, all of it on disk."""
+    began = time.perf_counter()
+    folder.mkdir()
+    for number, content in enumerate(contents):
+        fd = os.open(folder / f"file{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, content)
+        os.fsync(fd)
+        os.close(fd)
+    fd = os.open(folder, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    return time.perf_counter() - began
+
+
+def spawning(sock: socket.socket, encode: Callable[[Any], bytes], contents: list[bytes]) -> float:
+    """Seconds from the first byte of the request to the last one of the answer."""
+    files: list[dict[str, Any]] = []
+    for number, content in enumerate(contents):
+        text = {"content": base64.b64encode(content).decode(), "encoding": "base64"}
+        files.append({"name": f"file{number}", **(text if encode is not cbor2.dumps else {"content": content})})
+    params = {"task": "read them", "attachments": files}
+    request = encode({"jsonrpc": "2.0", "id": 1, "method": "sessions_spawn", "params": params})
+    began = time.perf_counter()
+    sock.sendall(request)
+    answer = sock.recv(65536)
+    took = time.perf_counter() - began
+    assert b"accepted" in answer, answer
+    return took
+
+
+def line(message: Any) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+@pytest.mark.parametrize(("codec", "encode"), [("ndjson", line), ("cbor", cbor2.dumps)])
+def test_ten_attachments_cost_less_than_three_times_the_bare_files(
+    daemon: Daemon, tmp_path: Path, codec: str, encode: Callable[[Any], bytes]
+) -> None:
+    daemon.start(CONFIG)
+    ours, base = [], []
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(daemon.socket))
+        for number in range(ROUNDS):
+            contents = [os.urandom(SIZE) for _ in range(FILES)]
+            ours.append(spawning(sock, encode, contents))
+            base.append(bare(tmp_path / f"bare{number}", contents))
+    ratio = statistics.median(one / other for one, other in zip(ours, base, strict=True))
+    one, other = statistics.median(ours) * 1000, statistics.median(base) * 1000
+    print(f"\nspawn with {FILES} x {SIZE // 1024} KiB over {codec}: {one:.1f} ms, bare {other:.1f} ms: {ratio:.2f}x")
+    assert ratio < MOST
