@@ -337,6 +337,41 @@ def test_the_newest_idempotency_keys_are_remembered_up_to_the_limit():
     )
 
 
+def test_a_message_steered_into_a_live_run_leaves_its_key_behind():
+    live = folded(run("r", "accepted", T), run("r", "running", T))
+    steered = folded(run("r", "steered", T + 1, idempotencyKey="k", payload="p"), entry=live)
+    assert steered == replace(live, keyed=(KeyedRun("k", "r", "p"),))
+    assert folded(run("r", "steered", T + 1), entry=live) == live
+
+
+def test_usage_that_no_message_carries_is_told_by_the_end():
+    live = folded(run("r", "accepted", T), run("r", "running", T))
+    told = {"usage": {"input": 3, "output": 4, "totalTokens": 7}, "model": "m"}
+    ended = folded(run("r", "ok", T + 1, **told), entry=live)
+    assert (ended.input_tokens, ended.output_tokens, ended.total_tokens, ended.model) == (3, 4, 7, "m")
+    for odd in ("text", {"input": "nan"}, {"input": -1}, []):
+        assert folded(run("r", "ok", T + 1, usage=odd), entry=live).input_tokens is None
+
+
+def talk(talk_id: Any, status: Any) -> dict[str, Any]:
+    return {"type": "custom", "customType": records.TALK, "data": {"talkId": talk_id, "status": status}}
+
+
+def test_a_talk_is_open_until_it_is_closed():
+    opened = folded(talk("a", "open"), talk("b", "open"), offset=7)
+    assert [one.talk_id for one in opened.talks] == ["a", "b"]
+    assert opened.talks[0].offset == 7
+    assert folded(talk("a", "open"), entry=opened) == opened
+    assert folded(talk("a", "closed"), entry=opened) == replace(opened, talks=opened.talks[1:])
+
+
+@pytest.mark.parametrize(
+    ("talk_id", "status"), [("x", "closed"), (5, "open"), (None, "open"), ("x", "other"), ("x", 1)]
+)
+def test_a_talk_record_that_says_nothing_new_does_nothing(talk_id, status):
+    assert folded(talk(talk_id, status)) == EMPTY
+
+
 def test_a_bad_line_is_counted():
     assert fold_bad(replace(EMPTY, corrupt_records=2)) == replace(EMPTY, corrupt_records=3)
 
