@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 import trio
@@ -36,7 +36,7 @@ from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.channels import Channels
 from sessiond.runs.conversation import Conversations
 from sessiond.runs.inbox import is_inbox
-from sessiond.runs.outbox import open_outbox
+from sessiond.runs.outbox import Outbox, open_outbox
 from sessiond.runs.recover import recover
 from sessiond.runs.run import Run
 from sessiond.runs.send import Sends
@@ -45,7 +45,7 @@ from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import Births
 from sessiond.sessions.tokens import Tokens
 from sessiond.store.scan import Progress
-from sessiond.store.store import Part, open_store
+from sessiond.store.store import Part, SessionStore, open_store
 
 log = structlog.get_logger("sessiond")
 
@@ -82,11 +82,12 @@ async def built(
 ) -> AsyncIterator[App]:
     """Everything but the listeners: recovered, and at work. `sockets` is the folder of agent.sock."""
     clock, ids = Clock(), Ids()
+    durable = config.store.durability == "sync"
     async with (
         AsyncExitStack() as opened,
         open_store(
             store_path,
-            durable=config.store.durability == "sync",
+            durable=durable,
             record_limit=config.limits.max_record_bytes,
             rules=key_rules(config),
             clock=clock,
@@ -94,100 +95,113 @@ async def built(
             progress=progress,
         ) as store,
     ):
-        bus = EventBus()
-        feed = TranscriptFeed(store, bus)
-        attached = AttachedAgents()
-        tokens = Tokens(store, clock, lambda run_id: run_id in supervisor.registry.live)
-        credentials = RunCredentials(tokens, sockets / "runs", lambda key: services.run_scopes(key))  # noqa: PLW0108
-        credentials.clear()
-        host = DaemonHost(lambda: services.config, store, attached, credentials, sockets / "agent.sock")
-        supervisor = RunSupervisor(store, bus, host, clock, ids)
-        attached.on_change = supervisor.agents_changed
-        supervisor.keeps = lambda key: is_inbox(key) and attached.runtime(agent_of(key)) is None
-        saver = IndexSaver(store, feed, clock)
-        births = Births(store)
-        attachments = AttachmentService(ids=ids)
-        spawner = Spawner(
-            store,
-            supervisor,
-            attachments,
-            lambda: services.config,
-            clock=clock,
-            ids=ids,
-            workspace=host.workspace,
-            sandboxed=host.sandboxed,
-        )
-        archive = ArchiveSweep(
-            store,
-            feed,
-            births,
-            supervisor,
-            attachments,
-            config=lambda: services.config,
-            clock=clock,
-            workspace=host.workspace,
-        )
-        channels = Channels(lambda: services.config.channels, environ=os.environ, cwd=Path("/"))
+        parts = _Parts(store, sockets, clock, ids)
         outbox = await opened.enter_async_context(
             open_outbox(
                 store,
-                channels,
+                parts.channels,
                 clock,
-                durable=config.store.durability == "sync",
-                settings=lambda: services.config.delivery,
-                allowed=may_leave(store, lambda: services.config),
+                durable=durable,
+                settings=lambda: parts.config().delivery,
+                allowed=may_leave(store, parts.config),
             )
         )
-        announcing = Announcing(store, channels, outbox, lambda: services.config, clock)
-        conversations = Conversations(store, supervisor, announcing, lambda: services.config, clock)
-        spawner.threads = lambda session: channels.threads(target_of(session.key, session.entry))
-        spawner.bind_thread = lambda session, key, label: channels.bind_thread(
-            target_of(session.key, session.entry), key, label
-        )
-        announcer = Announcer(store, supervisor, lambda: services.config, clock)
-        announcer.outgoing = announcing
-        announcer.ended, announcer.announced = archive.ended, archive.announced
-        # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
-        follow_ups: list[FollowUp] = [announcer, conversations]
-        supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
-        supervisor.after_end = lambda run: _after_end(follow_ups, run)
-        services = Services(
-            store=store,
-            bus=bus,
-            feed=feed,
-            supervisor=supervisor,
-            attached=attached,
-            births=births,
-            tokens=tokens,
-            spawner=spawner,
-            sends=Sends(supervisor, announcing, lambda: services.config, clock, ids),
-            announcing=announcing,
-            channels=channels,
-            dead_letters=lambda: len(outbox.dead_letters),
-            config=config,
-            clock=clock,
-            ids=ids,
-            version=sessiond.__version__,
-            started_ms=clock.wall_ms(),
-            last_save=lambda: saver.last_save_ms,
-        )
+        services = parts.put_together(config, outbox)
         dispatcher = Dispatcher(METHODS, services, limits=limits_of(config), on_fault=_log_fault, now_ms=clock.wall_ms)
-        services.discover = lambda: openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)
         async with open_watcher(config.store.watcher) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
-            background.start_soon(feed.run, watcher)
-            background.start_soon(saver.run)
-            await background.start(supervisor.run)
-            await spawner.recover()
-            await recover(store, supervisor)
-            await announcer.recover()
-            await conversations.recover()
-            # Last: what is held back for something above is known by now.
+            background.start_soon(parts.feed.run, watcher)
+            background.start_soon(parts.saver.run)
+            await background.start(parts.supervisor.run)
+            await parts.recover()
+            # Last: what is held back for something recovered is known by now.
             await background.start(outbox.run)
-            background.start_soon(archive.run)
-            yield App(services=services, dispatcher=dispatcher, saver=saver, background=background)
+            background.start_soon(parts.archive.run)
+            yield App(services=services, dispatcher=dispatcher, saver=parts.saver, background=background)
             background.cancel_scope.cancel()
-        await saver.save()
+        await parts.saver.save()
+
+
+class _Parts:
+    """The parts of one daemon, made in the order in which they need each other."""
+
+    services: Services
+
+    def __init__(self, store: SessionStore, sockets: Path, clock: Clock, ids: Ids) -> None:
+        self.store, self.clock, self.ids = store, clock, ids
+        self.bus = EventBus()
+        self.feed = TranscriptFeed(store, self.bus)
+        self.saver = IndexSaver(store, self.feed, clock)
+        self.births = Births(store)
+        self.attached = AttachedAgents()
+        self.tokens = Tokens(store, clock, lambda run_id: run_id in self.supervisor.registry.live)
+        credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
+        credentials.clear()
+        host = DaemonHost(self.config, store, self.attached, credentials, sockets / "agent.sock")
+        self.supervisor = RunSupervisor(store, self.bus, host, clock, ids)
+        self.attached.on_change = self.supervisor.agents_changed
+        self.supervisor.keeps = lambda key: is_inbox(key) and self.attached.runtime(agent_of(key)) is None
+        self.channels = Channels(lambda: self.config().channels, environ=os.environ, cwd=Path("/"))
+        attachments = AttachmentService(ids=ids)
+        places: dict[str, Any] = {"clock": clock, "workspace": host.workspace}
+        self.spawner = Spawner(
+            store, self.supervisor, attachments, self.config, ids=ids, sandboxed=host.sandboxed, **places
+        )
+        self.spawner.threads = lambda session: self.channels.threads(target_of(session.key, session.entry))
+        self.spawner.bind_thread = lambda session, key, label: self.channels.bind_thread(
+            target_of(session.key, session.entry), key, label
+        )
+        self.archive = ArchiveSweep(
+            store, self.feed, self.births, self.supervisor, attachments, config=self.config, **places
+        )
+
+    def config(self) -> Config:
+        """The configuration as it is now."""
+        return self.services.config
+
+    def _run_scopes(self, key: str) -> frozenset[str]:
+        return self.services.run_scopes(key)
+
+    def put_together(self, config: Config, outbox: Outbox) -> Services:
+        """What goes on after runs, and everything that the methods work with."""
+        announcing = Announcing(self.store, self.channels, outbox, self.config, self.clock)
+        self.conversations = Conversations(self.store, self.supervisor, announcing, self.config, self.clock)
+        self.announcer = Announcer(self.store, self.supervisor, self.config, self.clock)
+        self.announcer.outgoing = announcing
+        self.announcer.ended, self.announcer.announced = self.archive.ended, self.archive.announced
+        # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
+        follow_ups: list[FollowUp] = [self.announcer, self.conversations]
+        self.supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
+        self.supervisor.after_end = lambda run: _after_end(follow_ups, run)
+        self.services = Services(
+            store=self.store,
+            bus=self.bus,
+            feed=self.feed,
+            supervisor=self.supervisor,
+            attached=self.attached,
+            births=self.births,
+            tokens=self.tokens,
+            spawner=self.spawner,
+            sends=Sends(self.supervisor, announcing, self.config, self.clock, self.ids),
+            announcing=announcing,
+            channels=self.channels,
+            dead_letters=lambda: len(outbox.dead_letters),
+            config=config,
+            clock=self.clock,
+            ids=self.ids,
+            version=sessiond.__version__,
+            started_ms=self.clock.wall_ms(),
+            last_save=lambda: self.saver.last_save_ms,
+            discover=lambda: openrpc_document(METHODS, title="sessiond", version=sessiond.__version__),
+        )
+        return self.services
+
+    async def recover(self) -> None:
+        """Take up what a crash left: half-written spawns, open runs, announcements, conversations."""
+        await self.spawner.recover()
+        await recover(self.store, self.supervisor)
+        await self.announcer.recover()
+        await self.conversations.recover()
 
 
 class FollowUp(Protocol):
