@@ -102,6 +102,8 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
             continue
         files += 1
         size += thing.status.st_size
+        if not thing.status.st_size:
+            yield Finding("ok", thing.path, "empty; it becomes a session with its first record")
         for got in _lines_of(root_fd, thing, record_limit):
             if isinstance(got, str):
                 if not thing.is_archived:

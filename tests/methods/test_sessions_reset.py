@@ -9,6 +9,7 @@ import trio
 from inside import Connection, Inside, inside
 from real_daemon import Daemon
 
+from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 
 KEY = "agent:main:work"
@@ -239,6 +240,33 @@ async def test_missing_and_invisible_sessions_answer_alike(tmp_path: Path) -> No
         assert there["message"].replace("work", "none") == gone["message"]
 
 
+async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_one_does_not(tmp_path: Path) -> None:
+    config = '[session]\nreset = { mode = "idle", idleMinutes = 60 }'
+    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+        services = daemon.services
+        first = {"sessionKey": KEY, "message": "hello", "idempotencyKey": "once"}
+        run_id = (await client.call("chat.send", **first))["runId"]
+        await client.call("agent.wait", runId=run_id)
+        old = services.store.catalog.by_key[KEY]
+        await client.say(KEY, "and on")
+        assert services.store.catalog.by_key[KEY] is old
+        services.clock = Clock(wall_ms=lambda: old.entry.updated_at + 60 * 60_000 + 1)
+        assert (await client.call("chat.send", **first))["runId"] == run_id
+        assert services.store.catalog.by_key[KEY] is old
+        # However many come at once, they begin one conversation together.
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(_with_connection, daemon, _say, str(number))
+        assert services.store.catalog.by_key[KEY] is not old
+        assert old.archived and old.entry.message_count == 4
+        assert len(services.store.catalog.by_id) == 2
+        assert services.store.catalog.by_key[KEY].entry.message_count == 10
+
+
+async def _say(connection: Connection, text: str) -> None:
+    assert await connection.say(KEY, text) == text
+
+
 @pytest.mark.system
 def test_a_kill_between_any_two_steps_of_a_reset_loses_nothing(daemon: Daemon) -> None:
     daemon.start()
@@ -257,4 +285,5 @@ def test_a_kill_between_any_two_steps_of_a_reset_loses_nothing(daemon: Daemon) -
         said = [text for path in daemon.store.rglob("*.jsonl") for text in _texts(path)]
         assert sorted(said) == [f"kept {n}" for n in range(attempt + 1)]
     daemon.call("sessions.reset", key="main")
-    assert len(daemon.transcripts()) == 1
+    # One that was killed before its first byte never was a session.
+    assert len([path for path in daemon.transcripts() if path.stat().st_size]) == 1

@@ -216,6 +216,14 @@ def test_what_was_left_over_goes_to_the_backup(tmp_path: Path) -> None:
     assert (backup / "agents__main__sessions__.tmp-0123456789abcdef").read_text() == "half"
 
 
+def test_an_empty_file_is_told_and_no_fault(tmp_path: Path) -> None:
+    path = _store(tmp_path).with_name("empty.jsonl")
+    path.touch(mode=0o600)
+    assert _findings(tmp_path) == []
+    (told,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == f"{SESSIONS}/empty.jsonl")
+    assert told["what"] == "empty; it becomes a session with its first record"
+
+
 def test_two_transcripts_of_one_key_are_told(tmp_path: Path) -> None:
     path = _store(tmp_path)
     copy = path.with_name("copy.jsonl")
