@@ -1,0 +1,239 @@
+"""The store is broken off at every call that matters, and each of these calls fails once: nothing acknowledged is lost.
+
+strace breaks off a process before its n-th call of a kind, or has that call fail (techniques: `inject=`). Every n is
+tried, until one comes that the short life in `store_steps.py` does not reach. A plain skip where strace cannot trace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_steps
+import trio
+from msgspec.structs import replace
+
+from sessiond.model.entry import Entry
+from sessiond.store.store import SessionStore
+
+pytestmark = pytest.mark.system
+
+STEPS = Path(store_steps.__file__)
+LIVED = 11
+MAIN = ["m1", "m2", "m3", "m4"]
+OTHER = ["o1", "o2"]
+
+
+def can_trace() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    tried = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fsync:error=EIO:when=99", "true"],
+        capture_output=True,
+        check=False,
+    )
+    return tried.returncode == 0
+
+
+needs_strace = pytest.mark.skipif(not can_trace(), reason="strace is not there or may not trace")
+
+
+def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dict[str, Any]]:
+    """What every life acknowledged whose n-th call met the fault; the last one did not get so far."""
+    done = subprocess.run(
+        [
+            *("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"),
+            *("-e", f"inject={syscall}:{fault}:when={when}"),
+            *(sys.executable, str(STEPS), syscall, str(when), str(tmp_path)),
+        ],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        timeout=120,
+        check=True,
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(found[-1]["told"]) == LIVED and not found[-1]["killed"]
+    return found
+
+
+def entries(store: SessionStore) -> dict[str, tuple[Entry, bool]]:
+    return {name: (session.entry, session.archived) for name, session in store.catalog.by_id.items()}
+
+
+async def look(path: Path) -> tuple[dict[str, list[str]], dict[str, tuple[Entry, bool]]]:
+    async with store_steps.opened(path, durable=False) as store:
+        assert store.problems == []
+        return {name: store_steps.texts(store, session) for name, session in store.catalog.by_id.items()}, entries(
+            store
+        )
+
+
+async def go_on(path: Path) -> None:
+    """Append to every session that is live, and save the indexes."""
+    os.environ["STORE_STEPS_SALT"] = "1"
+    async with store_steps.opened(path, durable=False) as store:
+        for session in list(store.catalog.by_key.values()):
+            before = store_steps.texts(store, session)
+            await store.append(session, [store_steps.said("after")])
+            store_steps.follow(store, session)
+            assert store_steps.texts(store, session) == [*before, "after"]
+        if "agent:main:main" not in store.catalog.by_key:
+            await store.create("agent:main:main", "main", [store_steps.said("after")])
+        for folder in store.dirty():
+            await store.save(folder)
+
+
+def check(life: dict[str, Any], *, killed: bool) -> None:
+    """The store of one life: what was acknowledged is there, what failed is not, and it goes on."""
+    path, told = Path(life["store"]), life["told"]
+    found, rows = trio.run(look, path)
+    acknowledged: dict[str, list[str]] = {}
+    for what, *more in told:
+        if what == "message":
+            acknowledged.setdefault(more[0], []).append(more[1])
+    for name, wanted in acknowledged.items():
+        assert found[name][: len(wanted)] == wanted
+    for name, said in found.items():
+        asked = MAIN if said[:1] == ["m1"] else OTHER
+        own = acknowledged.get(name, [])
+        failed = [more[-1] for what, *more in told if what == "failed"]
+        if killed:
+            # What was under way may be there or not.
+            assert said in (own, asked[: len(own) + 1])
+        else:
+            assert said == [text for text in asked if text not in failed]
+    for what, *more in told:
+        if what == "archived":
+            assert rows[more[0]][1]
+        if what == "labelled":
+            assert rows[more[0]][0].label == "last"
+    trio.run(go_on, path)
+    after = trio.run(look, path)
+    for index in (path / "agents").rglob("sessions.json"):
+        index.unlink()
+    assert trio.run(look, path) == after
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    ("syscall", "when", "at_least"),
+    [
+        ("write", 300, 12),
+        ("fdatasync", 300, 7),
+        ("fsync", 300, 20),
+        ("renameat", 300, 5),
+        ("renameat2", 300, 1),
+        ("close", 2000, 30),
+    ],
+)
+def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, when, at_least):
+    all_lives = lives(tmp_path, syscall, "signal=KILL", when)
+    assert len(all_lives) > at_least
+    for life in all_lives:
+        check(life, killed=life["killed"])
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    ("syscall", "error", "at_least"),
+    [
+        ("write", "ENOSPC", 12),
+        ("write", "EIO", 12),
+        ("fdatasync", "EIO", 7),
+        ("fsync", "EIO", 20),
+        ("renameat", "EIO", 5),
+        ("renameat2", "EXDEV", 1),
+    ],
+)
+def test_a_call_that_fails_is_an_error_to_its_caller_and_no_record(tmp_path, syscall, error, at_least):
+    all_lives = lives(tmp_path, syscall, f"error={error}")
+    assert len(all_lives) > at_least
+    for life in all_lives:
+        assert not life["killed"]
+        check(life, killed=False)
+    failed = {tuple(what) for life in all_lives for what in life["told"] if what[0] in ("failed", "refused")}
+    assert failed
+
+
+_FULL = """
+import sys
+from pathlib import Path
+import trio
+import store_steps as steps
+from sessiond.errors import StorageError
+
+async def main(path):
+    ballast = path / "ballast"
+    said, refused = [], []
+    async with steps.opened(path / "store") as store:
+        session, _ = await store.create("agent:main:main", "main")
+        ballast.write_bytes(b"x" * 20_000)
+        for number in range(200):
+            try:
+                await store.append(session, [steps.said(f"{number} " + "x" * 700)])
+                said.append(f"{number} " + "x" * 700)
+            except StorageError as error:
+                refused.append(error.data["reason"])
+        assert said and refused and set(refused) == {"No space left on device"}, (len(said), set(refused))
+        folder, = store.dirty()
+        try:
+            await store.save(folder)
+        except StorageError:
+            pass
+        ballast.unlink()
+        for number in range(5):
+            await store.append(session, [steps.said(f"room again {number}")])
+            said.append(f"room again {number}")
+        await store.save(folder)
+    async with steps.opened(path / "store") as store:
+        session = store.catalog.by_key["agent:main:main"]
+        assert steps.texts(store, session) == said
+    print("ok")
+
+trio.run(main, Path(sys.argv[1]))
+"""
+
+
+def test_a_full_disk_refuses_and_the_store_goes_on_when_there_is_room_again(tmp_path):
+    mount = 'mount -t tmpfs -o size=128k tmpfs "$1" 2>/dev/null || exit 77; exec "$2" -c "$3" "$1"'
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, _FULL],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        timeout=60,
+        check=False,
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_two_hundred_kills_at_any_moment_loses_nothing_acknowledged(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(STEPS), "kills", "200", str(tmp_path / "store")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        timeout=120,
+        check=True,
+    )
+    acknowledged = json.loads(done.stdout)
+    assert len(acknowledged) > 200
+    found, rows = trio.run(look, tmp_path / "store")
+    (said,) = found.values()
+    assert len(said) == len(set(said))
+    assert set(acknowledged) <= set(said)
+    # What each appender said stands in the order in which it said it.
+    for appender in {text.split()[0] for text in said}:
+        own = [text for text in said if text.split()[0] == appender]
+        assert own == sorted(own)
+    for index in (tmp_path / "store" / "agents").rglob("sessions.json"):
+        index.unlink()
+    assert trio.run(look, tmp_path / "store") == (found, rows)
+    assert {replace(entry, file=entry.file).message_count for entry, _ in rows.values()} == {len(said)}
