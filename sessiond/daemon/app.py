@@ -142,7 +142,7 @@ class _Parts:
         self.attached.on_change = self.supervisor.agents_changed
         self.supervisor.keeps = lambda key: is_inbox(key) and self.attached.runtime(agent_of(key)) is None
         self.channels = Channels(lambda: self.config().channels, environ=os.environ, cwd=Path("/"))
-        attachments = AttachmentService(ids=ids)
+        attachments = self.attachments = AttachmentService(ids=ids)
         places: dict[str, Any] = {"clock": clock, "workspace": host.workspace}
         self.spawner = Spawner(
             store, self.supervisor, attachments, self.config, ids=ids, sandboxed=host.sandboxed, **places
@@ -182,6 +182,7 @@ class _Parts:
             births=self.births,
             tokens=self.tokens,
             spawner=self.spawner,
+            attachments=self.attachments,
             sends=Sends(self.supervisor, announcing, self.config, self.clock, self.ids),
             announcing=announcing,
             channels=self.channels,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from sessiond.attachments.decode import Attachment
 from sessiond.errors import InvalidParams
 from sessiond.methods.chat_commands import made, obey
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import freshened
+from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
 from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
+from sessiond.runs.handing import accept_with_files
 from sessiond.runs.run import Request, payload_hash
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_model
@@ -29,7 +32,7 @@ class ChatSendParams(Params, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     thinking: str | None = None
     model: str | None = None
-    attachments: list[dict[str, Any]] | None = None
+    attachments: list[Attachment] = []
     deliver: bool | None = None
 
 
@@ -61,9 +64,20 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
         if known is not None:
             await services.supervisor.stored(known)
             return _accepted(ctx, session, known)
+    prepared = services.attachments.check(params.attachments, services.config.tools.sessions_spawn.attachments)
     if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
         session = await freshened(services, session)
-    run_id = await services.supervisor.accept_once(session, request)
+    if prepared.files:
+        run_id = await accept_with_files(
+            services.supervisor,
+            services.attachments,
+            session=session,
+            request=request,
+            prepared=prepared,
+            workspace=services.workspace(agent_of(session.key)),
+        )
+    else:
+        run_id = await services.supervisor.accept_once(session, request)
     # A reset may have put another session in the place of the one that was found.
     return _accepted(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
 from sessiond.events.bus import EventBus, Subscription
@@ -59,6 +60,7 @@ class Services:
     attached: AttachedAgents
     tokens: Tokens
     spawner: Spawner
+    attachments: AttachmentService
     sends: Sends
     announcing: Announcing
     channels: Channels

@@ -180,3 +180,70 @@ async def test_a_session_where_sending_is_turned_off_meanwhile_delivers_nothing(
         async with adapter(there, "telegram") as telegram:
             await until(lambda: not list(outbox.glob("*.json")))
             assert telegram.asked == []
+
+
+PNG = "iVBORw0KGgo="
+
+
+class TestAttachments:
+    FILES = [
+        {"name": "note.txt", "content": "hello"},
+        {"name": "dot.png", "content": PNG, "encoding": "base64", "mimeType": "image/png"},
+    ]
+
+    async def test_files_lie_in_the_workspace_and_images_stand_in_the_message(self, tmp_path: Path):
+        async with (
+            inside(tmp_path, attached("alice")) as there,
+            agent(there, "alice", _look) as alice,
+            there.connect() as owner,
+        ):
+            key = "agent:alice:main"
+            asked = {"sessionKey": key, "message": "look", "attachments": self.FILES, "idempotencyKey": "k"}
+            sent = await owner.call("chat.send", **asked)
+            assert (await owner.call("agent.wait", runId=sent["runId"]))["reply"] == "seen"
+            [turn] = alice.turns
+            receipt = turn["attachments"]
+            assert (receipt["count"], [file["name"] for file in receipt["files"]]) == (2, ["note.txt", "dot.png"])
+            folder = tmp_path / "store/agents/alice/workspace" / receipt["relDir"]
+            assert (folder / "note.txt").read_text() == "hello"
+            assert "They came with the message below." in turn["context"]
+            page = await owner.call("sessions_history", sessionKey=key)
+            assert page["messages"][0]["content"] == [
+                {"type": "text", "text": "look"},
+                {"type": "image", "data": PNG, "mimeType": "image/png"},
+            ]
+            # The same again is the same run, and writes no files.
+            assert (await owner.call("chat.send", **asked))["runId"] == sent["runId"]
+            assert len(list(folder.parent.iterdir())) == 1
+
+    @pytest.mark.parametrize(
+        ("files", "code"),
+        [
+            ([{"name": "../x", "content": ""}], "attachments_invalid_name"),
+            ([{"name": "x", "content": "!", "encoding": "base64"}], "attachments_invalid_base64"),
+            ([{"name": "x", "content": ""}, {"name": "X", "content": ""}], "attachments_duplicate_name"),
+        ],
+    )
+    async def test_the_rules_are_those_of_a_spawn_and_a_refusal_writes_nothing(
+        self, tmp_path: Path, files: list[dict[str, Any]], code: str
+    ):
+        async with inside(tmp_path) as there, there.connect() as owner:
+            error = await owner.failure("chat.send", sessionKey="main", message="x", attachments=files)
+            assert error["data"]["code"] == code
+            assert (await owner.call("sessions_history", sessionKey="main"))["messages"] == []
+            assert not (tmp_path / "store/agents/main/workspace/.openclaw").exists()
+
+    async def test_the_same_request_twice_at_once_leaves_one_set_of_files(self, tmp_path: Path):
+        async with inside(tmp_path) as there, there.connect() as owner:
+            await owner.say("main", "hello")
+            asked = {"sessionKey": "main", "message": "x", "attachments": self.FILES, "idempotencyKey": "k"}
+            for _ in range(2):
+                await owner.send("chat.send", **asked)
+            answers = [(await owner.receive())["result"]["runId"] for _ in range(2)]
+            assert answers[0] == answers[1]
+            folder = tmp_path / "store/agents/main/workspace/.openclaw/attachments"
+            await until(lambda: len(list(folder.iterdir())) == 1)
+
+
+async def _look(_: Program, __: dict[str, Any]) -> Any:
+    return {"reply": "seen"}
