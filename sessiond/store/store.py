@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import StorageError
+from sessiond.errors import ConfigError, StorageError
 from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
@@ -286,7 +286,10 @@ async def open_store(
             opened, durable=durable, record_limit=record_limit, clock=clock, ids=ids, run_sync=run_sync
         )
         store.rules = rules
-        await run_sync(store.load, progress)
+        try:
+            await run_sync(store.load, progress)
+        except OSError as error:
+            raise ConfigError(f"the store {path} cannot be read: {os.strerror(error.errno or errno.EIO)}") from None
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.committer.run)
