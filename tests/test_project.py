@@ -107,7 +107,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
-    """Architecture, "Who owns which task": dispatch answers for a request, the supervisor for a run.
+    """Architecture, "Who owns which task": dispatch answers for a request, a run's life for the run.
 
     The client library is no part of the daemon: the handlers that it calls are its users'.
     """
@@ -118,7 +118,7 @@ def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
                 catchers.add(name_of(path))
-    assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/supervisor.py"}
+    assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/life.py"}
 
 
 def test_every_method_has_its_test_where_one_looks_for_it() -> None:
