@@ -29,7 +29,7 @@ import trio
 from sessiond.clock import Ids
 from sessiond.errors import ConfigError, StorageError
 from sessiond.model.keys import KeyRules
-from sessiond.store import dirfd, folding, paging
+from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, SessionStore, open_store
 
@@ -56,24 +56,6 @@ def _ids() -> Ids:
     return Ids(uuid=lambda: f"{salt}-{next(count)}", record=lambda: f"{salt}{next(count):015x}")
 
 
-def texts(store: SessionStore, session: Session) -> list[str]:
-    """The texts of all messages in the session's file, which must have no bad line."""
-    fd = os.open(store.path / session.path, os.O_RDONLY)
-    page = paging.page_backwards(
-        fd,
-        os.fstat(fd).st_size,
-        session.entry.message_count,
-        wanted=lambda record: True,
-        limit=10**6,
-        max_bytes=10**9,
-        record_limit=store.record_limit,
-    )
-    os.close(fd)
-    assert (page.skipped, page.has_more, session.entry.corrupt_records) == (0, False, 0)
-    assert [seq for _, seq in page.lines] == list(range(1, len(page.lines) + 1))
-    return [json.loads(line.record.message or b"")["content"] for line, _ in page.lines if line.record]
-
-
 def follow(store: SessionStore, session: Session) -> None:
     """Fold what was appended, as the feed does."""
     got = folding.advance(session.folder.fd, session.entry, session.file_name, store.record_limit)
@@ -84,9 +66,9 @@ def said(text: str) -> Message:
     return Message({"role": "user", "content": text})
 
 
-async def live(path: Path, tell: Tell) -> None:
+async def live(path: Path, tell: Tell, **settings: Any) -> None:
     """Appends, a saved index, an archived session, another saved index. Each step is told when it is acknowledged."""
-    async with opened(path) as store:
+    async with opened(path, **settings) as store:
         main = await _create(store, "agent:main:main", "m1", tell)
         if main is not None:
             await _append(store, main, "m2", tell)
