@@ -13,6 +13,7 @@ from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_label, check_model
+from sessiond.store.catalog import Session
 from sessiond.store.store import Custom
 
 
@@ -44,6 +45,19 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     agent = services.config.agent(agent_id)
     if agent is None:
         raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+    # Checked and taken in one go: of two who want the same label at once, one gets it.
+    async with services.births.alone(f"labels of {agent_id}"):
+        session, created = await _made(ctx, params, key, spawned_by)
+    run_id = None
+    if params.message is not None:
+        sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
+        run_id = sent.run_id
+    return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)
+
+
+async def _made(ctx: Context, params: SessionsCreateParams, key: str, spawned_by: str | None) -> tuple[Session, bool]:
+    """The session with what was asked for it, and whether it was made just now."""
+    services, agent_id = ctx.services, agent_of(key)
     entry: dict[str, Any] = {}
     if params.model is not None:
         entry |= check_model(services.config, params.model)
@@ -57,11 +71,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     session, created = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts)
     if not created and parts:
         await services.store.append(session, parts)
-    run_id = None
-    if params.message is not None:
-        sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
-        run_id = sent.run_id
-    return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)
+    return session, created
 
 
 def _key(ctx: Context, params: SessionsCreateParams) -> str:

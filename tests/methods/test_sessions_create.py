@@ -66,3 +66,14 @@ def test_many_at_the_same_time_make_one_session(shared: Daemon) -> None:
         got = list(pool.map(lambda _: shared.call("sessions.create", key=key), range(16)))
     assert len({one["sessionId"] for one in got}) == 1
     assert sum(one["created"] for one in got) == 1
+
+
+def test_of_many_who_want_a_label_at_the_same_time_one_gets_it(shared: Daemon) -> None:
+    label = str(uuid4())
+    with ThreadPoolExecutor(8) as pool:
+
+        def create(_: int) -> bool:
+            with shared.connect() as wire:
+                return "result" in wire.ask("sessions.create", label=label)
+
+        assert sum(pool.map(create, range(16))) == 1
