@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import trio
@@ -10,6 +11,7 @@ from sessiond.errors import InvalidParams
 from sessiond.methods.chat_send import check_idempotency_key, check_text
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
+from sessiond.methods.sessions_reset import freshened
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 from sessiond.runs.outbox import DeliveryStatus
@@ -57,9 +59,18 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
     if params.timeout_seconds is not None and params.timeout_seconds < 0:
         raise InvalidParams("`$.timeoutSeconds` is below 0; 0 does not wait.", field="$.timeoutSeconds")
     timeout_s = clamp(params.timeout_seconds, DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, least=0)
-    sent = await services.sends.send(_source(ctx), target, params.message, params.idempotency_key)
+    keeps = services.supervisor.keeps(target.key)
+    sent = await services.sends.send(
+        _source(ctx),
+        target,
+        params.message,
+        params.idempotency_key,
+        # What nobody has read yet is no old conversation.
+        freshened=None if keeps else partial(freshened, services),
+    )
+    target = services.store.catalog.by_key.get(target.key, target)
     reason = "ancestor_busy" if sent.ancestor_busy and timeout_s else None
-    if services.supervisor.keeps(target.key):
+    if keeps:
         return SessionsSendResult(run_id=sent.run_id, status="accepted", reason="inbox", session_key=target.key)
     if not timeout_s or sent.ancestor_busy:
         return SessionsSendResult(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sessiond.methods.chat_send import ChatSendParams, request_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
+from sessiond.methods.sessions_reset import freshened
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 from sessiond.runs.steer import steer
@@ -38,6 +39,8 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         model=params.model,
     )
     request = request_of(ctx, sent)
+    if services.supervisor.current(session.key) is None and request.idempotency_key is None:
+        session = await freshened(services, session)
     steered = await steer(
         services.store, services.supervisor, services.attached, services.clock, session=session, request=request
     )

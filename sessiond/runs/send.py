@@ -6,7 +6,7 @@ Source: runs.md, "sessions_send".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -48,8 +48,19 @@ class Sends:
         self._config, self._clock, self._ids = config, clock, ids
         self._traffic = Traffic()
 
-    async def send(self, source: Source, target: Session, text: str, idempotency_key: str | None) -> Sent:
-        """The message, accepted as a run of the target. Overloaded where sessions go on for too long or too fast."""
+    async def send(
+        self,
+        source: Source,
+        target: Session,
+        text: str,
+        idempotency_key: str | None,
+        *,
+        freshened: Callable[[Session], Awaitable[Session]] | None = None,
+    ) -> Sent:
+        """The message, accepted as a run of the target. Overloaded where sessions go on for too long or too fast.
+
+        `freshened` gives the session that a new message goes to where the conversation is over by its age.
+        """
         sender = source.session.key if source.session is not None else None
         payload = payload_hash({"method": "sessions_send", "message": text, "source": sender})
         busy = self._waits_on_sender(source, target)
@@ -62,6 +73,8 @@ class Sends:
         now_s, limits = self._clock.monotonic(), self._config().limits
         if sender is not None:
             self._traffic.check(sender, target.key, now_s, limits.messages_per_minute)
+        if freshened is not None:
+            target = await freshened(target)
         request = self._request(source, target, text, trace_id, hops)
         if idempotency_key is not None:
             request = msgspec.structs.replace(request, idempotency_key=idempotency_key, payload=payload)

@@ -407,3 +407,18 @@ async def test_secrets_in_a_reply_are_masked_for_a_token(tmp_path: Path):
             got = await as_alice.call("sessions_send", sessionKey=BOB, message="x")
             assert "hunter2" not in got["reply"]
         assert (await owner.call("sessions_send", sessionKey=BOB, message="x"))["reply"] == "password=hunter2hunter2"
+
+
+async def test_a_conversation_that_is_over_by_its_age_begins_anew(tmp_path: Path):
+    config = '[session.reset]\nmode = "idle"\nidleMinutes = 0.001\n'
+    async with inside(tmp_path, config) as there, there.connect() as owner:
+        await owner.say("main", "hello")
+        before = (await owner.call("sessions.resolve", key="main"))["sessionId"]
+        await owner.call("sessions_send", sessionKey="main", message="x", idempotencyKey="k")
+        await until(lambda: not there.services.store.catalog.by_key["agent:main:main"].entry.runs)
+        now = there.services.clock.wall_ms
+        updated = there.services.store.catalog.by_key["agent:main:main"].entry.updated_at
+        await until(lambda: now() > updated + 200)
+        got = await owner.call("sessions_send", sessionKey="main", message="y")
+        assert (got["status"], got["reply"]) == ("ok", "y")
+        assert (await owner.call("sessions.resolve", key="main"))["sessionId"] != before

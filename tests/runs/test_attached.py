@@ -43,8 +43,8 @@ class Wire:
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
         self.asked.append((method, params))
         self.began.set()
-        await trio.lowlevel.checkpoint()
         try:
+            await trio.lowlevel.checkpoint()
             answer = await self.act(method, params)
         except trio.Cancelled:
             self.called_off.append(method)
