@@ -23,7 +23,7 @@ from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY, RUN
 from sessiond.policy.announce import ANNOUNCE_MESSAGE, announce_context, arrival_context
 from sessiond.runs import outcome
-from sessiond.runs.run import Request, Run, payload_hash, session_id_of
+from sessiond.runs.run import Request, Run, View, payload_hash, session_id_of
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import settled
 from sessiond.store.catalog import Session
@@ -181,10 +181,10 @@ class Announcer:
             return "requester_gone"
         try:
             try:
-                await self._hand_over(requester, child, run_id, text)
+                await self._hand_over(requester, child, first, text)
             except LimitExceeded:
                 brief = await outcome.told(self._store, child, first, outcome.TOO_LONG)
-                await self._hand_over(requester, child, run_id, brief or "")
+                await self._hand_over(requester, child, first, brief or "")
         except NotFound:
             return "requester_gone"  # deleted just now
         except (Stopping, StorageError):
@@ -232,8 +232,9 @@ class Announcer:
             first=True,
         )
 
-    async def _hand_over(self, requester: Session, child: Session, run_id: str, text: str) -> None:
+    async def _hand_over(self, requester: Session, child: Session, first: View, text: str) -> None:
         """Into the requester's transcript, once; and to its channel."""
+        run_id = first.run_id
         key, payload = f"{_KEY}{run_id}", payload_hash({"announce": run_id})
         requester = await settled(self._store.catalog, requester)
         if key not in self._known_keys and self._supervisor.known(requester, key, payload) is None:
@@ -245,7 +246,8 @@ class Announcer:
                 "sourceTool": "subagent_announce",
             }
             message = user_message(text, self._clock.wall_ms(), provenance)
-            if self._wakes(requester):
+            # Whoever stops a tree of sessions does not want the first of them to begin anew.
+            if first.status != "aborted" and self._wakes(requester):
                 request = Request(
                     text=text,
                     message=message,

@@ -255,6 +255,8 @@ class Spawner:
         }
         model = plan.model or subagents.model
         entry |= {"model": model, "modelOverride": model} if model is not None else {}
+        thinking = plan.thinking or subagents.thinking
+        entry |= {"thinkingLevel": thinking} if thinking is not None else {}
         entry |= {"label": child.label} if child.label is not None else {}
         entry |= _thread_fields(requester, thread)
         limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
@@ -263,7 +265,7 @@ class Spawner:
             text=wanted.task,
             message=user_message(wanted.task, self._clock.wall_ms(), provenance),
             context=_context(requester.key, facts, receipt, child.mount_path),
-            thinking=plan.thinking or subagents.thinking,
+            thinking=thinking,
             model=model,
             attachments=attached,
             mount_path=child.mount_path,

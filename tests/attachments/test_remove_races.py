@@ -17,7 +17,8 @@ from sessiond.attachments.remove import Report, remove_attachments
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
-ROUNDS = 10_000
+# Root's race again as an ordinary user is shorter: what differs is who is refused what, and not the order of things.
+ROUNDS, SHORTER = 10_000, 2_000
 LIBC = ctypes.CDLL(None)
 
 
@@ -81,11 +82,12 @@ def test_a_folder_swapped_for_a_symlink_all_the_time_leads_nowhere(workspace: Pa
     folder, aside = workspace / REL, workspace / ".openclaw/attachments/aside"
     folder.mkdir(parents=True)
     before = listing(outside)
+    rounds = ROUNDS if os.geteuid() == os.getuid() else SHORTER
     with racing(lambda: exchange(folder, aside, outside)) as swaps:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             fill(folder)
             remove_attachments(workspace, ID)
-    assert swaps[0] > ROUNDS
+    assert swaps[0] > rounds
     assert listing(outside) == before
     clear(aside)
     assert remove_attachments(workspace, ID) == Report(removed=True)

@@ -111,6 +111,7 @@ def test_a_spawn_is_accepted_and_runs_in_a_session_of_its_own(spawn: Call, spawn
     assert spawning.call("agent.wait", runId=got["runId"])["reply"] == "do it"
     found = row(spawning, child)
     assert (found["spawnedBy"], found["label"], found["model"]) == (key, label, "m-1")
+    assert found["thinkingLevel"] == "high"
     assert row(spawning, key)["childSessions"] == [child]
     first = spawning.call("sessions_history", sessionKey=child)["messages"][0]
     assert first["provenance"] == {"kind": "inter_session", "sourceSessionKey": key, "sourceTool": "sessions_spawn"}

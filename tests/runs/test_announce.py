@@ -277,6 +277,10 @@ async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
         await told.announced(run)
         assert told.texts()[0].splitlines()[0] == status
         assert [spec.step for spec in told.home.agent.turns if spec.session_key == key] in ([], ["primary"])
+        # What somebody stopped starts nothing else.
+        await trio.testing.wait_all_tasks_blocked()
+        woken = [spec for spec in told.home.agent.turns if spec.session_key == MAIN]
+        assert len(woken) == (0 if act == "is stopped" else 1)
 
 
 async def test_follow_ups_in_the_child_are_not_announced(tmp_path: Path, autojump_clock: object) -> None:
