@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import trio
+
 from sessiond.config import AgentConfig, Config
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.policy.spawn import is_sandboxed
@@ -14,7 +16,7 @@ from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.echo import EchoRuntime
 from sessiond.runs.exec import ExecRuntime
 from sessiond.runs.run import Run
-from sessiond.runs.runtime import RunSpec, Runtime
+from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
 from sessiond.runs.sandbox import Bubblewrap
 from sessiond.store.store import SessionStore
 
@@ -27,6 +29,19 @@ class Credentials(Protocol):
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path: ...
     def retire(self, run: Run) -> None: ...
+
+
+class _NotYet:
+    """A runtime that is named so that it can be refused well. Source: runs.md, "Runtimes" (acp)."""
+
+    async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:  # noqa: ARG002
+        await trio.lowlevel.checkpoint()
+        return Outcome(
+            error=f"agent {spec.agent_id} has the runtime acp, which is not supported yet; use exec or attached"
+        )
+
+
+_LATER = _NotYet()
 
 
 class DaemonHost:
@@ -54,7 +69,7 @@ class DaemonHost:
             return attached
         if agent.runtime.type == "exec":
             return self._exec_runtime(agent)
-        return self._echo
+        return self._echo if agent.runtime.type == "echo" else _LATER
 
     def _exec_runtime(self, agent: AgentConfig) -> ExecRuntime:
         key = agent

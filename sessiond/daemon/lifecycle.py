@@ -106,7 +106,7 @@ class _Life:
                 log.info("stopping")
                 async with trio.open_nursery() as drain:
                     drain.start_soon(self._hurry_up, server)
-                    await server.drain(_DRAIN_S)
+                    await server.drain(_DRAIN_S, before_close=app.services.supervisor.interrupt_all)
                     drain.cancel_scope.cancel()
         finally:
             for listener in listeners:

@@ -5,7 +5,7 @@ Knows the runtime and the transcript. Does not know what else waits or who asked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import structlog
@@ -56,6 +56,14 @@ class RunLife:
     def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock) -> None:
         self._store, self._bus, self._host, self._clock = store, bus, host, clock
         self.stopping = False
+
+    def interrupt(self, live: Iterable[Run]) -> None:
+        """The daemon ends: so do the runs that are going on, and nothing more is started."""
+        self.stopping = True
+        for run in list(live):
+            if run.scope is not None:
+                run.stop_as = run.stop_as or INTERRUPTED
+                run.scope.cancel()
 
     async def turn(self, run: Run, *, begun: bool) -> ending.Ending:
         """The run from its start to what it came to. `begun`: its start is on record. Cancelled: it was stopped."""

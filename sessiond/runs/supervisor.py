@@ -21,7 +21,7 @@ from sessiond.runs.life import Host, RunLife
 from sessiond.runs.places import Places
 from sessiond.runs.queues import Queues
 from sessiond.runs.registry import Registry
-from sessiond.runs.run import INTERRUPTED, Request, Run
+from sessiond.runs.run import Request, Run
 from sessiond.sessions.lifecycle import settled
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
@@ -57,11 +57,11 @@ class RunSupervisor:
             try:
                 await trio.sleep_forever()
             finally:
-                self._life.stopping = True
-                for run in list(self.registry.live.values()):
-                    if run.scope is not None:
-                        run.stop_as = run.stop_as or INTERRUPTED
-                        run.scope.cancel()
+                self.interrupt_all()
+
+    def interrupt_all(self) -> None:
+        """End the runs that are going on as interrupted, while attached agents can still be told."""
+        self._life.interrupt(self.registry.live.values())
 
     @property
     def stopping(self) -> bool:

@@ -98,11 +98,15 @@ class Server:
         """Take no more connections; those that stand go on."""
         self._accepting.cancel()
 
-    async def drain(self, grace_s: float) -> None:
-        """Take nothing new, let what is in flight end for `grace_s` seconds, answer the rest with -32008, and close."""
+    async def drain(self, grace_s: float, *, before_close: Callable[[], object] = bool) -> None:
+        """Take nothing new, let what is in flight end for `grace_s` seconds, answer the rest with -32008, and close.
+
+        `before_close` is called while those who stayed can still be written to.
+        """
         self._dispatcher.stopping = True
         self.stop_accepting()
         await self.visitors.finish(grace_s)
+        before_close()
         self._serving.cancel()
 
     async def _accept(self, listener: Listener, connections: trio.Nursery) -> None:

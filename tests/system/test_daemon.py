@@ -288,6 +288,26 @@ def test_a_run_that_was_going_on_at_kill_9_ends_as_interrupted_once(daemon: Daem
     assert ends == ["accepted", "running", "error"]
 
 
+def test_an_attached_run_at_sigterm_is_interrupted_and_its_agent_is_told(daemon: Daemon) -> None:
+    daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "attached" }\n')
+    with daemon.connect() as wire:
+        wire.call("agents.attach", agentId="main")
+        run_id = daemon.call("chat.send", sessionKey="main", message="think")["runId"]
+        assert wire.event("run.start")["message"] == "think"
+        assert daemon.stop() == 0
+        assert "id" in wire.event("$/cancelRequest")
+    daemon.start()
+    waited = daemon.call("agent.wait", runId=run_id)
+    assert (waited["status"], waited["error"]) == ("error", "interrupted")
+
+
+def test_an_agent_of_a_runtime_to_come_is_refused_in_words(daemon: Daemon) -> None:
+    daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "acp" }\n')
+    waited = daemon.reply("main", "hello")
+    assert waited["status"] == "error"
+    assert "acp, which is not supported yet" in waited["error"]
+
+
 def test_sigterm_drains_and_a_reload_takes_the_new_configuration(daemon: Daemon) -> None:
     daemon.start(exec_agent("print('old')"))
     assert daemon.reply("main", "x")["reply"] == "old"
