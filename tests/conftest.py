@@ -17,5 +17,4 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield made
     finally:
         if made.process is not None and made.process.poll() is None:
-            made.process.kill()
-            made.process.wait()
+            made.kill()

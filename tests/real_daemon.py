@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,7 +58,13 @@ class Daemon:
             self.config.write_text(config)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*prefix, *self.command()], env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*prefix, *self.command()],
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A group of its own: what ends strace does not end the daemon that it traced.
+                process_group=0,
             )
         self.wait_for(self._answers, "the daemon does not answer")
         return self
@@ -80,9 +87,10 @@ class Daemon:
             time.sleep(0.005)  # noqa: TID251
 
     def kill(self) -> None:
-        """kill -9."""
+        """kill -9, of whatever it was started through as well."""
         assert self.process is not None
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:

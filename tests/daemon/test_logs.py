@@ -18,7 +18,7 @@ def logged(daemon: Daemon, *options: str) -> list[str]:
     """The lines of a daemon that is started, spoken to and stopped."""
     daemon.run.mkdir(mode=0o700)
     with daemon.log.open("wb") as log:
-        daemon.process = subprocess.Popen(daemon.command(*options), env=daemon.environ, stderr=log)
+        daemon.process = subprocess.Popen(daemon.command(*options), env=daemon.environ, stderr=log, process_group=0)
     daemon.wait_for(lambda: "ready" in daemon.log.read_text(), "not ready")
     daemon.reply("main", "words that nobody else should read")
     assert daemon.stop() == 0
@@ -38,7 +38,7 @@ def test_journald_gets_priorities_and_no_times(daemon: Daemon) -> None:
         with theirs:
             status = os.fstat(theirs.fileno())
             environ = daemon.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-            daemon.process = subprocess.Popen(daemon.command(), env=environ, stderr=theirs)
+            daemon.process = subprocess.Popen(daemon.command(), env=environ, stderr=theirs, process_group=0)
         ours.settimeout(PATIENCE_S)
         assert re.match(r"<6>\[info +\] ready ", lines.readline())
         assert daemon.stop() == 0
