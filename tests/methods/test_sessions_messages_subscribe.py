@@ -1,0 +1,236 @@
+"""`sessions.messages.subscribe` over every transport that lasts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hearing_roads import HEARING, Hearing, Refused
+from real_daemon import Daemon
+from roads import ROADS
+
+# Of the right shape, with a tag that nobody has made.
+FORGED = "0-0-000000000000"
+
+
+@pytest.fixture(params=sorted(HEARING))
+def road(request: pytest.FixtureRequest) -> type[Hearing]:
+    road: type[Hearing] = HEARING[request.param]
+    return road
+
+
+def say(daemon: Daemon, key: str, *texts: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text} for text in texts]
+    got: dict[str, Any] = daemon.call("chat.inject", sessionKey=key, messages=messages)
+    return got
+
+
+def row(daemon: Daemon, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(row for row in daemon.rows() if row["key"] == key)
+    return found
+
+
+def write(daemon: Daemon, key: str, line: bytes) -> None:
+    """Append as a stranger."""
+    fd = os.open(row(daemon, key)["transcriptPath"], os.O_WRONLY | os.O_APPEND)
+    os.write(fd, line)
+    os.close(fd)
+
+
+def test_what_is_appended_comes_with_its_place(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        before = shared.call("sessions_history", sessionKey=fresh)
+        got = hearing.call("sessions.messages.subscribe", key=fresh)
+        assert got == {"subscribed": True, "key": fresh, "cursor": before["cursor"]}
+        usage = {"input": 3, "output": 4, "totalTokens": 7}
+        message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "usage": usage}
+        wrote = shared.call("chat.inject", sessionKey=fresh, messages=[message])
+        assert hearing.event() == (
+            "session.message",
+            {
+                "sessionKey": fresh,
+                "sessionId": before["sessionId"],
+                "messageId": wrote["ids"][0],
+                "seq": 3,
+                "cursor": wrote["cursor"],
+                "message": message,
+                "usage": usage,
+            },
+        )
+
+
+def test_a_strangers_line_comes_too_and_as_it_stands(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        write(
+            shared, fresh, b'{"type":"message","id":"ours","message":{"role":"user","content":"\\u00e9","own":1.50}}\n'
+        )
+        method, params = hearing.event()
+        assert (method, params["messageId"]) == ("session.message", "ours")
+        assert params["message"] == {"role": "user", "content": "é", "own": 1.5}
+
+
+def test_from_a_cursor_everything_behind_it_and_then_what_comes(
+    road: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    say(shared, fresh, "a")
+    cursor = say(shared, fresh, "b")["cursor"]
+    say(shared, fresh, "c", "d")
+    with road(shared) as hearing:
+        assert hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)["cursor"] == cursor
+        assert hearing.said(2) == ["c", "d"]
+        say(shared, fresh, "e")
+        assert hearing.said(1) == ["e"]
+
+
+def test_what_is_followed_already_is_not_repeated(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        cursor = hearing.call("sessions.messages.subscribe", key=fresh)["cursor"]
+        say(shared, fresh, "a", "b")
+        hearing.call("sessions.subscribe")
+        hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        say(shared, fresh, "c")
+        heard = [hearing.event() for _ in range(4)]
+        assert [params["message"]["content"] for method, params in heard if method == "session.message"] == list("abc")
+        assert [params["phase"] for method, params in heard if method == "sessions.changed"] == ["message"]
+
+
+def test_an_older_cursor_reads_again_from_there(shared: Daemon, fresh: str) -> None:
+    cursor = say(shared, fresh, "a")["cursor"]
+    say(shared, fresh, "b")
+    with HEARING["ndjson"](shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        say(shared, fresh, "c")
+        hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+        assert hearing.said(3) == ["c", "b", "c"]
+
+
+def test_live_text_and_tools_of_a_run_come_without_the_changes(shared: Daemon) -> None:
+    key = f"agent:main:test:{uuid4()}"
+    shared.call("sessions.create", key=key)
+    with HEARING["ndjson"](shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=key)
+        shared.reply(key, "hello")
+        heard = [hearing.event() for _ in range(3)]
+        assert [method for method, _ in heard] == ["session.message", "session.delta", "session.message"]
+        run_id = heard[1][1]["runId"]
+        assert heard[1][1] == {"sessionKey": key, "runId": run_id, "text": "hello"}
+        assert hearing.call("ping") == {} and hearing.events == []
+
+
+def test_a_reset_is_told_and_followed(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        say(shared, fresh, "old")
+        new_id = shared.call("sessions.reset", key=fresh)["sessionId"]
+        say(shared, fresh, "new")
+        heard = [hearing.event() for _ in range(3)]
+        assert [method for method, _ in heard] == ["session.message", "session.resync", "session.message"]
+        resync = heard[1][1]
+        assert (resync["sessionKey"], resync["reason"]) == (fresh, "reset")
+        assert (heard[2][1]["sessionId"], heard[2][1]["seq"]) == (new_id, 1)
+        # The cursor of the resync is one to subscribe from.
+        with road(shared) as again:
+            again.call("sessions.messages.subscribe", key=fresh, cursor=resync["cursor"])
+            assert again.said(1) == ["new"]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "0", "0-0", "0-0-zzzzzzzzzzzz", "-1-0-000000000000", FORGED])
+def test_what_is_no_cursor_or_a_forged_one_is_refused(
+    road: type[Hearing], shared: Daemon, fresh: str, cursor: str
+) -> None:
+    with road(shared) as hearing:
+        with pytest.raises(Refused) as refused:
+            hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+        error = refused.value.error
+        assert (error["code"], error["data"]["field"]) == (-32602, "$.cursor")
+        assert error["data"]["code"] == ("cursor_stale" if cursor == FORGED else "cursor_invalid")
+        # Nothing is followed after a refusal.
+        say(shared, fresh, "unheard")
+        assert hearing.call("ping") == {} and hearing.events == []
+
+
+def test_the_cursor_of_another_session_shows_nothing_of_either(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    other = f"agent:main:test:{uuid4()}"
+    shared.reply(other, "hello")
+    cursor = shared.call("sessions_history", sessionKey=other)["positions"][0]["cursor"]
+    with road(shared) as hearing:
+        with pytest.raises(Refused) as refused:
+            hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+        assert refused.value.error["data"]["code"] == "cursor_stale"
+        assert hearing.events == []
+
+
+def test_a_cursor_from_before_the_file_was_replaced_or_reset_is_stale(
+    shared: Daemon, fresh: str, tmp_path: Path
+) -> None:
+    before = shared.call("sessions_history", sessionKey=fresh)["cursor"]
+    path = Path(row(shared, fresh)["transcriptPath"])
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    with HEARING["ndjson"](shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        (tmp_path / "new").rename(path)
+        assert hearing.event()[1]["reason"] == "rewritten"
+        after = hearing.said(1) and shared.call("sessions_history", sessionKey=fresh)["cursor"]
+        for cursor in (before, after):
+            if cursor == after:
+                shared.call("sessions.reset", key=fresh)
+            with pytest.raises(Refused) as refused:
+                hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+            assert refused.value.error["data"]["code"] == "cursor_stale"
+
+
+def test_an_unknown_an_invisible_and_an_archived_session_are_not_found(shared: Daemon, fresh: str) -> None:
+    archived = shared.call("sessions_history", sessionKey=fresh)["sessionId"]
+    shared.call("sessions.reset", key=fresh)
+    token = shared.call("tokens.mint", scopes=["read"], sessionKey="agent:other:main")["token"]
+    with HEARING["ndjson"](shared) as owner, HEARING["ndjson"](shared, token) as stranger:
+        for hearing, key in (
+            (owner, "agent:main:nowhere"),
+            (owner, archived),
+            (stranger, fresh),
+            (stranger, "nowhere"),
+        ):
+            with pytest.raises(Refused) as refused:
+                hearing.call("sessions.messages.subscribe", key=key)
+            assert refused.value.error["code"] == -32002, key
+
+
+def test_it_needs_the_scope_read(shared: Daemon, fresh: str) -> None:
+    token = shared.call("tokens.mint", scopes=["list", "send"], sessionKey=fresh)["token"]
+    with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+    assert refused.value.error["code"] == -32003
+
+
+@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
+def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
+    answer = ROADS[road](shared, "sessiond", None, "sessions.messages.subscribe", {"key": fresh})
+    assert answer["error"]["code"] == -32006
+
+
+def test_a_revoked_token_hears_nothing_more(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    minted = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)
+    with road(shared, minted["token"]) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh)
+        say(shared, fresh, "heard")
+        assert hearing.said(1) == ["heard"]
+        shared.call("tokens.revoke", id=minted["id"])
+        say(shared, fresh, "secret")
+        with pytest.raises(Exception) as ended:  # each client library has its own error for the end
+            hearing.event()
+        assert not isinstance(ended.value, TimeoutError)
+
+
+def test_secrets_are_masked_for_a_token_and_not_for_the_owner(shared: Daemon, fresh: str) -> None:
+    token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
+    with HEARING["ndjson"](shared) as owner, HEARING["ndjson"](shared, token) as other:
+        for hearing in (owner, other):
+            hearing.call("sessions.messages.subscribe", key=fresh)
+        say(shared, fresh, "password=hunter2hunter2")
+        assert owner.said(1) == ["password=hunter2hunter2"]
+        assert "hunter2" not in other.said(1)[0]

@@ -1,0 +1,148 @@
+"""`sessions.subscribe` over every transport that lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hearing_roads import HEARING, Hearing, Refused
+from real_daemon import Daemon
+from roads import ROADS
+
+
+@pytest.fixture(params=sorted(HEARING))
+def road(request: pytest.FixtureRequest) -> type[Hearing]:
+    road: type[Hearing] = HEARING[request.param]
+    return road
+
+
+def of(hearing: Hearing, key: str, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """The next events of one session; other tests have theirs."""
+    heard: list[tuple[str, dict[str, Any]]] = []
+    while len(heard) < count:
+        method, params = hearing.event()
+        if params["sessionKey"] == key:
+            heard.append((method, params))
+    return heard
+
+
+def inject(daemon: Daemon, key: str, *texts: str) -> None:
+    daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
+
+
+def test_everything_that_happens_to_a_session_comes_in_order(road: type[Hearing], shared: Daemon) -> None:
+    key = f"agent:main:test:{uuid4()}"
+    with road(shared) as hearing:
+        assert hearing.call("sessions.subscribe") == {"subscribed": True}
+        shared.call("sessions.create", key=key)
+        shared.reply(key, "hello")
+        shared.call("sessions.patch", key=key, label=str(uuid4()))
+        shared.call("sessions.reset", key=key)
+        shared.call("sessions.delete", key=key)
+        heard = [(method, params.get("phase"), params.get("reason")) for method, params in of(hearing, key, 12)]
+        assert heard == [
+            ("sessions.changed", "create", "create"),
+            ("session.message", None, None),
+            ("sessions.changed", "message", None),
+            ("sessions.changed", "start", None),
+            ("session.delta", None, None),
+            ("session.message", None, None),
+            ("sessions.changed", "message", None),
+            ("sessions.changed", "end", "ok"),
+            ("sessions.changed", "patch", None),
+            ("sessions.changed", "reset", None),
+            ("session.resync", None, "reset"),
+            ("sessions.changed", "delete", None),
+        ]
+
+
+def test_a_row_is_the_one_of_the_list_without_its_children(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        hearing.call("sessions.subscribe")
+        shared.call("sessions.patch", key=fresh, displayName="Shown", thinkingLevel="high")
+        [(method, params)] = of(hearing, fresh, 1)
+        listed = next(row for row in shared.rows() if row["key"] == fresh)
+        assert (method, params) == ("sessions.changed", {"sessionKey": fresh, "phase": "patch", "row": listed})
+
+
+def test_the_main_session_is_shown_as_main_and_told_by_its_key(shared: Daemon) -> None:
+    with HEARING["ndjson"](shared) as hearing:
+        hearing.call("sessions.subscribe")
+        shared.reply("main", "hello")
+        [message, changed] = of(hearing, "agent:main:main", 2)
+        if message[0] == "sessions.changed":  # it was made just now
+            [changed] = of(hearing, "agent:main:main", 1)
+        assert changed[1]["row"]["key"] == "main"
+
+
+def test_without_read_only_that_something_changed(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    token = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)["token"]
+    with road(shared, token) as hearing:
+        hearing.call("sessions.subscribe")
+        inject(shared, fresh, "unheard")
+        shared.reply(fresh, "unheard too")
+        heard = of(hearing, fresh, 4)
+        assert {method for method, _ in heard} == {"sessions.changed"}
+        assert [params["phase"] for _, params in heard] == ["message", "message", "start", "message"]
+        assert "unheard" not in str(heard)
+
+
+def test_only_what_the_caller_may_see(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    mine = f"agent:main:test:{uuid4()}"
+    child = f"agent:other:subagent:{uuid4()}"
+    shared.call("sessions.create", key=mine)
+    token = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=mine)["token"]
+    with road(shared, token) as hearing:
+        hearing.call("sessions.subscribe")
+        inject(shared, fresh, "another's")
+        shared.call("sessions.create", key=child, parentSessionKey=mine)
+        inject(shared, child, "my child's")
+        inject(shared, mine, "mine")
+        shared.call("sessions.delete", key=child)
+        heard: list[tuple[str, dict[str, Any]]] = []
+        while not heard or heard[-1][1].get("phase") != "delete":
+            heard.append(hearing.event())
+        assert {params["sessionKey"] for _, params in heard} == {mine, child}
+        texts = [params["message"]["content"] for method, params in heard if method == "session.message"]
+        assert texts == ["my child's", "mine"]
+
+
+def test_a_message_is_told_before_the_row_that_counts_it(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with road(shared) as hearing:
+        hearing.call("sessions.subscribe")
+        for number in range(20):
+            inject(shared, fresh, str(number), f"{number} again")
+        heard = of(hearing, fresh, 80)
+        seq = 2
+        for message, changed in zip(heard[::2], heard[1::2], strict=True):
+            seq += 1
+            assert (message[0], message[1]["seq"]) == ("session.message", seq)
+            assert (changed[0], changed[1]["row"]["messageCount"]) == ("sessions.changed", seq)
+
+
+def test_it_needs_the_scope_list(shared: Daemon, fresh: str) -> None:
+    token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
+    with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
+        hearing.call("sessions.subscribe")
+    assert refused.value.error["code"] == -32003
+
+
+@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
+def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
+    answer = ROADS[road](shared, "sessiond", None, "sessions.subscribe", {})
+    assert answer["error"]["code"] == -32006
+
+
+def test_a_token_shown_later_narrows_what_is_heard(shared: Daemon, fresh: str) -> None:
+    mine = f"agent:main:test:{uuid4()}"
+    shared.call("sessions.create", key=mine)
+    token = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=mine)["token"]
+    with HEARING["ndjson"](shared) as hearing:
+        hearing.call("sessions.subscribe")
+        inject(shared, fresh, "while the owner")
+        assert hearing.said(1) == ["while the owner"]
+        hearing.call("initialize", protocol=1, client={"name": "x", "version": "1"}, token=token)
+        inject(shared, fresh, "not any more")
+        inject(shared, mine, "mine")
+        assert hearing.said(1) == ["mine"]
