@@ -66,7 +66,7 @@ def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dic
         ("fsync", 300, 20),
         ("renameat", 300, 5),
         ("renameat2", 300, 1),
-        ("close", 2000, 30),
+        ("close", 1200, 30),
     ],
 )
 def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, when, at_least):
