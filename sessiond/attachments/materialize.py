@@ -89,9 +89,10 @@ def _write_folder(parent: int, attachments_id: str, prepared: Prepared) -> Recei
         raise
     try:
         with dirfd.closing(folder):
-            receipt = _receipt(prepared, attachments_id)
+            hashes: list[str] = []
             for start in range(0, len(prepared.files), _BATCH):
-                _write_files(folder, prepared.files[start : start + _BATCH])
+                hashes += _write_files(folder, prepared.files[start : start + _BATCH])
+            receipt = _receipt(prepared, hashes, attachments_id)
             # After the files' fsync, and by rename: whoever sees the manifest sees all of it and of the files.
             dirfd.write_atomic(folder, MANIFEST, _manifest(receipt))
         dirfd.fsync_dir(parent)
@@ -101,7 +102,8 @@ def _write_folder(parent: int, attachments_id: str, prepared: Prepared) -> Recei
     return receipt
 
 
-def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> None:
+def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> list[str]:
+    """Write them, on disk when it returns; their hashes, which are made while the disk is busy."""
     with contextlib.ExitStack() as stack:
         fds = []
         for file in files:
@@ -109,8 +111,10 @@ def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> None:
             fds.append(stack.enter_context(dirfd.closing(fd)))
             dirfd.write_all(fd, file.data)
             _start_writing(fd)
+        hashes = [hashlib.sha256(file.data).hexdigest() for file in files]
         for fd in fds:
             os.fsync(fd)
+    return hashes
 
 
 def _start_writing(fd: int) -> None:
@@ -132,7 +136,7 @@ def _open_parent(root: int) -> int:
         return dirfd.open_path_dir(root, FOLDERS)
 
 
-def _receipt(prepared: Prepared, attachments_id: str) -> Receipt:
+def _receipt(prepared: Prepared, hashes: list[str], attachments_id: str) -> Receipt:
     return Receipt(
         rel_dir="/".join((*FOLDERS, attachments_id)),
         count=len(prepared.files),
@@ -141,10 +145,10 @@ def _receipt(prepared: Prepared, attachments_id: str) -> Receipt:
             ReceiptFile(
                 name=file.name,
                 bytes=len(file.data),
-                sha256=hashlib.sha256(file.data).hexdigest(),
+                sha256=sha256,
                 mime_type=file.mime_type,
             )
-            for file in prepared.files
+            for file, sha256 in zip(prepared.files, hashes, strict=True)
         ),
     )
 
