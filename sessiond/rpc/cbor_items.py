@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from sessiond.errors import InvalidRequest, ParseError
+import trio
+
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError
+from sessiond.rpc.limits import MAX_CBOR_ITEMS
 
 # What an open container still wants: how many items, or one of these.
 _ARRAY = -1  # indefinite-length array: any number of items, then a break
@@ -15,6 +18,8 @@ _MAP_VALUE = -3  # indefinite-length map, next a value
 _BYTES, _TEXT = -4, -5  # string in chunks: strings of its own kind, then a break
 _CHUNKED = {2: _BYTES, 3: _TEXT}
 _BREAK = 0xFF
+# Seven milliseconds, if it is nothing but small numbers.
+_SLOW_BYTES = 16 * 1024
 
 
 class ItemScanner:
@@ -26,6 +31,7 @@ class ItemScanner:
     def __init__(self, max_nesting: int) -> None:
         self.position = 0
         self._max_nesting = max_nesting
+        self._count = 0
         self._open: list[int] = []
         self._in_item = False
 
@@ -36,7 +42,8 @@ class ItemScanner:
     def scan(self, buffer: bytes | bytearray) -> int | None:
         """Where the current item ends in `buffer`, or None while it is not whole.
 
-        Raises ParseError (not well-formed) or InvalidRequest (nested too deeply); nothing can be read after that.
+        Raises ParseError (not well-formed), InvalidRequest (nested too deeply) or LimitExceeded (too many items);
+        nothing can be read after that.
         """
         size = len(buffer)
         while True:
@@ -44,12 +51,18 @@ class ItemScanner:
                 if self.position > size:
                     return None
                 self._in_item = False
+                self._count = 0
                 return self.position
             head = _read_head(buffer, self.position, size) if self.position < size else None
             if head is None:
                 return None
             major, argument, self.position = head
             self._in_item = True
+            self._count += 1
+            if self._count > MAX_CBOR_ITEMS:
+                raise LimitExceeded(
+                    f"A message has at most {MAX_CBOR_ITEMS} items.", limit="items", value=MAX_CBOR_ITEMS
+                )
             self._take(major, argument)
 
     def _take(self, major: int, argument: int | None) -> None:
@@ -121,6 +134,14 @@ def check_single_item(frame: bytes, max_nesting: int) -> None:
     """`frame` is exactly one item. Raises ParseError or InvalidRequest."""
     if ItemScanner(max_nesting).scan(frame) != len(frame):
         raise _malformed("a frame holds one item, whole and alone")
+
+
+async def check_item(frame: bytes, max_nesting: int) -> None:
+    """As `check_single_item`; others get their turn while a long frame is looked at."""
+    if len(frame) < _SLOW_BYTES:
+        check_single_item(frame, max_nesting)
+    else:
+        await trio.to_thread.run_sync(check_single_item, frame, max_nesting)
 
 
 def _read_head(buffer: bytes | bytearray, at: int, size: int) -> tuple[int, int | None, int] | None:

@@ -12,8 +12,11 @@ from math import isfinite
 from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
+import trio
 
 from sessiond.errors import InvalidRequest, ParseError
+from sessiond.rpc.limits import MAX_PARTS
+from sessiond.rpc.parts import check_parts
 
 CodecName = Literal["json", "cbor"]
 
@@ -27,9 +30,11 @@ class Codec(Protocol):
     """How the messages of a connection look on the wire."""
 
     name: CodecName
+    # From so many bytes on `to_json` takes long enough to be done in a worker thread.
+    slow_bytes: float
 
     def to_json(self, frame: bytes) -> bytes:
-        """JSON text of an incoming frame. Raises ParseError or InvalidRequest."""
+        """JSON text of an incoming frame. Raises ParseError, InvalidRequest or LimitExceeded."""
         ...
 
     def from_json(self, text: bytes) -> bytes:
@@ -41,8 +46,10 @@ class JsonCodec:
     """JSON text; a newline ends a frame."""
 
     name: CodecName = "json"
+    slow_bytes: float = MAX_PARTS
 
     def to_json(self, frame: bytes) -> bytes:
+        check_parts(frame)
         return frame
 
     def from_json(self, text: bytes) -> bytes:
@@ -53,6 +60,7 @@ class CborCodec:
     """CBOR items with the same content. A byte string stands where the JSON has base64."""
 
     name: CodecName = "cbor"
+    slow_bytes: float = 16 * 1024
 
     def to_json(self, frame: bytes) -> bytes:
         import cbor2
@@ -84,6 +92,13 @@ class CborCodec:
 JSON = JsonCodec()
 CBOR = CborCodec()
 CODECS: dict[CodecName, Codec] = {"json": JSON, "cbor": CBOR}
+
+
+async def to_json(codec: Codec, frame: bytes) -> bytes:
+    """JSON text of an incoming frame, as `codec.to_json`; others get their turn while a long one is looked at."""
+    if len(frame) < codec.slow_bytes:
+        return codec.to_json(frame)
+    return await trio.to_thread.run_sync(codec.to_json, frame)
 
 
 def _plain(value: Any) -> Any:

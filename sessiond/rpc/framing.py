@@ -69,7 +69,8 @@ class LineFramer:
 
     def _checked(self, lines: list[bytes]) -> list[bytes]:
         messages = []
-        for line in lines:
+        # A chunk may be nothing but newlines: those are passed over in C.
+        for line in filter(None, lines):
             if len(line) > self.limit:
                 self.error = too_large(self.limit)
                 break

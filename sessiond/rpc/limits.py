@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What a message costs is not its bytes but how many values they are: 16 MiB hold eight million numbers, and decoding
+# those would hold up everybody for seconds. A thousand messages have a tenth of it.
+MAX_PARTS = 262_144
+# Of CBOR, which is looked at item by item in Python.
+MAX_CBOR_ITEMS = 65_536
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
@@ -158,20 +159,16 @@ def _too_deep(max_nesting: int) -> InvalidRequest:
 def _is_deeper(message: bytes, max_nesting: int) -> bool:
     """Whether well-formed JSON is nested deeper than `max_nesting`.
 
-    The count alone decides for nearly every message. Else everything but brackets is cut out and the leaves are
-    peeled off level by level, all in C: a loop over the bytes would hold up the daemon for seconds on 16 MiB.
+    The count alone decides for nearly every message. Else the brackets are added up, in C; the codec has seen to it
+    that they are not too many for that.
     """
     if message.count(b"{") + message.count(b"[") <= max_nesting:
         return False
-    rest = _outside_strings(message).translate(_BRACES_TO_BRACKETS, _NOT_BRACKETS)
-    for _ in range(max_nesting):
-        if not rest:
-            return False
-        rest = rest.replace(b"[]", b"")
-    return bool(rest)
+    brackets = _outside_strings(message).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets))) > max_nesting
 
 
-_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 

@@ -14,7 +14,7 @@ import trio
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
 from sessiond.rpc.asking import Asking
-from sessiond.rpc.codecs import Codec, CodecName
+from sessiond.rpc.codecs import Codec, CodecName, to_json
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.sending import PeerGone, SendQueue, Sink
 
@@ -218,7 +218,7 @@ class Peer:
         out.cork()
         for frame in frames:
             try:
-                text = self._link.codec.to_json(frame)
+                text = await to_json(self._link.codec, frame)
             except SessiondError as error:
                 self.reply(encode_failure(None, error))
                 continue

@@ -33,9 +33,10 @@ class Admission:
     def take_over(self, *, stranger: bool, end: Callable[[], object]) -> Place | None:
         """The place of whoever has waited longest without a word, whose connection ends; None where all have spoken.
 
-        A stranger takes a stranger's only.
+        Where strangers are as many as they may be, a stranger takes a stranger's.
         """
-        silent = next((place for place in self._waiting if place.stranger or not stranger), None)
+        full = stranger and self.strangers >= self._max_strangers
+        silent = next((place for place in self._waiting if place.stranger or not full), None)
         if silent is not None:
             silent.leave()
             silent.end()

@@ -21,7 +21,8 @@ from sessiond.errors import ConfigError
 ListenerName = Literal["sessiond", "agent", "http"]
 
 _MAX_PATH_BYTES = 107  # sun_path holds 108 with its NUL
-_BACKLOG = 256  # as many as may be connected
+# A full one is an error at once for clients that do not block on connect; the kernel clamps it to net.core.somaxconn.
+_BACKLOG = 4096
 _FIRST_FD = 3  # sd_listen_fds(3)
 
 

@@ -13,8 +13,8 @@ import msgspec
 import trio
 
 from sessiond.errors import NotFound, SessiondError
-from sessiond.rpc.cbor_items import check_single_item
-from sessiond.rpc.codecs import CBOR, JSON, Codec
+from sessiond.rpc.cbor_items import check_item
+from sessiond.rpc.codecs import CBOR, JSON, Codec, to_json
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.errors import status_of_code
 from sessiond.rpc.messages import encode_failure
@@ -120,8 +120,8 @@ async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, reques
     codec = _codec_of(request)
     try:
         if codec is CBOR:
-            check_single_item(request.body, dispatcher.limits.max_nesting)
-        text = codec.to_json(request.body).strip()
+            await check_item(request.body, dispatcher.limits.max_nesting)
+        text = (await to_json(codec, request.body)).strip()
     except SessiondError as error:
         return _answer(encode_failure(None, error), codec)
     exchange = _Exchange(text)

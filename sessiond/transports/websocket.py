@@ -15,7 +15,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
 from sessiond.errors import InvalidRequest, SessiondError
-from sessiond.rpc.cbor_items import check_single_item
+from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.peer import Link
@@ -109,7 +109,7 @@ class WebSocketLink:
                 # Both halves are gone: nobody is left to be answered.
                 raise trio.BrokenResourceError("the WebSocket is closed") from None
             try:
-                frame = self._frame_of(message)
+                frame = await self._frame_of(message)
             except SessiondError:
                 self.close_code = 1003  # RFC 6455, section 7.4.1: data that cannot be accepted
                 raise
@@ -129,7 +129,7 @@ class WebSocketLink:
         except ConnectionClosed:
             raise trio.BrokenResourceError("the WebSocket is closed") from None
 
-    def _frame_of(self, message: str | bytes) -> bytes:
+    async def _frame_of(self, message: str | bytes) -> bytes:
         codec = JSON if isinstance(message, str) else CBOR
         if self._settled and codec is not self.codec:
             raise InvalidRequest("This connection began with the other kind of frame; stay with one.")
@@ -137,7 +137,7 @@ class WebSocketLink:
         self._settled = True
         if isinstance(message, str):
             return message.encode().strip(b" \t\r\n")
-        check_single_item(message, self._max_nesting)
+        await check_item(message, self._max_nesting)
         return message
 
 
