@@ -84,7 +84,7 @@ class Daemon:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}:\n{self.log.read_text()}")
-            time.sleep(0.005)  # noqa: TID251
+            time.sleep(0.005)
 
     def kill(self) -> None:
         """kill -9, of whatever it was started through as well."""
