@@ -9,6 +9,7 @@ from time import perf_counter
 import trio
 from store_data import LIMIT, finish, line, median, scratch, text, verdict
 
+from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules
@@ -49,15 +50,40 @@ async def through_the_store(store: SessionStore, sessions: list[Session], append
     return sum(counts) / (perf_counter() - start)
 
 
+async def told_by_the_store(store: SessionStore, session: Session, appenders: int) -> float:
+    """The same with `append_later`, as `chat.inject` does it: told of the commit, without a task that waits for it."""
+    count, going = 0, appenders
+    start = perf_counter()
+    over = trio.Event()
+
+    def again(_ids: list[str], error: StorageError | None) -> None:
+        nonlocal count, going
+        assert error is None
+        count += 1
+        if perf_counter() - start < SECONDS:
+            store.append_later(session, [Message(text(count))], again)
+            return
+        going -= 1
+        if not going:
+            over.set()
+
+    for _ in range(appenders):
+        store.append_later(session, [Message(text(0))], again)
+    await over.wait()
+    return count / (perf_counter() - start)
+
+
 async def measure(path: Path) -> list[bool]:
     async with open_store(path / "store", durable=True, record_limit=LIMIT, rules=KeyRules()) as store:
         TranscriptFeed(store, EventBus())  # every append is folded before it is acknowledged, as in the daemon
         sessions = [(await store.create(f"agent:main:cron:{n}", "main"))[0] for n in range(APPENDERS)]
-        rates: dict[str, list[float]] = {"bare": [], "1": [], "32 in one session": [], "32 in 32 sessions": []}
+        rates: dict[str, list[float]] = {"bare": [], "1": [], "32 tasks in one session": []}
+        rates |= {"32 in one session": [], "32 in 32 sessions": []}
         for _ in range(ROUNDS):
             rates["bare"].append(bare(path / "bare"))
             rates["1"].append(await through_the_store(store, sessions[:1], 1))
-            rates["32 in one session"].append(await through_the_store(store, sessions[:1], APPENDERS))
+            rates["32 tasks in one session"].append(await through_the_store(store, sessions[:1], APPENDERS))
+            rates["32 in one session"].append(await told_by_the_store(store, sessions[0], APPENDERS))
             rates["32 in 32 sessions"].append(await through_the_store(store, sessions, APPENDERS))
     for what, values in rates.items():
         print(f"     {what}: {median(values):,.0f} appends/s")
@@ -67,6 +93,7 @@ async def measure(path: Path) -> list[bool]:
     return [
         verdict("append, 1 appender, against the bare loop", ratio["1"], at_least=0.2),
         verdict("append, 32 appenders to one session", ratio["32 in one session"], at_least=5),
+        verdict("the same by 32 tasks that wait", ratio["32 tasks in one session"], at_least=2.5),
         verdict("append, 32 appenders to 32 sessions, which share no sync", ratio["32 in 32 sessions"], at_least=0.5),
     ]
 
