@@ -18,6 +18,8 @@ log = structlog.get_logger("sessiond.saver")
 # One in fifty: 2 % of the time.
 _SHARE = 50
 _LEAST_PAUSE_S = 1.0
+# A disk that is full stays so for a while, and each attempt is a line in the log.
+_AFTER_FAILURE_S = 60.0
 
 
 class IndexSaver:
@@ -35,18 +37,21 @@ class IndexSaver:
             self._feed.changed = trio.Event()
             # Many changes come together; a moment's wait saves once for all of them.
             await trio.sleep(_LEAST_PAUSE_S)
-            cost_s = await self.save()
-            await trio.sleep(cost_s * _SHARE)
+            began = self._clock.monotonic()
+            saved = await self.save()
+            cost_s = self._clock.monotonic() - began
+            await trio.sleep(max(cost_s * _SHARE, 0 if saved else _AFTER_FAILURE_S))
 
-    async def save(self) -> float:
-        """Save every dirty folder now; the seconds it took."""
-        began = self._clock.monotonic()
+    async def save(self) -> bool:
+        """Save every dirty folder now; False where one of them could not be."""
+        saved = True
         for folder in self._store.dirty():
             try:
                 await self._store.save(folder)
             except StorageError as error:
                 # The index is a projection: a start without it takes longer, and loses nothing.
                 log.warning("index not saved", agent=folder.agent_id, reason=error.message)
-                continue
-            self.last_save_ms = self._clock.wall_ms()
-        return self._clock.monotonic() - began
+                saved = False
+            else:
+                self.last_save_ms = self._clock.wall_ms()
+        return saved

@@ -1,0 +1,318 @@
+"""The HTTP routes of sessions, with curl and httpx; heartbeats with a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from hearing_roads import Curl, curl
+from inside import inside
+from real_daemon import PATIENCE_S, Daemon, Wire
+from trio.testing import MockClock
+
+from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.model.caller import OWNER
+from sessiond.transports.exchange import Events, Request
+from sessiond.transports.routes import Router
+from sessiond.transports.sse import EventStream
+
+EVENTS = "Accept: text/event-stream"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    made = Daemon(tmp_path_factory.mktemp("http")).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def key(running: Daemon) -> str:
+    """The key of a new session: `hello` and its echo."""
+    key = f"agent:main:test:{uuid4()}"
+    running.reply(key, "hello")
+    return key
+
+
+def path_of(key: str, query: str = "") -> str:
+    return f"/sessions/{quote(key, safe='')}/history{query}"
+
+
+def get(daemon: Daemon, path: str, *, token: str | None = None, method: str = "GET", **headers: str) -> httpx.Response:
+    listener = daemon.agent_socket if token is not None else daemon.socket
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(listener)), timeout=PATIENCE_S) as client:
+        return client.request(method, f"http://daemon{path}", headers=headers)
+
+
+def inject(daemon: Daemon, key: str, *texts: str, role: str = "user") -> str:
+    messages = [{"role": role, "content": text} for text in texts]
+    cursor: str = daemon.call("chat.inject", sessionKey=key, messages=messages)["cursor"]
+    return cursor
+
+
+def said(stream: Curl, count: int) -> list[str]:
+    """The next events, all of them messages."""
+    events = [stream.next() for _ in range(count)]
+    assert {name for name, _, _ in events} == {"message"}, events
+    return [data["message"]["content"] for _, _, data in events]
+
+
+def test_history_is_the_result_of_the_call(running: Daemon, key: str) -> None:
+    inject(running, key, "done", role="toolResult")
+    for query, params in (("", {}), ("?limit=1", {"limit": 1}), ("?includeTools=1", {"includeTools": True})):
+        got = get(running, path_of(key, query))
+        assert got.status_code == 200
+        assert got.json() == running.call("sessions_history", sessionKey=key, **params)
+    older = running.call("sessions_history", sessionKey=key, limit=1)["nextCursor"]
+    page = get(running, path_of(key, f"?cursor={older}")).json()
+    assert [message["content"] for message in page["messages"]] == ["hello"]
+
+
+def test_an_unknown_session_is_404_and_says_so(running: Daemon) -> None:
+    for headers in ({}, {"Accept": "text/event-stream"}):
+        got = get(running, path_of("agent:main:nowhere"), **headers)
+        assert (got.status_code, got.json()["ok"], got.json()["error"]["type"]) == (404, False, "not_found")
+
+
+@pytest.mark.parametrize("query", ["?limit=x", "?limit=1.5", "?limit=1e3", "?cursor=x", "?cursor=0-0-000000000000"])
+def test_a_bad_query_is_400_and_names_the_field(running: Daemon, key: str, query: str) -> None:
+    for path in (path_of(key, query), path_of(key, f"{query}&follow=1")):
+        got = get(running, path)
+        assert (got.status_code, got.json()["error"]["type"]) == (400, "invalid_params")
+        assert query[1:].partition("=")[0] in got.json()["error"]["field"]
+
+
+def test_a_follower_gets_the_history_and_then_each_message(running: Daemon, key: str) -> None:
+    for path, headers in ((path_of(key, "?follow=1"), ()), (path_of(key), (EVENTS,))):
+        with curl(running, path, *headers) as stream:
+            history = running.call("sessions_history", sessionKey=key)
+            assert stream.next() == ("history", history["cursor"], history)
+            cursor = inject(running, key, "one")
+            name, event_id, data = stream.next()
+            assert (name, event_id) == ("message", cursor)
+            assert data == {
+                "sessionKey": key,
+                "sessionId": history["sessionId"],
+                "messageId": data["messageId"],
+                "seq": len(history["messages"]) + 1,
+                "cursor": cursor,
+                "message": {"role": "user", "content": "one"},
+            }
+            inject(running, key, "two", "three")
+            assert said(stream, 2) == ["two", "three"]
+
+
+def test_the_last_id_resumes_without_the_history_and_without_a_gap(running: Daemon, key: str) -> None:
+    with curl(running, path_of(key), EVENTS) as stream:
+        last = stream.next()[1]
+        inject(running, key, "one")
+        last = stream.next()[1]
+    inject(running, key, "two", "three")
+    with curl(running, path_of(key), EVENTS, f"Last-Event-ID: {last}") as stream:
+        assert said(stream, 2) == ["two", "three"]
+        inject(running, key, "four")
+        assert said(stream, 1) == ["four"]
+
+
+def test_a_bad_last_id_is_400_and_shows_nothing(running: Daemon, key: str) -> None:
+    other = f"agent:main:test:{uuid4()}"
+    running.reply(other, "hidden")
+    foreign = running.call("sessions_history", sessionKey=other)["positions"][0]["cursor"]
+    stale = running.call("sessions_history", sessionKey=key)["cursor"]
+    running.call("sessions.reset", key=key)
+    for bad in ("x", "0-0-000000000000", "99999999999999999999-0-000000000000", foreign, stale, stale + "0"):
+        got = get(running, path_of(key), Accept="text/event-stream", **{"Last-Event-ID": bad})
+        assert (got.status_code, got.headers["content-type"]) == (400, "application/json")
+        error = got.json()["error"]
+        assert (error["type"], error["field"]) == ("invalid_params", "Last-Event-ID")
+        assert "hidden" not in got.text
+
+
+def test_a_stream_survives_resets_and_a_delete_of_the_session(running: Daemon, key: str) -> None:
+    with curl(running, path_of(key), EVENTS) as stream:
+        stream.next()
+        inject(running, key, "before")
+        assert said(stream, 1) == ["before"]
+        for text in ("after one", "after two"):
+            running.call("sessions.reset", key=key)
+            inject(running, key, text)
+            name, event_id, data = stream.next()
+            assert (name, data["reason"], data["cursor"]) == ("resync", "reset", event_id)
+            with curl(running, path_of(key), EVENTS, f"Last-Event-ID: {event_id}") as resumed:
+                assert said(resumed, 1) == [text]
+            assert said(stream, 1) == [text]
+        running.call("sessions.delete", key=key)
+        running.call("sessions.create", key=key)
+        inject(running, key, "made again")
+        assert stream.next()[0] == "resync"
+        assert said(stream, 1) == ["made again"]
+
+
+def test_live_text_has_no_id(running: Daemon, key: str) -> None:
+    with curl(running, path_of(key), EVENTS) as stream:
+        stream.next()
+        running.reply(key, "echo this")
+        events = [stream.next() for _ in range(3)]
+        assert [(name, event_id is None) for name, event_id, _ in events] == [
+            ("message", False),
+            ("delta", True),
+            ("message", False),
+        ]
+        assert events[1][2]["text"] == "echo this"
+
+
+def test_tool_results_are_left_out_of_a_stream_only_where_it_says_so(running: Daemon, key: str) -> None:
+    follow, spared = path_of(key, "?follow=1"), path_of(key, "?follow=1&includeTools=0")
+    with curl(running, follow) as whole, curl(running, spared) as part:
+        for stream in (whole, part):
+            stream.next()
+        inject(running, key, "done", role="toolResult")
+        inject(running, key, "said")
+        assert said(whole, 2) == ["done", "said"]
+        assert said(part, 1) == ["said"]
+
+
+def test_a_key_may_be_an_alias_and_have_odd_letters(running: Daemon) -> None:
+    running.reply("main", "hello")
+    assert get(running, path_of("main")).json()["sessionKey"] == "agent:main:main"
+    odd = "agent:main:a/b?c d%41é"
+    running.reply(odd, "hello")
+    with curl(running, path_of(odd), EVENTS) as stream:
+        assert stream.next()[2]["sessionKey"] == odd
+
+
+def test_a_reader_that_stops_for_a_while_misses_nothing(running: Daemon, key: str) -> None:
+    texts = [f"{number} " + "x" * 4000 for number in range(2000)]
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(PATIENCE_S)
+        sock.connect(str(running.socket))
+        sock.sendall(f"GET {path_of(key)} HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n".encode())
+        with sock.makefile("rb") as stream:
+            while b"event: history" not in stream.readline():
+                pass
+            for start in range(0, len(texts), 100):
+                inject(running, key, *texts[start : start + 100])
+            inject(running, key, "the last")
+            names: list[str] = []
+            heard: list[str] = []
+            while not heard or heard[-1] != "the last":
+                line = stream.readline()
+                if line.startswith(b"event: "):
+                    names.append(line[7:-1].decode())
+                elif line.startswith(b"data: ") and names and names[-1] == "message":
+                    heard.append(json.loads(line[6:])["message"]["content"])
+        assert heard == [*texts, "the last"]
+        assert names.count("resync") == 1
+
+
+def test_scopes_and_sight_are_those_of_the_calls(running: Daemon, key: str) -> None:
+    def token(*scopes: str, of: str = key) -> str:
+        text: str = running.call("tokens.mint", scopes=list(scopes), sessionKey=of)["token"]
+        return text
+
+    reader, lister, stranger = token("read"), token("list"), token("read", of="agent:other:main")
+    kill = f"/sessions/{quote(key, safe='')}/kill"
+    assert get(running, path_of(key), token=reader).status_code == 200
+    assert get(running, path_of(key), token=lister).status_code == 403
+    assert get(running, path_of(key), token=lister, Accept="text/event-stream").status_code == 403
+    assert get(running, path_of(key), token=stranger).status_code == 404
+    assert get(running, path_of(key), token="nonsense").status_code == 401
+    assert get(running, kill, token=reader, method="POST").status_code == 403
+    assert get(running, "/metrics", token=reader).status_code == 403
+    assert get(running, kill, method="POST").json() == {"ok": True, "killed": False}
+    assert get(running, "/sessions/nowhere/kill", method="POST").status_code == 404
+    with curl(running, path_of(key), EVENTS, token=reader) as stream:
+        assert "hunter2" not in str(stream.next())
+        inject(running, key, "password=hunter2hunter2")
+        assert "hunter2" not in said(stream, 1)[0]
+
+
+def test_kill_ends_a_run(daemon: Daemon) -> None:
+    program = '["sh", "-c", "touch started; sleep 60"]'
+    daemon.start(f'''
+[[agents.list]]
+id = "main"
+workspace = "{daemon.folder}"
+runtime = {{ type = "exec", command = {program} }}
+''')
+    sent = daemon.call("chat.send", sessionKey="main", message="x")
+    daemon.wait_for((daemon.folder / "started").exists, "the program was not started")
+    assert get(daemon, "/sessions/main/kill", method="POST").json() == {"ok": True, "killed": True}
+    assert daemon.call("agent.wait", runId=sent["runId"])["status"] == "aborted"
+
+
+def test_a_revoked_token_ends_its_stream_at_once(running: Daemon, key: str) -> None:
+    minted = running.call("tokens.mint", scopes=["read"], sessionKey=key)
+    with curl(running, path_of(key), EVENTS, token=minted["token"]) as stream:
+        stream.next()
+        running.call("tokens.revoke", id=minted["id"])
+        inject(running, key, "secret")
+        with pytest.raises(ConnectionError):
+            stream.next()
+
+
+def test_a_client_that_ends_its_half_reads_on_and_one_that_goes_is_forgotten(running: Daemon, key: str) -> None:
+    def followers() -> int:
+        count: int = running.call("daemon.status")["subscribers"]
+        return count
+
+    before = followers()
+    with Wire(running.socket) as wire:
+        wire.send(f"GET {path_of(key)} HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n".encode())
+        wire.socket.shutdown(socket.SHUT_WR)
+        running.wait_for(lambda: followers() == before + 1, "nobody follows")
+        inject(running, key, "heard")
+        with wire.socket.makefile("rb") as stream:
+            while b"heard" not in stream.readline():
+                pass
+    running.wait_for(lambda: followers() == before, "it is still followed")
+
+
+def test_the_stream_of_a_file_that_is_written_anew_is_told(running: Daemon, key: str, tmp_path: Path) -> None:
+    path = Path(next(row["transcriptPath"] for row in running.rows() if row["key"] == key))
+    with curl(running, path_of(key), EVENTS) as stream:
+        stream.next()
+        (tmp_path / "new").write_bytes(path.read_bytes())
+        os.replace(tmp_path / "new", path)
+        name, _, data = stream.next()
+        assert (name, data["reason"]) == ("resync", "rewritten")
+        assert said(stream, 2) == ["hello", [{"type": "text", "text": "hello"}]]
+
+
+async def test_a_quiet_stream_has_a_comment_every_fifteen_seconds(tmp_path: Path, mock_clock: MockClock) -> None:
+    written: list[bytes] = []
+
+    async def send(data: bytes) -> None:
+        written.append(data)
+        await trio.lowlevel.checkpoint()
+
+    async with inside(tmp_path) as daemon, trio.open_nursery() as nursery:
+        services = daemon.services
+        await services.store.create("agent:main:main", "main")
+        router = Router()
+        add_session_routes(router, services)
+        route, params = router.find("GET", "/sessions/main/history")
+        request = Request("GET", "/", params, {"follow": "1"}, {}, b"", OWNER)
+        answer: Any = await route.handler(request)
+        assert isinstance(answer, Events)
+        stream = EventStream(send, OWNER)
+        nursery.start_soon(stream.run, answer.run, trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert [data.partition(b"\n")[0] for data in written] == [b"event: history"]
+        for jump_s, beats in ((14.9, 0), (0.1, 1), (14.9, 1)):
+            mock_clock.jump(jump_s)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert written[1:] == [b": \n\n"] * beats
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,53 @@
+"""`GET /metrics`: the numbers, in the format that Prometheus reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+from hearing_roads import HEARING
+from inside import inside
+from real_daemon import Daemon
+
+from sessiond.daemon import metrics
+
+LINE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\\\n]*"\})? -?[0-9.]+(e[+-][0-9]+)?')
+
+
+def values(text: str) -> dict[str, float]:
+    """The samples by name."""
+    samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in samples}
+
+
+def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.reply("main", "hello")
+    with HEARING["ndjson"](daemon) as hearing:
+        hearing.call("sessions.subscribe")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket))) as client:
+            got = client.get("http://daemon/metrics")
+    assert (got.status_code, got.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    found = values(got.text)
+    status = daemon.call("daemon.status")
+    assert found[f'sessiond_info{{version="{status["version"]}"}}'] == 1
+    assert (found["sessiond_sessions"], found["sessiond_subscribers"]) == (1, 1)
+    assert (found["sessiond_live_runs"], found["sessiond_queued_runs"], found["sessiond_dead_letters"]) == (0, 0, 0)
+    assert found["sessiond_commits_total"] >= 2
+    assert 0 < found["process_cpu_seconds_total"] < 60
+    assert 10_000_000 < found["process_max_resident_memory_bytes"] < 500_000_000
+
+
+async def test_every_sample_has_a_line_of_help_and_of_type_and_is_in_the_format(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon:
+        text = metrics.text(daemon.services)
+    assert text.endswith("\n")
+    blocks = text.splitlines()
+    assert len(blocks) % 3 == 0
+    for about, kind, sample in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        name = re.split(r"[ {]", sample)[0]
+        assert about.startswith(f"# HELP {name} ")
+        assert kind in (f"# TYPE {name} gauge", f"# TYPE {name} counter")
+        assert kind.endswith("counter") == name.endswith("_total")
+        assert LINE.fullmatch(sample), sample

@@ -1,0 +1,110 @@
+"""The index is saved some time after a change, seldom enough, and not at all while nothing happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from live_store import Live, live
+
+from sessiond.clock import Clock
+from sessiond.daemon.saver import IndexSaver
+
+KEY = "agent:main:a"
+
+
+class Disk:
+    """Does the store's file work on the spot; saving takes `save_s` of the test's own clock, or fails."""
+
+    def __init__(self) -> None:
+        self.saves: list[float] = []
+        self.save_s = 0.0
+        self.full = False
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ == "save":
+            self.saves.append(trio.current_time())
+            await trio.sleep(self.save_s)
+            if self.full:
+                raise OSError(28, "No space left on device")
+        return function(*args)
+
+
+@asynccontextmanager
+async def saving(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, IndexSaver]]:
+    async with live(folder, watching=False, run_sync=disk.run_sync) as parts, trio.open_nursery() as nursery:
+        await parts.create(KEY)
+        clock = Clock(wall_ms=lambda: 7, monotonic=trio.current_time)
+        saver = IndexSaver(parts.store, parts.feed, clock)
+        nursery.start_soon(saver.run)
+        yield parts, saver
+        nursery.cancel_scope.cancel()
+
+
+def saved(parts: Live) -> Any:
+    return json.loads((parts.folder() / "sessions.json").read_bytes())
+
+
+async def test_a_change_is_on_disk_a_second_later(tmp_path: Path, autojump_clock: object) -> None:
+    async with saving(tmp_path, disk := Disk()) as (parts, saver):
+        began = trio.current_time()
+        await trio.sleep(2)
+        assert [at - began for at in disk.saves] == [1.0]
+        assert (saved(parts)[KEY]["sessionId"], saver.last_save_ms) == (parts.session(KEY).session_id, 7)
+        await parts.say(KEY, "one", "two")
+        await trio.sleep(2)
+        assert (len(disk.saves), saved(parts)[KEY]["messageCount"]) == (2, 2)
+
+
+async def test_it_sleeps_while_nothing_changes(tmp_path: Path, autojump_clock: object) -> None:
+    async with saving(tmp_path, disk := Disk()):
+        await trio.sleep(80_000)
+        assert len(disk.saves) == 1
+
+
+async def test_many_changes_are_saved_together(tmp_path: Path, autojump_clock: object) -> None:
+    async with saving(tmp_path, disk := Disk()) as (parts, _):
+        for number in range(50):
+            await parts.say(KEY, str(number))
+            await trio.sleep(0.01)
+        await trio.sleep(10)
+        assert len(disk.saves) == 1
+        assert saved(parts)[KEY]["messageCount"] == 50
+
+
+async def test_saving_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path, autojump_clock: object) -> None:
+    disk = Disk()
+    disk.save_s = 3.0
+    async with saving(tmp_path, disk) as (parts, _):
+        began = trio.current_time()
+        for number in range(1000):
+            await parts.say(KEY, str(number))
+            await trio.sleep(1)
+        spent = len(disk.saves) * disk.save_s
+        assert len(disk.saves) >= 4
+        assert spent / (trio.current_time() - began + 50 * disk.save_s) <= 0.02
+
+
+async def test_a_full_disk_is_tried_again_and_not_at_once(tmp_path: Path, autojump_clock: object) -> None:
+    disk = Disk()
+    disk.full = True
+    async with saving(tmp_path, disk) as (parts, saver):
+        await trio.sleep(600)
+        assert 2 <= len(disk.saves) <= 20
+        assert saver.last_save_ms is None
+        disk.full = False
+        await trio.sleep(120)
+        assert (saved(parts)[KEY]["sessionKey"], saver.last_save_ms) == (KEY, 7)
+
+
+async def test_a_folder_that_cannot_be_saved_keeps_no_other_from_it(tmp_path: Path, autojump_clock: object) -> None:
+    async with saving(tmp_path, Disk()) as (parts, _):
+        await parts.create("agent:other:main")
+        (parts.folder("main") / "sessions.json").mkdir()  # a rename cannot replace a folder
+        await trio.sleep(10)
+        assert set(json.loads((parts.folder("other") / "sessions.json").read_bytes())) == {"agent:other:main"}
