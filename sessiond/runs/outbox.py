@@ -210,7 +210,8 @@ class Outbox:
             log.warning("a dead letter could not be marked", id=delivery.delivery_id, reason=error.message)
         del self._known[delivery.delivery_id]
         self._dead[delivery.delivery_id] = delivery
-        log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, reason=delivery.last_error)
+        # Not why: programs repeat their arguments in their errors, and those are what was said. The dead letter has it.
+        log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, attempts=delivery.attempts)
         self.on_settled(delivery, "failed")
 
     async def _write(self, delivery: Delivery) -> None:
