@@ -1,0 +1,233 @@
+"""Live, over a daemon that is killed, connections that are lost, and files that strangers write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hearing_roads import HEARING, Hearing, curl
+from real_daemon import Daemon
+from torrent import Torrent
+
+pytestmark = pytest.mark.system
+
+KEY = "agent:main:live"
+
+
+class Watch:
+    """`sessiond watch --json` as a process; its lines are kept as they come."""
+
+    def __init__(self, daemon: Daemon, *arguments: str) -> None:
+        self.daemon = daemon
+        self.events: list[dict[str, Any]] = []
+        command = [sys.executable, "-m", "sessiond", "watch", "--json", *arguments]
+        self.process = subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.events.extend(map(json.loads, self.process.stdout))
+
+    def until_said(self, text: str) -> None:
+        """Return when a message with this text has been printed."""
+        self.daemon.wait_for(lambda: text in self.texts, f"{text} was never printed")
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages, in the order in which they were printed."""
+        return [event["message"]["content"] for event in list(self.events) if event["event"] == "session.message"]
+
+    def end(self) -> None:
+        self.process.kill()
+        self._reader.join()
+        self.process.communicate()
+
+
+@contextmanager
+def watching(daemon: Daemon, *arguments: str) -> Iterator[Watch]:
+    watch = Watch(daemon, *arguments)
+    try:
+        yield watch
+    finally:
+        watch.end()
+
+
+def transcript(daemon: Daemon, key: str = KEY) -> Path:
+    """The file of a new session."""
+    daemon.call("sessions.create", key=key)
+    return Path(next(row["transcriptPath"] for row in daemon.rows() if row["key"] == key))
+
+
+def line(text: str) -> bytes:
+    return json.dumps({"type": "message", "id": text, "message": {"role": "user", "content": text}}).encode() + b"\n"
+
+
+def write(path: Path, *texts: str) -> None:
+    with path.open("ab", buffering=0) as file:
+        file.write(b"".join(map(line, texts)))
+
+
+def inject(daemon: Daemon, *texts: str, key: str = KEY) -> None:
+    daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
+
+
+@pytest.mark.parametrize("arguments", [(KEY,), ()], ids=["one session", "everything"])
+def test_watch_goes_on_over_kills_and_misses_and_repeats_nothing(daemon: Daemon, arguments: tuple[str, ...]) -> None:
+    daemon.start()
+    path = transcript(daemon)
+    with watching(daemon, *arguments) as watch:
+        # Until it follows: what came before is not its business.
+        texts = iter(range(10_000))
+        while not watch.texts:
+            inject(daemon, f"warm {next(texts)}")
+        first = int(watch.texts[0].split()[1])
+        expected = [f"warm {number}" for number in range(first, next(texts))]
+        for round_ in range(3):
+            inject(daemon, f"{round_} own")
+            write(path, f"{round_} a stranger's")
+            daemon.kill()
+            write(path, f"{round_} while it was dead", f"{round_} and more")
+            daemon.start()
+            inject(daemon, f"{round_} after the restart")
+            expected += [f"{round_} own", f"{round_} a stranger's", f"{round_} while it was dead"]
+            expected += [f"{round_} and more", f"{round_} after the restart"]
+            watch.until_said(f"{round_} after the restart")
+        assert watch.texts == expected
+        assert watch.process.poll() is None
+
+
+def test_history_f_goes_on_over_a_kill(daemon: Daemon) -> None:
+    daemon.start()
+    path = transcript(daemon)
+    inject(daemon, "before")
+    command = [sys.executable, "-m", "sessiond", "history", KEY, "-f"]
+    with subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        printed: list[bytes] = []
+
+        def read_up_to(text: bytes) -> None:
+            assert process.stdout is not None
+            while not printed or text not in printed[-1]:
+                printed.append(process.stdout.readline())
+                assert printed[-1], printed
+
+        read_up_to(b"before")
+        daemon.wait_for(lambda: daemon.call("daemon.status")["subscribers"], "it does not follow")
+        daemon.kill()
+        write(path, "while it was dead")
+        daemon.start()
+        inject(daemon, "afterwards")
+        read_up_to(b"afterwards")
+        process.kill()
+    said = b"".join(printed)
+    assert [said.count(text) for text in (b"before", b"while it was dead", b"afterwards")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("road", sorted(HEARING))
+def test_the_same_subscription_over_every_transport(daemon: Daemon, road: str) -> None:
+    daemon.start()
+    path = transcript(daemon)
+    cursor = daemon.call("sessions_history", sessionKey=KEY)["cursor"]
+    inject(daemon, "1")
+    write(path, "2", "3")
+    connection: type[Hearing] = HEARING[road]
+    with connection(daemon) as hearing:
+        hearing.call("sessions.messages.subscribe", key=KEY, cursor=cursor)
+        inject(daemon, "4")
+        with path.open("ab", buffering=0) as file:
+            file.write(line("5")[:25])
+            file.write(line("5")[25:])
+        assert hearing.said(5) == ["1", "2", "3", "4", "5"]
+
+
+def test_the_same_subscription_as_server_sent_events(daemon: Daemon) -> None:
+    daemon.start()
+    path = transcript(daemon)
+    cursor = daemon.call("sessions_history", sessionKey=KEY)["cursor"]
+    inject(daemon, "1")
+    write(path, "2", "3")
+    with curl(daemon, f"/sessions/{KEY}/history?follow=1", f"Last-Event-ID: {cursor}") as stream:
+        inject(daemon, "4")
+        write(path, "5")
+        assert [stream.next()[2]["message"]["content"] for _ in range(5)] == ["1", "2", "3", "4", "5"]
+
+
+def test_what_happens_to_a_file_is_told_over_the_socket(daemon: Daemon) -> None:
+    daemon.start("[limits]\nmaxRecordBytes = 65536\n")
+    path = transcript(daemon)
+    with daemon.connect() as wire:
+        wire.call("sessions.messages.subscribe", key=KEY)
+        wire.call("sessions.subscribe")
+
+        def said() -> str:
+            text: str = wire.event("session.message")["message"]["content"]
+            return text
+
+        write(path, "one")
+        assert said() == "one"
+        with path.open("ab", buffering=0) as file:
+            file.write(b"\0" * 100 + b"\n" + line("x" * 70_000) + line("two")[:30])
+            assert daemon.call("ping") == {}
+            file.write(line("two")[30:])
+        assert said() == "two"
+        assert wire.event("sessions.changed")["row"]["corruptRecords"] == 2
+        kept = path.read_bytes().splitlines(keepends=True)[:2]
+        os.truncate(path, sum(map(len, kept)))
+        assert wire.event("session.resync")["reason"] == "rewritten"
+        assert said() == "one"
+        (path.parent / "new").write_bytes(b"".join(kept) + line("replaced"))
+        (path.parent / "new").rename(path)
+        assert wire.event("session.resync")["reason"] == "rewritten"
+        assert [said(), said()] == ["one", "replaced"]
+        fresh = daemon.store / "agents" / "fresh" / "sessions" / "0f0f0f0f-0000-4000-8000-000000000001.jsonl"
+        fresh.parent.mkdir(parents=True)
+        header = {"type": "session", "version": 3, "id": fresh.stem, "timestamp": "2026-01-01T00:00:00Z", "cwd": "/"}
+        fresh.write_bytes(json.dumps(header).encode() + b"\n" + line("of a new agent"))
+        event = wire.event("session.message")
+        assert (event["sessionKey"], event["seq"]) == (f"agent:fresh:import:{fresh.stem}", 1)
+
+
+def test_records_of_four_processes_over_lost_connections_come_once_and_in_order(daemon: Daemon) -> None:
+    daemon.start()
+    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=12_000, cuts=15)
+    torrent.run()
+    torrent.check()
+
+
+def test_a_subscriber_that_reads_too_slowly_still_gets_all_of_a_torrent(daemon: Daemon) -> None:
+    daemon.start("[limits]\nmaxQueuedEvents = 16\n")
+    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=12_000, cuts=5)
+    torrent.pause_s = 0.0003
+    torrent.run()
+    torrent.check()
+    assert torrent.resyncs > 0
+
+
+def test_an_idle_daemon_is_not_woken(daemon: Daemon) -> None:
+    daemon.start()
+    transcript(daemon)
+    assert daemon.process is not None
+    tasks = Path(f"/proc/{daemon.process.pid}/task")
+
+    def switches() -> int:
+        found = [file.read_text() for file in tasks.glob("*/status")]
+        return sum(int(row.split()[1]) for text in found for row in text.splitlines() if "ctxt_switches" in row)
+
+    with daemon.connect() as wire:
+        wire.call("sessions.subscribe")
+        # The index is saved a second after the last change, and a thread is let go ten seconds after its work.
+        daemon.wait_for((daemon.store / "agents" / "main" / "sessions" / "sessions.json").exists, "no index")
+        wire.socket.settimeout(2)
+        quiet = switches()
+        with pytest.raises(TimeoutError):
+            wire.receive()
+        assert switches() - quiet <= 4
