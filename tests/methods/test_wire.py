@@ -1,0 +1,104 @@
+"""Events on the wire: their params, and one encoding for all who get the same bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cbor2
+from inside import inside
+
+from sessiond.methods.wire import Encoder, described
+from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, ResyncEvent
+from sessiond.rpc.codecs import CODECS, CodecName
+from sessiond.rpc.messages import encode_call
+
+KEY = "agent:main:main"
+MESSAGE = b'{"role":"assistant", "content":"secret_key=abcdef123456", "usage":{"input":1}, "own": 1.50}'
+
+
+class Client:
+    """What a frame depends on, and how often one was made."""
+
+    def __init__(self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False) -> None:
+        self.codec: CodecName = codec
+        self.agent_id, self.masks = agent_id, masks
+        self.made = 0
+
+    def encode_notification(self, method: str, params: Any) -> bytes:
+        self.made += 1
+        return CODECS[self.codec].from_json(encode_call(method, params))
+
+
+def said(message: bytes = MESSAGE) -> MessageEvent:
+    return MessageEvent(KEY, "s", "m1", 1, "c1", message, 0, 100)
+
+
+async def test_a_frame_is_made_once_for_all_who_get_the_same_bytes(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon:
+        session, _ = await daemon.services.store.create(KEY, "main")
+        encoder = Encoder(daemon.services.store, daemon.services.patterns)
+        one, other, binary, masked = Client(), Client(), Client("cbor"), Client(masks=True)
+        event = said()
+        frames = [encoder.frame(event, client) for client in (one, other, binary, masked, one)]
+        assert [client.made for client in (one, other, binary, masked)] == [1, 0, 1, 1]
+        assert frames[0] is frames[1] is frames[4]
+        assert cbor2.loads(frames[2]) == json.loads(frames[0])
+        assert encoder.frame(said(b'{"role":"user"}'), other) != frames[0]
+        # Whose `main` is whose: rows differ by agent, messages do not.
+        changed = ChangedEvent(KEY, session.session_id, "patch", None, session.entry)
+        rows = {agent: json.loads(encoder.frame(changed, Client(agent_id=agent))) for agent in (None, "main", "other")}
+        assert [rows[agent]["params"]["row"]["key"] for agent in (None, "main", "other")] == ["main", "main", KEY]
+
+
+async def test_params_are_as_documented(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon:
+        store = daemon.services.store
+        session, _ = await store.create(KEY, "main")
+
+        def shown(event: Any) -> tuple[str, Any]:
+            method, params = described(store, event, None, None)
+            return method, json.loads(encode_call(method, params))["params"]
+
+        method, params = shown(said())
+        assert (method, params) == (
+            "session.message",
+            {
+                "sessionKey": KEY,
+                "sessionId": "s",
+                "messageId": "m1",
+                "seq": 1,
+                "cursor": "c1",
+                "message": json.loads(MESSAGE),
+                "usage": {"input": 1},
+            },
+        )
+        assert MESSAGE in encode_call(*described(store, said(), None, None))  # byte for byte
+        assert "usage" not in shown(said(b'{"role":"user","content":"\\"usage\\""}'))[1]
+        gone = ChangedEvent(KEY, "s", "delete", "file removed", None)
+        assert shown(gone) == ("sessions.changed", {"sessionKey": KEY, "phase": "delete", "reason": "file removed"})
+        listed = await _list(daemon)
+        assert shown(ChangedEvent(KEY, session.session_id, "patch", None, session.entry)) == (
+            "sessions.changed",
+            {"sessionKey": KEY, "phase": "patch", "row": listed},
+        )
+        live = LiveEvent(KEY, "session.delta", {"runId": "r", "text": "x"})
+        assert shown(live) == ("session.delta", {"sessionKey": KEY, "runId": "r", "text": "x"})
+        resync = ResyncEvent(KEY, "s", "lagged", "c")
+        assert shown(resync) == ("session.resync", {"sessionKey": KEY, "reason": "lagged", "cursor": "c"})
+
+
+async def _list(daemon: Any) -> Any:
+    async with daemon.connect() as client:
+        [row] = (await client.call("sessions_list"))["sessions"]
+        return row
+
+
+async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon:
+        store, patterns = daemon.services.store, daemon.services.patterns()
+        live = LiveEvent(KEY, "session.tool", {"runId": "r", "phase": "end", "output": "password=abcdef123456"})
+        for event in (said(), live):
+            assert "abcdef123456" in str(encode_call(*described(store, event, None, None)))
+            assert "abcdef123456" not in str(encode_call(*described(store, event, None, patterns)))
