@@ -16,8 +16,9 @@ import trio
 import trio.testing
 
 from sessiond.events import replay
-from sessiond.events.bus import EventBus, Place, Subscription
+from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
+from sessiond.events.subscription import Place, Subscription
 from sessiond.events.watch import Kind, open_watcher
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.keys import KeyRules, agent_of

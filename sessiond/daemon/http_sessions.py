@@ -15,7 +15,7 @@ import trio
 from sessiond.daemon import metrics
 from sessiond.errors import Forbidden, InvalidParams
 from sessiond.events import replay
-from sessiond.events.bus import Place, Subscription
+from sessiond.events.subscription import Place, Subscription
 from sessiond.methods import sessions_history, sessions_kill
 from sessiond.methods.following import Onlooker
 from sessiond.methods.services import Context, Services

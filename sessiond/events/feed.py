@@ -10,9 +10,10 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from sessiond.events.bus import EventBus, Place
+from sessiond.events.bus import EventBus
 from sessiond.events.folders import Folders
 from sessiond.events.replay import message_event
+from sessiond.events.subscription import Place
 from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase

@@ -226,7 +226,9 @@ class Folders:
         for agent_id in sorted(os.listdir(self._agents)):
             if layout.is_agent_folder(agent_id):
                 await self._look_into(agent_id)
-        for session in [*self._store.catalog.by_id.values(), *self._twins.values()]:
+        for count, session in enumerate([*self._store.catalog.by_id.values(), *self._twins.values()]):
+            if count % 256 == 0:
+                await trio.lowlevel.checkpoint()
             if not session.folder.archived:
                 self._gone(self._path(session.folder.agent_id), session.file_name)
 

@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.errors import StorageError
-from sessiond.events.bus import Lag, Place, Subscription
+from sessiond.events.subscription import Lag, Place, Subscription
 from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import transcript
 from sessiond.store.catalog import Session

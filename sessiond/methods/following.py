@@ -6,7 +6,7 @@ from typing import Any
 
 from sessiond.config import Config
 from sessiond.events import replay
-from sessiond.events.bus import Subscription
+from sessiond.events.subscription import Subscription
 from sessiond.methods.services import Context, Services
 from sessiond.model.caller import Caller
 from sessiond.model.event import Event
@@ -20,7 +20,7 @@ _READY_BYTES = 64 * 1024
 class Onlooker:
     """Whether events may go to a caller, asked for every one of them: the token may have died, the rules have changed.
 
-    `events.bus.Sees` for it is `sees`. Keeps the caller's sight for as long as the configuration stays.
+    `events.subscription.Sees` for it is `sees`. Keeps the caller's sight for as long as the configuration stays.
     """
 
     def __init__(self, services: Services, caller: Caller) -> None:

@@ -13,8 +13,9 @@ import msgspec
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
-from sessiond.events.bus import EventBus, Subscription
+from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
+from sessiond.events.subscription import Subscription
 from sessiond.methods.wire import Encoder
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import KeyRules, is_subagent

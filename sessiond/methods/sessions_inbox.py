@@ -7,7 +7,7 @@ import trio
 
 from sessiond.config_clamps import Clamp
 from sessiond.errors import InvalidParams
-from sessiond.events.bus import Place, Subscription
+from sessiond.events.subscription import Place, Subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.event import Event

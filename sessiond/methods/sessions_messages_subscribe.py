@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessiond.events.bus import Place
+from sessiond.events.subscription import Place
 from sessiond.methods.following import follow, subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from live_store import Live, Reader, append, line, live, said
 
 from sessiond.errors import InvalidParams
-from sessiond.events.bus import Place, Subscription
+from sessiond.events.subscription import Place, Subscription
 from sessiond.model.event import MessageEvent, ResyncEvent
 
 KEYS = ("agent:main:a", "agent:main:b")

@@ -13,7 +13,7 @@ import trio.testing
 from live_store import header, line, live, sees_changes
 
 from sessiond.events import replay
-from sessiond.events.bus import Place
+from sessiond.events.subscription import Place
 from sessiond.model.event import ChangedEvent, MessageEvent, ResyncEvent
 
 KEY = "agent:main:a"

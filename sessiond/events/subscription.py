@@ -1,0 +1,218 @@
+"""One subscriber: what it follows, how far it got, and what happens when it does not read.
+
+A subscription never slows anyone. It writes at once where its sink has room, keeps a bounded queue where it has none,
+and when that overflows it drops the queue and remembers only how far it got in each session; the pump reads on from the
+files (`replay.pump`). Knows keys and events. Does not know connections, codecs or files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import trio
+
+from sessiond.model.event import ChangedEvent, Event, MessageEvent, ResyncReason
+
+# Together with the 1,024 events of limits.maxQueuedEvents: what one stopped subscriber may cost.
+MAX_QUEUED_BYTES = 4 * 1024 * 1024
+# What could not be read, for want of descriptors perhaps, is tried again after this.
+RETRY_S = 1.0
+
+# `sees(key, spawned_by, transcript)`: whether the session's events may go to whoever asked for them, as of now;
+# `transcript` for what is said in it. `spawned_by` serves where the session is no longer there to be asked.
+Sees = Callable[[str, str | None, bool], bool]
+
+
+class Sink(Protocol):
+    """Where a subscription writes: a connection, or one SSE response."""
+
+    def ready(self) -> bool:
+        """Whether a write goes out without waiting."""
+
+    def write(self, event: Event) -> None:
+        """Write an event now. Called where `ready` said yes, or after `room`."""
+
+    async def room(self) -> None:
+        """Return when there is room for one more event."""
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """How far a subscriber got in one session. `reason` is told in a `session.resync` first, None where none is due."""
+
+    session_id: str
+    offset: int
+    seq: int
+    reason: ResyncReason | None = None
+
+
+class Lag:
+    """A session in which a subscriber is behind. `place` moves as the file is read.
+
+    `change` is the newest change meanwhile, told at the end: each holds the whole row. `held` says that the file could
+    not be read just now.
+    """
+
+    __slots__ = ("change", "held", "place")
+
+    def __init__(self, place: Place, change: ChangedEvent | None = None) -> None:
+        self.place = place
+        self.change = change
+        self.held = False
+
+
+class Subscription:
+    """What one connection follows: sessions by key, or with `everything` all of them; and who asked for each."""
+
+    def __init__(self, sink: Sink, *, limit: int) -> None:
+        self.sink = sink
+        self.keys: dict[str, Sees] = {}
+        self.everything: Sees | None = None
+        self.queue: deque[Event] = deque()
+        self.behind: dict[str, Lag] = {}
+        # From which place on the subscriber has had every message of a session.
+        self._since: dict[str, Place] = {}
+        self._limit = limit
+        self._queued_bytes = 0
+        self._wake = trio.Event()
+
+    def wants(self, event: Event) -> bool:
+        """Whether this subscriber gets the event, as of now."""
+        if isinstance(event, ChangedEvent):
+            return self.everything is not None and self.everything(event.key, event.spawned_by, False)
+        return self.reads(event.key, event.spawned_by)
+
+    def reads(self, key: str, spawned_by: str | None) -> bool:
+        """Whether this subscriber gets what is said in the session, as of now."""
+        sees = self.keys.get(key)
+        if sees is not None and sees(key, spawned_by, True):
+            return True
+        return self.everything is not None and self.everything(key, spawned_by, True)
+
+    def offer(self, event: Event) -> None:
+        """Give the subscriber an event: written, queued, or left to the replay. Never waits."""
+        lag = self.behind.get(event.key) if self.behind else None
+        if lag is not None:
+            # What stands in a file is replayed from there, in its order; what is only live is lost to one who lags.
+            if isinstance(event, ChangedEvent) and self.wants(event):
+                lag.change = event
+            lag.held = False
+            self._wake.set()
+            return
+        if not self.wants(event):
+            return
+        if isinstance(event, MessageEvent) and event.key not in self._since:
+            self._since[event.key] = Place(event.session_id, event.before, event.seq - 1)
+        if not self.queue and self.sink.ready():
+            self.sink.write(event)
+            return
+        self.queue.append(event)
+        self._queued_bytes += _size(event)
+        if len(self.queue) > self._limit or self._queued_bytes > MAX_QUEUED_BYTES:
+            self._overflow()
+        self._wake.set()
+
+    def take(self) -> Event:
+        """The oldest queued event."""
+        event = self.queue.popleft()
+        self._queued_bytes -= _size(event)
+        return event
+
+    def has_had(self, key: str, place: Place) -> bool:
+        """Whether every message behind `place` was given to this subscriber, or will be."""
+        since = self._since.get(key)
+        # Of another session of the key it was told from the beginning. Counted in messages: other records lie between.
+        return since is not None and (since.session_id != place.session_id or since.seq <= place.seq)
+
+    def fall_back(self, key: str, place: Place) -> None:
+        """Let the pump bring this session up from `place` on. What was queued of it is read again with the rest."""
+        lag = self.behind.get(key)
+        change = lag.change if lag is not None else None
+        kept: deque[Event] = deque()
+        for event in self.queue:
+            if event.key != key:
+                kept.append(event)
+            elif isinstance(event, ChangedEvent):
+                change = event
+        self.queue = kept
+        self._queued_bytes = sum(map(_size, kept))
+        self.behind[key] = Lag(place, change)
+        self._since[key] = place
+        self._wake.set()
+
+    def begin(self, key: str, place: Place) -> None:
+        """The key's transcript is another one from now on: let the pump finish the old one, then read from `place`."""
+        if key in self.behind:
+            return  # the pump finds the other session when it gets there
+        places = (_place_before(event, None) for event in self.queue if event.key == key)
+        waiting = next((found for found in places if found is not None and found.session_id != place.session_id), None)
+        self.fall_back(key, waiting or place)
+
+    def knew(self, key: str) -> bool:
+        """Whether the subscriber followed the key, or was told of its messages, before."""
+        return key in self.keys or key in self._since
+
+    def lagging(self) -> str | None:
+        """A session to read on in, each in its turn; None where there is none."""
+        for key, lag in self.behind.items():
+            if not lag.held:
+                self.behind[key] = self.behind.pop(key)
+                return key
+        return None
+
+    def caught_up(self, key: str) -> None:
+        """The session has been read to its end: from here on its events are offered live."""
+        lag = self.behind.pop(key)
+        if lag.change is not None:
+            self.offer(lag.change)
+
+    def forget(self, key: str) -> None:
+        """The key is followed no longer."""
+        if not (self.everything or key in self.keys):
+            self.behind.pop(key, None)
+            self._since.pop(key, None)
+
+    def forget_others(self) -> None:
+        """Only the keys in `keys` are followed from now on."""
+        for key in [*self.behind, *self._since]:
+            self.forget(key)
+
+    async def idle(self) -> None:
+        """Sleep until there is something to do."""
+        with trio.move_on_after(RETRY_S if self.behind else math.inf):
+            await self._wake.wait()
+        # Nothing is awaited between this and the next look at the queue, so nothing can be missed.
+        self._wake = trio.Event()
+        for lag in self.behind.values():
+            lag.held = False
+
+    def _overflow(self) -> None:
+        for event in self.queue:
+            lag = self.behind.get(event.key)
+            if lag is None:
+                place = _place_before(event, "lagged")
+                if place is None:
+                    continue
+                lag = self.behind[event.key] = Lag(place)
+            if isinstance(event, ChangedEvent):
+                lag.change = event
+        self.queue.clear()
+        self._queued_bytes = 0
+
+
+def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
+    """Where one stands in the file who has had everything before this event; None for what is in no file."""
+    match event:
+        case MessageEvent():
+            return Place(event.session_id, event.before, event.seq - 1, reason)
+        case ChangedEvent():
+            return Place(event.session_id, event.after, event.seq, reason)
+        case _:
+            return None
+
+
+def _size(event: Event) -> int:
+    return len(event.message) + 400 if isinstance(event, MessageEvent) else 1000

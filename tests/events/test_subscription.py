@@ -1,0 +1,152 @@
+"""What becomes of a subscriber that does not read."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from live_store import sees_all
+from made_events import KEY, OTHER, changed, follower, said
+
+from sessiond.events.bus import EventBus
+from sessiond.events.subscription import MAX_QUEUED_BYTES, Place
+from sessiond.model.event import LiveEvent
+
+
+async def test_what_does_not_fit_waits_in_order() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None)
+    reader.stop(room_for=1)
+    for seq in (1, 2, 3):
+        bus.publish(said(seq))
+    reader.go_on()
+    bus.publish(said(4))
+    assert reader.events == [said(1)]
+    assert [subscription.take() for _ in range(3)] == [said(2), said(3), said(4)]
+
+
+async def test_the_queue_holds_as_many_events_as_its_limit_and_one_more_empties_it() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, KEY, limit=4)
+    reader.stop()
+    for seq in (1, 2, 3, 4):
+        bus.publish(said(seq))
+    assert (len(subscription.queue), subscription.behind) == (4, {})
+    bus.publish(said(5))
+    assert (len(subscription.queue), subscription.behind[KEY].place) == (0, Place("s", 100, 0, "lagged"))
+
+
+async def test_the_queue_is_bounded_by_bytes_too() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, KEY, limit=1024)
+    reader.stop()
+    big = MAX_QUEUED_BYTES // 4
+    for seq in (1, 2, 3):
+        bus.publish(said(seq, text=b"x" * big))
+    assert len(subscription.queue) == 3
+    bus.publish(said(4, text=b"x" * big))
+    assert (len(subscription.queue), subscription.behind[KEY].place) == (0, Place("s", 100, 0, "lagged"))
+
+
+async def test_an_overflow_remembers_every_session_where_its_first_event_stood_and_its_newest_row() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None, limit=4)
+    reader.stop()
+    for event in (changed(2), said(3), changed(3), said(7, OTHER), changed(7, OTHER)):
+        bus.publish(event)
+    assert {key: (lag.place, lag.change) for key, lag in subscription.behind.items()} == {
+        KEY: (Place("s", 300, 2, "lagged"), changed(3)),
+        OTHER: (Place("s", 700, 6, "lagged"), changed(7, OTHER)),
+    }
+
+
+async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up_and_then_the_newest_row() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None)
+    subscription.fall_back(KEY, Place("s", 0, 0))
+    for event in (said(1), changed(1), said(1, OTHER), LiveEvent(KEY, "session.delta", {}), said(2), changed(2)):
+        bus.publish(event)
+    assert reader.events == [said(1, OTHER)]
+    subscription.caught_up(KEY)
+    bus.publish(said(3))
+    assert reader.events == [said(1, OTHER), changed(2), said(3)]
+
+
+async def test_a_delete_is_told_after_what_was_not_read_yet() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None)
+    subscription.fall_back(KEY, Place("s", 0, 0))
+    bus.publish(changed(1, deleted=True))
+    assert reader.events == []
+    subscription.caught_up(KEY)
+    assert reader.events == [changed(1, deleted=True)]
+
+
+async def test_an_overflow_keeps_a_delete() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None, limit=1)
+    reader.stop()
+    bus.publish(changed(1, deleted=True))
+    bus.publish(said(1, OTHER))
+    assert subscription.behind[KEY].change == changed(1, deleted=True)
+
+
+async def test_falling_back_takes_the_session_out_of_the_queue_but_for_its_newest_row() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None, limit=10)
+    reader.stop()
+    for event in (said(1), changed(1), said(1, OTHER), said(2), changed(2)):
+        bus.publish(event)
+    bus.fall_back(KEY, Place("s", 0, 0, "rewritten"))
+    assert list(subscription.queue) == [said(1, OTHER)]
+    lag = subscription.behind[KEY]
+    assert (lag.place, lag.change) == (Place("s", 0, 0, "rewritten"), changed(2))
+
+
+@pytest.mark.parametrize(("seq", "had"), [(0, False), (4, False), (5, True), (9, True)])
+async def test_what_was_had_live_is_known_by_the_first_message_that_came(seq: int, had: bool) -> None:
+    bus = EventBus()
+    subscription, _ = follower(bus, None)
+    assert not subscription.has_had(KEY, Place("s", 0, 9))
+    bus.publish(said(6))
+    bus.publish(said(7))
+    assert subscription.has_had(KEY, Place("s", 0, seq)) is had
+
+
+async def test_a_new_session_of_a_followed_key_begins_with_a_reset_behind_what_waits_of_the_old_one() -> None:
+    bus = EventBus()
+    waiting, read, lagging, new = (follower(bus, key, limit=9) for key in (KEY, KEY, KEY, None))
+    waiting[1].stop()
+    bus.unfollow(new[0], None)
+    bus.publish(said(1))
+    bus.publish(said(2))
+    lagging[0].fall_back(KEY, Place("s", 50, 0))
+    bus.follow(new[0], None, sees_all)
+    bus.begin(KEY, Place("t", 0, 0), announced=True)
+    assert waiting[0].behind[KEY].place == Place("s", 100, 0)
+    assert read[0].behind[KEY].place == Place("t", 0, 0, "reset")
+    assert lagging[0].behind[KEY].place == Place("s", 50, 0)
+    assert new[0].behind == {}
+    bus.begin(KEY, Place("u", 0, 0), announced=False)
+    assert new[0].behind[KEY].place == Place("u", 0, 0)
+
+
+async def test_sessions_take_turns_in_catching_up_and_one_that_cannot_be_read_waits(autojump_clock: object) -> None:
+    bus = EventBus()
+    subscription, _ = follower(bus, None)
+    for key in (KEY, OTHER):
+        subscription.fall_back(key, Place("s", 0, 0))
+    assert [subscription.lagging() for _ in range(3)] == [KEY, OTHER, KEY]
+    for lag in subscription.behind.values():
+        lag.held = True
+    assert subscription.lagging() is None
+    began = trio.current_time()
+    await subscription.idle()  # what woke it was told before
+    assert (subscription.lagging(), trio.current_time() - began) == (OTHER, 0)
+    for lag in subscription.behind.values():
+        lag.held = True
+    await subscription.idle()
+    assert trio.current_time() - began == 1
+    for lag in subscription.behind.values():
+        lag.held = True
+    bus.publish(said(1))
+    assert subscription.lagging() == KEY
