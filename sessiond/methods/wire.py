@@ -13,6 +13,7 @@ import msgspec
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.row import row_of
 from sessiond.policy.redact import Patterns, mask_message
+from sessiond.policy.secrets import mask_next
 from sessiond.store.store import SessionStore
 
 
@@ -73,7 +74,7 @@ def described(
                 params["row"] = _row(store, event, agent)
             return "sessions.changed", params
         case LiveEvent():
-            fields = event.fields if masks is None else _masked(event.fields, masks)
+            fields = event.fields if masks is None else _masked(event, masks)
             return event.method, {"sessionKey": event.key, **fields}
         case ResyncEvent():
             return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
@@ -97,9 +98,11 @@ def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any
     return params
 
 
-def _masked(fields: dict[str, Any], masks: Patterns) -> dict[str, Any]:
-    raw, changed = mask_message(msgspec.json.encode(fields), masks)
-    masked: dict[str, Any] = msgspec.json.decode(raw) if changed else fields
+def _masked(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
+    if event.method == "session.delta":
+        return {**event.fields, "text": mask_next(event.before, event.fields["text"], masks)}
+    raw, changed = mask_message(msgspec.json.encode(event.fields), masks)
+    masked: dict[str, Any] = msgspec.json.decode(raw) if changed else event.fields
     return masked
 
 

@@ -46,12 +46,17 @@ class ChangedEvent(msgspec.Struct, frozen=True):
 
 
 class LiveEvent(msgspec.Struct, frozen=True):
-    """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key."""
+    """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key.
+
+    `before` is the end of the text that came before a delta: a secret may be cut in two by where a program stopped to
+    write.
+    """
 
     key: str
     method: Literal["session.tool", "session.delta"]
     fields: dict[str, Any]
     spawned_by: str | None = None
+    before: str = ""
 
 
 class ResyncEvent(msgspec.Struct, frozen=True):

@@ -109,15 +109,33 @@ def mask_secrets(text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> tuple
     `patterns` are the owner's own, from `compile_patterns`. Call it before a text is cut into snippets: half a secret
     is no longer known as one.
     """
-    spans = sorted([*_shaped(text), *_pem(text), *_matched(text, patterns)], key=lambda span: span[:2])
+    spans = _spans(text, patterns)
     if not spans:
         return text, False
     out, done = [], 0
-    for start, end, fixed in _merged(spans):
+    for start, end, fixed in spans:
         out.append(text[done:start])
         out.append(mask(text[start:end]) if fixed is None else fixed)
         done = end
     return "".join([*out, text[done:]]), True
+
+
+def mask_next(before: str, text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> str:
+    """`text` with its secrets masked, where it comes piece by piece and `before` is the end of what came already.
+
+    Of a secret that began before, or goes on behind the end, nothing is shown: not its beginning, not its last letters.
+    What was shown before it could be known as a secret is shown; that is less than the shortest one.
+    """
+    whole = before + text
+    out, done = [], len(before)
+    for start, end, fixed in _spans(whole, patterns):
+        if end <= len(before):
+            continue
+        out.append(whole[done : max(start, done)])
+        inside = len(before) <= start and end < len(whole)
+        out.append(mask(whole[start:end]) if inside and fixed is None else MASK)
+        done = end
+    return "".join([*out, whole[done:]])
 
 
 def mask(value: str) -> str:
@@ -155,6 +173,12 @@ def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(f"{where}: {pattern!r} is not a regular expression: {error}") from None
     return tuple(compiled)
+
+
+def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
+    """Where the secrets are, in order and without overlaps."""
+    spans = sorted([*_shaped(text), *_pem(text), *_matched(text, patterns)], key=lambda span: span[:2])
+    return list(_merged(spans)) if spans else []
 
 
 def _shaped(text: str) -> Iterator[Span]:

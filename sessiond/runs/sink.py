@@ -11,10 +11,14 @@ from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
 from sessiond.model.message import text_of
 from sessiond.model.record import ENTRY
-from sessiond.policy.redact import redact_spawn_calls
+from sessiond.policy.redact import redact_spawn_calls, redact_spawn_raw
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
+
+# As much of a reply as one secret is long, but for private keys.
+_TAIL_CHARS = 512
+_KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class TranscriptSink:
         self._store, self._bus, self._run = store, bus, run
         self.said = Said()
         self._native: str | None = run.session.entry.native_session_id
+        self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
         body = redacted(message)
@@ -55,7 +60,8 @@ class TranscriptSink:
         await self._store.append(self._run.session, [Custom(custom_type, data)])
 
     def delta(self, text: str) -> None:
-        self._live("session.delta", {"runId": self._run.run_id, "text": text})
+        self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail)
+        self._tail = _tail_of(self._tail + text)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
@@ -65,22 +71,27 @@ class TranscriptSink:
         # Written with the next message: an id without a word said in it is worth no record of its own.
         self._native = session_id
 
-    def _live(self, method: Any, fields: dict[str, Any]) -> None:
+    def _live(self, method: Any, fields: dict[str, Any], *, before: str = "") -> None:
         if self._bus.interested(self._run.key):
-            self._bus.publish(LiveEvent(self._run.key, method, fields))
+            self._bus.publish(LiveEvent(self._run.key, method, fields, before=before))
 
 
 def redacted(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.Raw:
     """The message as it may be stored: without the content of files in a recorded sessions_spawn call."""
-    raw = message if isinstance(message, msgspec.Raw) else None
-    # Most messages have no such call; looking at the bytes spares decoding them.
-    if raw is not None and b"sessions_spawn" not in bytes(raw):
-        return raw
-    fields = msgspec.json.decode(raw) if raw is not None else message
-    if not isinstance(fields, dict):
-        return message
-    changed = redact_spawn_calls(fields)
-    return message if changed == fields else changed
+    if not isinstance(message, msgspec.Raw):
+        return redact_spawn_calls(message)
+    raw = bytes(message)
+    changed = redact_spawn_raw(raw)
+    return message if changed is raw else msgspec.Raw(changed)
+
+
+def _tail_of(text: str) -> str:
+    """The end of a reply that whoever masks secrets has to know; of a private key still open, its first line too."""
+    tail = text[-_TAIL_CHARS:]
+    opened = text.rfind(_KEY_BEGINS)
+    if 0 <= opened < len(text) - len(tail) and _KEY_ENDS not in text[opened:]:
+        return text[opened : opened + _KEY_LINE_CHARS] + tail[_KEY_LINE_CHARS:]
+    return tail
 
 
 class _Shape(msgspec.Struct, frozen=True):
