@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
-from sessiond.model.row import row_of
+from sessiond.model.row import Row, row_of
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next
 from sessiond.store.store import SessionStore
@@ -106,10 +106,12 @@ def _masked(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     return masked
 
 
-def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> dict[str, Any]:
+def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:
     assert event.entry is not None
-    session = store.catalog.by_id.get(event.session_id)
-    row = row_of(
+    session = store.catalog.by_key.get(event.key)
+    if session is None or session.session_id != event.session_id:
+        session = store.catalog.by_id.get(event.session_id)
+    return row_of(
         event.key,
         event.entry,
         path=str(store.path / session.path) if session is not None else "",
@@ -119,5 +121,3 @@ def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> dict[st
         children=[],
         archived=session.archived if session is not None else True,
     )
-    made: dict[str, Any] = msgspec.to_builtins(row)
-    return made
