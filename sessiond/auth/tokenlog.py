@@ -120,7 +120,8 @@ class TokenLog:
             )
             for record in self._issued.values()
         ]
-        return sorted(rows, key=lambda row: (-row.issued_at, row.id))
+        # Times are whole seconds; within one the later line is the newer token.
+        return sorted(reversed(rows), key=lambda row: -row.issued_at)
 
     def compact(self, now_ms: int) -> bytes:
         """Forget tokens that have expired, and their revocations; the lines of what is left, for a new file.
