@@ -34,6 +34,14 @@ class LastingRoad(Protocol):
     def close(self) -> None: ...
 
 
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def _request(number: int, call: Call) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": call[0], "params": call[1]}
 

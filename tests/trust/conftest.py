@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from lasting_roads import free_port
 from real_daemon import Daemon
 
 from sessiond.auth import tokens
@@ -31,14 +30,6 @@ runtime = {{ type = "echo" }}
 """
 
 OWN = "agent:main:matrix"
-
-
-def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +83,3 @@ def _of_another_store() -> str:
     now_ms = time.time_ns() // 1_000_000
     text, _ = tokens.mint(key, scopes=("admin",), now_ms=now_ms, session_key=OWN)
     return text
-
-
-def as_bytes(value: Any) -> bytes:
-    """For comparing answers as the wire carries them."""
-    return json.dumps(value, sort_keys=True).encode()

@@ -18,6 +18,7 @@ from typing import Any
 
 import cbor2
 import pytest
+from lasting_roads import free_port
 from real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
@@ -73,19 +74,12 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
     made = Daemon(tmp_path_factory.mktemp("load"))
-    made.port = _free_port()
+    made.port = free_port()
     made.start(f'[http]\nlisten = "127.0.0.1:{made.port}"\n')
     yield made
     assert made.stop() == 0
     assert "internal error" not in made.log.read_text()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

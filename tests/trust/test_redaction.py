@@ -271,6 +271,22 @@ async def deltas(connection: Connection) -> tuple[str, str]:
     return text, tools
 
 
+@pytest.mark.parametrize("name", ["sessions_spawn", "sessions\\u005fspawn", "Sessions-Spawn", "mcp__x__sessions_spawn"])
+async def test_the_content_of_an_attachment_reaches_no_transcript(tmp_path: Path, name: str) -> None:
+    """However the name of the call is written: a recorded call is told by what it says, not by its bytes."""
+    arguments = '{"attachments":[{"name":"a","content":"inside"}]}'
+    call = f'{{"type":"toolCall","id":"1","name":"{name}","arguments":{arguments}}}'
+    message = f'{{"role":"assistant","content":[{call}]}}'
+    async with house(tmp_path) as made:
+        params = f'{{"sessionKey":"{KEY}","messages":[{message}]}}'
+        text = f'{{"jsonrpc":"2.0","id":"raw","method":"chat.inject","params":{params}}}\n'
+        await made.owner._stream.send_all(text.encode())
+        assert "result" in await made.owner.receive()
+        [path] = (tmp_path / "store/agents/main/sessions").glob("*.jsonl")
+        last = path.read_text().splitlines()[-1]
+        assert ("inside" in last, "__REDACTED__" in last) == (False, True)
+
+
 def test_a_private_key_stays_masked_however_long_it_is() -> None:
     lines = [f"{number:064x}" for number in range(60)]
     key = "\n".join(["-----BEGIN RSA PRIVATE KEY-----", *lines, "-----END RSA PRIVATE KEY-----", "and on"])

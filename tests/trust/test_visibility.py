@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings
 from inside import Connection
+from lasting_roads import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
+from real_daemon import Daemon
 from trust_world import FORBIDDEN, NAMES, NOT_FOUND, WORD, Built, Who, World, built_world, canonical, outcome, worlds
 
 from sessiond.model.caller import Caller
@@ -177,7 +180,7 @@ async def close_at_the_end(opened: Any) -> None:
 SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 @example(
     # A child under another agent, and its child under a third, are its tree; the sandbox clamps `all` to that.
@@ -187,3 +190,45 @@ SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None
 @example(world=World(SPREAD, (Who(), Who(agent="main")), "all", None, True, ("*",), True))
 def test_everything_agrees_with_the_reference(world: World) -> None:
     trio.run(check, world)
+
+
+# On the real daemon the same world, by every transport of every listener: what differs there is only the way in.
+REAL = World(SPREAD, (Who(place=1), Who(place=1, sandboxed=True), Who(agent="other")), "tree", None, False, (), True)
+
+
+@pytest.mark.system
+def test_every_transport_shows_the_same(daemon: Daemon) -> None:
+    daemon.port = free_port()
+    daemon.start(REAL.config() + f'[http]\nlisten = "127.0.0.1:{daemon.port}"\n')
+    for place, key in enumerate(REAL.keys):
+        parent = REAL.sessions[place][1]
+        below = {} if parent is None else {"parentSessionKey": REAL.keys[parent]}
+        daemon.call("sessions.create", key=key, **below)
+        daemon.reply(key, f"{WORD} says {place}")
+    for who in REAL.callers:
+        named = {"agentId": who.agent} if who.place is None else {"sessionKey": REAL.own_key(who)}
+        minted = daemon.call("tokens.mint", scopes=["list", "read", "send"], sandboxed=who.sandboxed, **named)
+        seen = {key for place, key in enumerate(REAL.keys) if REAL.sees(who, place)}
+        for listener, road in EVERY_WAY:
+            got = seen_by(LASTING_ROADS[road](daemon, listener, minted["token"]), who)
+            assert {name: keys for name, keys in got.items() if keys != seen} == {}, (listener, road, who)
+
+
+def seen_by(connection: LastingRoad, who: Who) -> dict[str, set[str]]:
+    """What the caller at the other end of a connection sees, by each way of looking."""
+    histories: list[Call] = [("sessions_history", {"sessionKey": key}) for key in REAL.keys]
+    sends: list[Call] = [("chat.abort", {"sessionKey": key}) for key in REAL.keys]
+    try:
+        listed, found, *each = connection.ask(
+            [("sessions_list", {}), ("sessions_search", {"query": WORD, "limit": 200}), *histories, *sends]
+        )
+    finally:
+        connection.close()
+    allowed = [key for key, answer in zip(REAL.keys * 2, each, strict=True) if "result" in answer]
+    agent = who.agent or "main"
+    return {
+        "list": {canonical(row["key"], agent) for row in listed["result"]["sessions"]},
+        "search": {match["sessionKey"] for match in found["result"]["matches"]},
+        "history": set(allowed[: len(allowed) // 2]),
+        "abort": set(allowed[len(allowed) // 2 :]),
+    }
