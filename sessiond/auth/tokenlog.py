@@ -121,7 +121,7 @@ class TokenLog:
             for record in self._issued.values()
         ]
         # Times are whole seconds; within one the later line is the newer token.
-        return sorted(reversed(rows), key=lambda row: -row.issued_at)
+        return sorted(rows, key=lambda row: row.issued_at)[::-1]
 
     def compact(self, now_ms: int) -> bytes:
         """Forget tokens that have expired, and their revocations; the lines of what is left, for a new file.

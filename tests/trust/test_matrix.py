@@ -54,7 +54,6 @@ ROWS: dict[str, Row] = {
     "rpc.discover": Row(()),
     "daemon.status": Row(("admin",)),
     "daemon.doctor": Row(("admin",), narrowed=FORBIDDEN),
-    "daemon.doctor": Row(("admin",), narrowed=FORBIDDEN),
     "sessions_list": Row(("list",), LIST),
     "sessions.list": Row(("list",), LIST),
     "sessions_history": Row(("read",), HISTORY),
