@@ -132,7 +132,9 @@ async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end
     async with house(tmp_path / "store") as home:
         for run in list(home.supervisor.registry.live.values()):
             assert await home.end(run) == ("error", "interrupted")
-        assert [step for step in home.steps() if step[1] == "error"] == [(run_id, "error"), ("odd", "error")]
+        # Which of the two is ended first is Trio's to say.
+        ends = [step for step in home.steps() if step[1] == "error"]
+        assert sorted(ends) == sorted([(run_id, "error"), ("odd", "error")])
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
