@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 
 from sessiond.methods.services import Services
 
@@ -12,8 +13,6 @@ def text(services: Services) -> str:
     """All metrics, one `# HELP` and `# TYPE` each."""
     store, supervisor = services.store, services.supervisor
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    # ru_maxrss is in KiB on Linux and in bytes on macOS.
-    unit = 1 if sys.platform == "darwin" else 1024
     attached = sum(services.attached.counts().values())
     uptime_s = (services.clock.wall_ms() - services.started_ms) / 1000
     rows: list[tuple[str, str, str, float]] = [
@@ -37,8 +36,21 @@ def text(services: Services) -> str:
         ("sessiond_dead_letters", "gauge", "Deliveries given up.", services.dead_letters()),
         ("sessiond_commits_total", "counter", "Commits of transcripts to disk.", store.committer.syncs),
         ("process_cpu_seconds_total", "counter", "User and system time.", usage.ru_utime + usage.ru_stime),
-        ("process_max_resident_memory_bytes", "gauge", "Largest resident size.", usage.ru_maxrss * unit),
+        ("process_resident_memory_bytes", "gauge", "Resident size.", _resident_bytes(usage.ru_maxrss)),
     ]
     lines = [f"# HELP {name} {what}\n# TYPE {name} {kind}\n{name} {value:g}\n" for name, kind, what, value in rows]
     info = "# HELP sessiond_info The version.\n# TYPE sessiond_info gauge\n"
     return f'{info}sessiond_info{{version="{services.version}"}} 1\n' + "".join(lines)
+
+
+def _resident_bytes(max_rss: int) -> int:
+    """How much memory is resident now; where the system does not say, how much at most ever was.
+
+    The largest size (`ru_maxrss`) outlives an exec on Linux: it would tell of whatever started the daemon.
+    """
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        # In bytes on macOS, in KiB elsewhere.
+        return max_rss if sys.platform == "darwin" else max_rss * 1024
+    return int(pages) * resource.getpagesize()

@@ -36,7 +36,7 @@ def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
     assert (found["sessiond_live_runs"], found["sessiond_queued_runs"], found["sessiond_dead_letters"]) == (0, 0, 0)
     assert found["sessiond_commits_total"] >= 2
     assert 0 < found["process_cpu_seconds_total"] < 60
-    assert 10_000_000 < found["process_max_resident_memory_bytes"] < 500_000_000
+    assert 10_000_000 < found["process_resident_memory_bytes"] < 500_000_000
 
 
 async def test_every_sample_has_a_line_of_help_and_of_type_and_is_in_the_format(tmp_path: Path) -> None:
