@@ -57,6 +57,8 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
             assert run("mcp", "--help").returncode == 0
         finally:
             daemon.terminate()
+            # Read to the end: Popen closes the pipe first, and Python ends with 120 where its last words cannot go.
+            daemon.communicate(timeout=30)
     assert daemon.returncode == 0
     assert (tmp_path / "home/.local/state/sessiond/store.json").exists()
 
