@@ -1,14 +1,15 @@
-"""Which tokens were issued and which revoked, as lines of JSON that only grow. Sans-io: the store keeps the file.
+"""Which tokens were issued and which revoked, as lines of JSON. Sans-io: the store keeps the file.
 
-A line is `{"type": "revoked", "id", "at"}` or `{"type": "issued", "id", "scopes", "sandboxed", "issuedAt", "expiresAt",
-"sessionKey"?, "agentId"?, "runId"?}`; times are milliseconds since 1970. No line holds a token.
+A line is `{"type": "revoked", "id", "at", "expiresAt"?}` or `{"type": "issued", "id", "scopes", "sandboxed",
+"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?}`; times are milliseconds since 1970. No line holds a
+token. The file grows by a line for each, and is written anew when half of them have expired.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from sessiond.auth.tokens import TOKEN_ID, Claims
+from sessiond.auth.tokens import MAX_SKEW_MS, MAX_TTL_SECONDS, TOKEN_ID, Claims
 from sessiond.errors import InvalidParams
 
 
@@ -27,7 +28,9 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     revoked: bool
 
 
-class _Issued(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag="issued"):
+class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag="issued"):
+    """The line of a new token."""
+
     id: str
     scopes: tuple[str, ...]
     sandboxed: bool
@@ -38,24 +41,32 @@ class _Issued(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     run_id: str | None = None
 
 
-class _Revoked(msgspec.Struct, frozen=True, rename="camel", tag="revoked"):
+class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag="revoked"):
+    """The line of a token that counts no more. `expires_at` is there where it was known."""
+
     id: str
     at: int
+    expires_at: int | None = None
 
 
-_decode = msgspec.json.Decoder(_Issued | _Revoked).decode
+_decode = msgspec.json.Decoder(Issue | Revocation).decode
 _encode = msgspec.json.Encoder().encode
+# A file of so few lines is not worth a rewrite.
+_FEW_LINES = 16
 
 
 class TokenLog:
-    """The log in memory. Its changing methods give the line to append, which is to be on disk before anyone is told.
+    """The log in memory. `issue` and `revoke` give the line to write and change nothing: `take` does, once it is on
+    disk. So memory never knows more than a restart would.
 
-    A revocation counts at once, also for an id that the log does not know: the line of its issue may be the lost one.
+    A revocation counts also for an id that the log does not know: the line of its issue may be the lost one.
     """
 
     def __init__(self) -> None:
-        self._issued: dict[str, _Issued] = {}
-        self._revoked: dict[str, int] = {}
+        self._issued: dict[str, Issue] = {}
+        self._revoked: dict[str, Revocation] = {}
+        # How many lines the file has, whatever they say.
+        self._lines = 0
         self.skipped = 0
 
     @classmethod
@@ -66,14 +77,15 @@ class TokenLog:
             if not line.strip():
                 continue
             try:
-                log._apply(_decode(line))
+                log.take(_decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                log._lines += 1
                 log.skipped += 1
         return log
 
-    def issue(self, claims: Claims) -> bytes:
-        """Note a new token."""
-        record = _Issued(
+    def issue(self, claims: Claims) -> Issue:
+        """What is to be written of a new token."""
+        return Issue(
             id=claims.id,
             scopes=claims.scopes,
             sandboxed=claims.sandboxed,
@@ -83,18 +95,27 @@ class TokenLog:
             agent_id=claims.agent_id,
             run_id=claims.run_id,
         )
-        self._apply(record)
-        return _encode(record) + b"\n"
 
-    def revoke(self, token_id: str, now_ms: int) -> bytes | None:
-        """Note that a token counts no more; None where it was revoked already. InvalidParams for what is no id."""
+    def revoke(self, token_id: str, now_ms: int, expires_at_ms: int | None = None) -> Revocation | None:
+        """What is to be written so that a token counts no more; None where it was revoked already.
+
+        `expires_at_ms` is for a token that the log may not know. InvalidParams for what is no id.
+        """
         if not TOKEN_ID.fullmatch(token_id):
             raise InvalidParams("$.id is no token id: ids are 32 hex digits; tokens.list shows them", field="$.id")
         if token_id in self._revoked:
             return None
-        record = _Revoked(token_id, now_ms)
-        self._apply(record)
-        return _encode(record) + b"\n"
+        issued = self._issued.get(token_id)
+        return Revocation(token_id, now_ms, issued.expires_at if issued is not None else expires_at_ms)
+
+    def take(self, line: Issue | Revocation) -> None:
+        """The line is on disk: it counts from now on."""
+        self._lines += 1
+        match line:
+            case Issue():
+                self._issued[line.id] = line
+            case Revocation():
+                self._revoked.setdefault(line.id, line)
 
     def is_revoked(self, token_id: str) -> bool:
         """Whether the token with this id was revoked."""
@@ -123,25 +144,35 @@ class TokenLog:
         # Times are whole seconds; within one the later line is the newer token.
         return sorted(rows, key=lambda row: row.issued_at)[::-1]
 
-    def compact(self, now_ms: int) -> bytes:
-        """Forget tokens that have expired, and their revocations; the lines of what is left, for a new file.
+    def compacted(self, now_ms: int) -> TokenLog:
+        """The log without the tokens that have expired and without their revocations. This one stays as it is.
 
-        A revocation whose token is not known stays for good: nobody can tell when it may go.
+        A revocation outlasts its token by as much as the clock may be set back, and where nobody knows when the token
+        expires by the longest that a token can live.
         """
-        expired = [token_id for token_id, record in self._issued.items() if record.expires_at <= now_ms]
-        for token_id in expired:
-            del self._issued[token_id]
-            self._revoked.pop(token_id, None)
-        lines: list[_Issued | _Revoked] = [*self._issued.values()]
-        lines += [_Revoked(token_id, at) for token_id, at in self._revoked.items()]
-        return b"".join(_encode(line) + b"\n" for line in lines)
+        log = TokenLog()
+        for record in self._issued.values():
+            if record.expires_at > now_ms:
+                log.take(record)
+        for revocation in self._revoked.values():
+            last = revocation.at + MAX_TTL_SECONDS * 1000 if revocation.expires_at is None else revocation.expires_at
+            if last + MAX_SKEW_MS > now_ms:
+                log.take(revocation)
+        return log
+
+    def outgrown(self, now_ms: int) -> bool:
+        """Whether half of the file or more says nothing any more, so that writing it anew is worth it."""
+        return self._lines >= _FEW_LINES and self._lines >= 2 * len(self.compacted(now_ms))
+
+    def encode(self) -> bytes:
+        """The whole log as the lines of a new file."""
+        lines: list[Issue | Revocation] = [*self._issued.values(), *self._revoked.values()]
+        return b"".join(encode(line) for line in lines)
 
     def __len__(self) -> int:
         return len(self._issued) + len(self._revoked)
 
-    def _apply(self, record: _Issued | _Revoked) -> None:
-        match record:
-            case _Issued():
-                self._issued[record.id] = record
-            case _Revoked():
-                self._revoked.setdefault(record.id, record.at)
+
+def encode(line: Issue | Revocation) -> bytes:
+    """The line as it stands in the file."""
+    return _encode(line) + b"\n"

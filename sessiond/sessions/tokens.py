@@ -6,20 +6,27 @@ the log. The imports of `auth` cost a tenth of a second and wait for the first t
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import trio
+
 from sessiond.clock import Clock
 from sessiond.errors import StorageError
 from sessiond.model.caller import Caller
-from sessiond.store import dirfd, layout, transcript
+from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
 
 if TYPE_CHECKING:
     from sessiond.auth.keyring import SigningKey
-    from sessiond.auth.tokenlog import TokenLog, TokenRow
+    from sessiond.auth.tokenlog import Issue, Revocation, TokenLog, TokenRow
     from sessiond.auth.tokens import Claims, TokenVerifier
+
+
+_CHUNK_BYTES = 1 << 20
 
 
 class Tokens:
@@ -28,6 +35,9 @@ class Tokens:
     def __init__(self, store: SessionStore, clock: Clock, alive: Callable[[str], bool]) -> None:
         self._store, self._clock, self._alive = store, clock, alive
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
+        # Whether the file is what the last write left; after a failed one it is written anew.
+        self._sound = True
+        self._writing = trio.Lock()
         self.on_dead: Callable[[Callable[[Caller], bool]], None] = _nobody
 
     def caller(self, text: str) -> Caller:
@@ -81,7 +91,7 @@ class Tokens:
             agent_id=agent_id,
             sandboxed=sandboxed,
         )
-        await self._append(log.issue(claims))
+        await self._note(log.issue(claims))
         return text, claims
 
     async def revoke(self, *, token_id: str | None, text: str | None) -> bool:
@@ -89,13 +99,15 @@ class Tokens:
         from sessiond.auth import tokens
 
         key, log, _ = self._load()
+        expires_at_ms = None
         if token_id is None:
-            token_id = tokens.read(text or "", key.public).id
-        line = log.revoke(token_id, self._clock.wall_ms())
+            claims = tokens.read(text or "", key.public)
+            token_id, expires_at_ms = claims.id, claims.expires_at_ms
+        line = log.revoke(token_id, self._clock.wall_ms(), expires_at_ms)
         if line is None:
             return False
+        await self._note(line)
         self.on_dead(lambda caller: caller.token_id == token_id)
-        await self._append(line)
         return True
 
     def run_ended(self, run_id: str) -> None:
@@ -116,34 +128,71 @@ class Tokens:
 
             def revoked(claims: Claims) -> bool:
                 ended = claims.run_id is not None and not self._alive(claims.run_id)
-                return ended or log.is_revoked(claims.id)
+                # Asked of what is loaded now: compaction puts another log in its place.
+                return ended or self._load()[1].is_revoked(claims.id)
 
             self._loaded = key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=revoked)
         return self._loaded
 
     def _read(self) -> bytes:
         try:
-            fd = dirfd.open_file(self._store.root_fd, layout.TOKENS, os.O_RDONLY)
+            with dirfd.closing(dirfd.open_file(self._store.root_fd, layout.TOKENS, os.O_RDONLY)) as fd:
+                return b"".join(iter(lambda: os.read(fd, _CHUNK_BYTES), b""))
         except FileNotFoundError:
             return b""
-        with os.fdopen(fd, "rb") as file:
-            return file.read()
+        except OSError as error:
+            # Nobody knows then which tokens were revoked, so none counts.
+            raise _refused("read", error, "no token counts until it can be") from None
 
-    async def _append(self, line: bytes) -> None:
-        def write() -> None:
-            fd = dirfd.open_file(self._store.root_fd, layout.TOKENS, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            try:
-                transcript.append(fd, line)
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
-            dirfd.fsync_dir(self._store.root_fd)
+    async def _note(self, line: Issue | Revocation) -> None:
+        """Put the line on disk, then take it on. StorageError where it cannot be: then nothing has changed."""
+        from sessiond.auth import tokenlog
 
+        async with self._writing:
+            # Whoever goes away meanwhile leaves no line on disk that memory does not know.
+            with trio.CancelScope(shield=True):
+                key, log, verifier = self._load()
+                now_ms = self._clock.wall_ms()
+                if not self._sound or log.outgrown(now_ms):
+                    log = log.compacted(now_ms)
+                    log.take(line)
+                    await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, log.encode()))
+                    self._loaded = key, log, verifier
+                    return
+                data = tokenlog.encode(line)
+                await self._write(lambda: append(self._store.root_fd, data))
+                log.take(line)
+
+    async def _write(self, write: Callable[[], None]) -> None:
         try:
             await self._store.run_sync(write)
         except OSError as error:
-            reason = os.strerror(error.errno or 5)
-            raise StorageError(f"could not write {layout.TOKENS} in the store: {reason}; nothing was changed") from None
+            # What a failed write left behind is not looked for: the next one writes the file anew.
+            self._sound = False
+            raise _refused("write", error, "nothing was changed") from None
+        self._sound = True
+
+
+def append(root_fd: int, data: bytes) -> None:
+    """Put a line at the end of the log, on disk when this returns. After an error the file ends where it did."""
+    with dirfd.closing(dirfd.open_file(root_fd, layout.TOKENS, os.O_RDWR | os.O_APPEND | os.O_CREAT)) as fd:
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        try:
+            dirfd.write_all(fd, b"\n" + data if torn else data)
+            os.fdatasync(fd)
+            dirfd.fsync_dir(root_fd)
+        except OSError:
+            # The store's lock makes this process the only one that writes here.
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+                os.fsync(fd)
+            raise
+
+
+def _refused(verb: str, error: OSError, then: str) -> StorageError:
+    reason = os.strerror(error.errno or errno.EIO)
+    return StorageError(f"could not {verb} {layout.TOKENS} in the store: {reason}; {then}")
 
 
 def _nobody(_is_dead: Callable[[Caller], bool]) -> None:

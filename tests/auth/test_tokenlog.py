@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.auth.tokenlog import TokenLog, TokenRow
-from sessiond.auth.tokens import Claims
+from sessiond.auth.tokenlog import Issue, Revocation, TokenLog, TokenRow, encode
+from sessiond.auth.tokens import MAX_SKEW_MS, MAX_TTL_SECONDS, Claims
 from sessiond.errors import InvalidParams
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -19,10 +19,34 @@ def claims(token_id: str, issued: int = 1000, expires: int = 5000, **more: objec
     return Claims(id=token_id, scopes=("read",), issued_at_ms=issued, expires_at_ms=expires, **more)
 
 
+def issue(log: TokenLog, *args: object, **more: object) -> bytes:
+    """The line of a new token, as it is on disk then."""
+    return taken(log, log.issue(claims(*args, **more)))
+
+
+def revoke(log: TokenLog, token_id: str, now_ms: int) -> bytes:
+    line = log.revoke(token_id, now_ms)
+    return taken(log, line) if line is not None else b""
+
+
+def taken(log: TokenLog, line: Issue | Revocation) -> bytes:
+    log.take(line)
+    return encode(line)
+
+
+def test_what_is_not_on_disk_yet_has_not_happened() -> None:
+    log = TokenLog()
+    line = log.issue(claims(A))
+    assert not log.knows(A) and log.rows() == []
+    log.take(line)
+    assert log.revoke(A, 5) == log.revoke(A, 5)
+    assert not log.is_revoked(A)
+
+
 def test_a_tokens_life_is_two_lines_without_the_token() -> None:
     log = TokenLog()
-    issued = log.issue(claims(A, session_key="agent:main:main", agent_id="main", run_id="r1", sandboxed=True))
-    revoked = log.revoke(A, 2000)
+    issued = issue(log, A, session_key="agent:main:main", agent_id="main", run_id="r1", sandboxed=True)
+    revoked = revoke(log, A, 2000)
     assert json.loads(issued) == {
         "type": "issued",
         "id": A,
@@ -34,15 +58,15 @@ def test_a_tokens_life_is_two_lines_without_the_token() -> None:
         "agentId": "main",
         "runId": "r1",
     }
-    assert revoked == b'{"type":"revoked","id":"' + A.encode() + b'","at":2000}\n'
+    assert revoked == b'{"type":"revoked","id":"' + A.encode() + b'","at":2000,"expiresAt":5000}\n'
     assert log.revoke(A, 3000) is None
 
 
 def test_the_rows_are_newest_first_and_say_what_was_revoked() -> None:
     log = TokenLog()
-    log.issue(claims(A, issued=1))
-    log.issue(claims(B, issued=2, session_key="agent:main:main"))
-    log.revoke(A, 3)
+    issue(log, A, issued=1)
+    issue(log, B, issued=2, session_key="agent:main:main")
+    revoke(log, A, 3)
     assert log.rows() == [
         TokenRow(
             id=B,
@@ -59,7 +83,7 @@ def test_the_rows_are_newest_first_and_say_what_was_revoked() -> None:
 
 def test_a_file_read_again_is_the_same_log() -> None:
     log = TokenLog()
-    written = log.issue(claims(A)) + log.issue(claims(B, run_id="r")) + (log.revoke(A, 9) or b"")
+    written = issue(log, A) + issue(log, B, run_id="r") + revoke(log, A, 9)
     again = TokenLog.parse(written)
     assert (again.rows(), again.skipped) == (log.rows(), 0)
     assert [again.is_revoked(x) for x in (A, B, C)] == [True, False, False]
@@ -68,7 +92,7 @@ def test_a_file_read_again_is_the_same_log() -> None:
 
 def test_bad_lines_cost_themselves_alone() -> None:
     log = TokenLog()
-    first, second = log.issue(claims(A)), log.revoke(A, 9) or b""
+    first, second = issue(log, A), revoke(log, A, 9)
     bad = [b"", b"{", b"null", b'{"type":"other"}', b'{"type":"revoked"}', b"\xff\xfe", b"[" * 5000, first[:20]]
     again = TokenLog.parse(b"\n".join([*bad, first, *bad, second, b"torn"]))
     assert (again.rows(), again.skipped) == (log.rows(), 15)
@@ -76,7 +100,7 @@ def test_bad_lines_cost_themselves_alone() -> None:
 
 def test_a_revocation_counts_for_an_id_the_log_does_not_know() -> None:
     log = TokenLog()
-    assert log.revoke(C, 5)
+    assert revoke(log, C, 5)
     assert log.is_revoked(C) and not log.knows(C) and log.rows() == []
 
 
@@ -86,16 +110,38 @@ def test_only_ids_can_be_revoked(token_id: str) -> None:
         TokenLog().revoke(token_id, 1)
 
 
-def test_what_has_expired_is_forgotten_and_unknown_revocations_stay() -> None:
+def test_what_has_expired_is_forgotten_and_revocations_a_little_later() -> None:
     log = TokenLog()
-    log.issue(claims(A, expires=100))
-    log.issue(claims(B, expires=101))
+    issue(log, A, expires=100)
+    issue(log, B, expires=101)
     for token_id in (A, B, C):
-        log.revoke(token_id, 50)
-    again = TokenLog.parse(log.compact(100))
-    assert [row.id for row in again.rows()] == [row.id for row in log.rows()] == [B]
-    assert [again.is_revoked(x) for x in (A, B, C)] == [False, True, True]
-    assert len(again) == len(log) == 3
+        revoke(log, token_id, 50)
+    assert [row.id for row in log.compacted(100).rows()] == [B]
+    assert len(log) == 5, "the log itself stays as it is"
+    for now, left in ((99 + MAX_SKEW_MS, {A, B, C}), (100 + MAX_SKEW_MS, {B, C}), (101 + MAX_SKEW_MS, {C})):
+        again = TokenLog.parse(log.compacted(now).encode())
+        assert {x for x in (A, B, C) if again.is_revoked(x)} == left
+
+
+def test_a_revocation_of_a_token_nobody_knows_stays_as_long_as_any_token_can_live() -> None:
+    log = TokenLog()
+    revoke(log, C, 50)
+    last = 50 + MAX_TTL_SECONDS * 1000 + MAX_SKEW_MS
+    assert log.compacted(last - 1).is_revoked(C)
+    assert not log.compacted(last).is_revoked(C)
+
+
+def test_the_file_is_outgrown_when_half_of_it_says_nothing() -> None:
+    log = TokenLog()
+    for number in range(15):
+        issue(log, f"{number:032x}", expires=100)
+    assert not log.outgrown(100), "a few lines are left alone"
+    for number in range(15, 30):
+        issue(log, f"{number:032x}", expires=200)
+    assert not log.outgrown(99)
+    assert log.outgrown(100)
+    assert not log.compacted(100).outgrown(100)
+    assert not TokenLog.parse(log.compacted(100).encode()).outgrown(100)
 
 
 @given(
@@ -107,12 +153,12 @@ def test_a_live_token_that_was_revoked_stays_so_through_restart_and_compaction(
 ) -> None:
     log, written = TokenLog(), b""
     for kind, token_id, at in steps:
-        written += log.issue(claims(token_id, expires=at)) if kind == "i" else log.revoke(token_id, at) or b""
+        written += issue(log, token_id, expires=at) if kind == "i" else revoke(log, token_id, at)
     revoked = {token_id for kind, token_id, _ in steps if kind == "r"}
     again = TokenLog.parse(written)
     assert again.rows() == log.rows()
     live = {row.id for row in again.rows() if row.expires_at > now}
-    compacted = TokenLog.parse(again.compact(now))
+    compacted = TokenLog.parse(again.compacted(now).encode())
     assert {row.id for row in compacted.rows()} == live
     assert {x for x in (A, B, C) if compacted.is_revoked(x)} >= revoked & live
 

@@ -1,0 +1,96 @@
+"""The store's tokens on a disk that is full, and their log over many lives."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from inside import Inside, inside
+
+from sessiond.errors import Unauthenticated
+from sessiond.sessions.tokens import Tokens
+from sessiond.store.layout import TOKENS
+
+CONFIG = '[store]\ndurability = "os"\n'
+STORAGE = -32009
+
+
+@contextmanager
+def full_disk(file: Path, spare: int = 0) -> Iterator[None]:
+    """No file of this process grows beyond the size that `file` has now, and `spare` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = file.stat().st_size if file.exists() else 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + spare, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def counts(parts: Inside, text: str) -> bool:
+    tokens: Tokens = parts.services.tokens
+    try:
+        tokens.caller(text)
+    except Unauthenticated:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("spare", [0, 1, 40])
+async def test_a_revoked_token_counts_no_more_after_a_restart_where_the_disk_was_full_at_first(
+    tmp_path: Path, spare: int
+) -> None:
+    file = tmp_path / "store" / TOKENS
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["list"])
+        written = file.read_bytes()
+        with full_disk(file, spare):
+            failed = await owner.failure("tokens.revoke", id=minted["id"])
+            assert (failed["code"], "nothing was changed" in failed["message"]) == (STORAGE, True)
+            failed = await owner.failure("tokens.mint", scopes=["list"])
+            assert failed["code"] == STORAGE
+        assert file.read_bytes() == written
+        # What the answer said: nothing was changed.
+        assert counts(parts, minted["token"])
+        assert [row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]] == [False]
+        assert await owner.call("tokens.revoke", id=minted["id"]) == {"revoked": True}
+        assert not counts(parts, minted["token"])
+    async with inside(tmp_path, CONFIG) as parts:
+        assert not counts(parts, minted["token"])
+
+
+async def test_the_log_does_not_grow_with_tokens_that_are_over(tmp_path: Path) -> None:
+    file = tmp_path / "store" / TOKENS
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        lasting = [await owner.call("tokens.mint", scopes=["list"]) for _ in range(3)]
+        await owner.call("tokens.revoke", id=lasting[0]["id"])
+    one = file.stat().st_size // 4
+    # Tokens of a year ago: minted, never revoked, expired.
+    over = file.read_bytes().splitlines(keepends=True)[1]
+    stamp = str(lasting[1]["expiresAt"]).encode()
+    assert stamp in over
+    gone = [over.replace(lasting[1]["id"].encode(), b"%032x" % n).replace(stamp, b"1000") for n in range(5000)]
+    with file.open("ab") as log:
+        log.writelines(gone)
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        await owner.call("tokens.mint", scopes=["list"])
+        assert file.stat().st_size < 8 * one
+        assert [row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]] == [False, False, False, True]
+        assert [counts(parts, minted["token"]) for minted in lasting] == [False, True, True]
+    async with inside(tmp_path, CONFIG) as parts:
+        assert [counts(parts, minted["token"]) for minted in lasting] == [False, True, True]
+
+
+async def test_no_token_counts_while_nobody_can_read_which_were_revoked(tmp_path: Path) -> None:
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["list"])
+    file = tmp_path / "store" / TOKENS
+    file.rename(tmp_path / "kept")
+    file.mkdir()
+    hello = {"protocol": 1, "client": {"name": "t", "version": "1"}, "token": minted["token"]}
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner, parts.connect() as other:
+        assert (await other.failure("initialize", **hello))["code"] == STORAGE
+        assert (await owner.failure("tokens.list"))["code"] == STORAGE
