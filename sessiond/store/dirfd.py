@@ -27,6 +27,10 @@ _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO put in the place of a file must not hold the daemon. On a regular file it means nothing.
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _RENAME_NOREPLACE = 1
+# What the kernel says of itself or of the disk just now, and not of the file.
+_PASSING = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ETIMEDOUT}
+)
 
 
 class SymlinkRefused(OSError):
@@ -45,6 +49,13 @@ class NotRegularFile(OSError):
 
 class BadComponent(ValueError):
     """A name is no single path component. It never reached the file system."""
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether this may be over in a second: no free descriptor, an unreadable disk, no memory. The file may well be
+    there, so it is looked at again, and never taken for gone.
+    """
+    return error.errno in _PASSING
 
 
 def check_component(name: str) -> str:

@@ -254,3 +254,13 @@ def test_renaming_refuses_a_path(root: int) -> None:
     for src, dst in (("a/b", "c"), ("a", "../c")):
         with pytest.raises(dirfd.BadComponent):
             dirfd.rename(root, src, root, dst)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN])
+def test_a_lack_of_descriptors_or_a_disk_that_cannot_be_read_says_nothing_of_the_file(code):
+    assert dirfd.is_passing(OSError(code, os.strerror(code)))
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
+def test_what_is_said_of_the_file_itself_does_not_pass_by_waiting(code):
+    assert not dirfd.is_passing(OSError(code, os.strerror(code)))
