@@ -26,6 +26,8 @@ from sessiond.transports.streams import ByteStream
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
+_CLOSE_FRAME = b"\x88"
+_MAX_REASON_BYTES = 123  # of a control frame's 125, two are the code
 _HEADERS_HANDED_ON = (b"host", b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 
 
@@ -65,10 +67,11 @@ async def converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], A
 
 async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
     async with trio.open_nursery() as nursery:
+        open_ended = _OpenEnded(stream)
         with trio.move_on_after(_HANDSHAKE_S) as patience:
             request = await wrap_server_stream(
                 nursery,
-                stream,
+                open_ended,
                 max_message_size=limits.max_frame_bytes,
                 receive_buffer_size=_RECEIVE_BYTES,
             )
@@ -81,7 +84,46 @@ async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], 
                 with trio.move_on_after(_CLOSE_S) as closing:
                     closing.shield = True
                     await connection.aclose(link.close_code)
+                    await _say_what_was_wrong(connection, open_ended)
         nursery.cancel_scope.cancel()
+
+
+class _OpenEnded(trio.abc.Stream):
+    """The stream as the library has it, which closes it without a word after a protocol error: here it stays open.
+
+    Whoever accepted the connection closes it. `closing` says whether a close frame went out.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+        self.closing = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.closing = self.closing or bytes(data[:1]) == _CLOSE_FRAME
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self.stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def _say_what_was_wrong(connection: WebSocketConnection, stream: _OpenEnded) -> None:
+    """The close frame after a protocol error (RFC 6455, section 7.1.7), which the library leaves out."""
+    wrong = connection.closed
+    if wrong is None or stream.closing or wrong.code not in (1002, 1007):
+        return
+    reason = (wrong.reason or "").encode()[:_MAX_REASON_BYTES]
+    payload = wrong.code.to_bytes(2, "big") + reason
+    try:
+        await stream.stream.send_all(_CLOSE_FRAME + bytes([len(payload)]) + payload)
+    except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+        return
+    await stream.stream.linger()
 
 
 class WebSocketLink:

@@ -209,17 +209,40 @@ async def test_frames_before_the_answer_are_refused(open_house):
 
 
 @pytest.mark.parametrize(
-    "frames", [b"\x88\x80\0\0\0\0", b"\xff\xff\xff", b"\x81\x05hello", b"\x83\x80\0\0\0\0", b"\x81\x82\0\0\0\0\xff\xff"]
+    ("frames", "code"),
+    [
+        (b"\x88\x80\0\0\0\0", None),  # a close without a code is answered with one
+        (b"\x88\x82\0\0\0\0\x03\xe8", 1000),
+        (b"\x88\x81\0\0\0\0\x03", 1002),  # half a code
+        (b"\xff\xff\xff", 1002),
+        (b"\x81\x05hello", 1002),  # not masked
+        (b"\x83\x80\0\0\0\0", 1002),  # no such opcode
+        (b"\xc1\x80\0\0\0\0", 1002),  # a reserved bit
+        (b"\x80\x80\0\0\0\0", 1002),  # goes on with nothing
+        (b"\x09\x80\0\0\0\0", 1002),  # a ping in pieces
+        (b"\x81\xfe\0\x05\0\0\0\0hello", 1002),  # a length longer than it need be
+        (b"\x81\x82\0\0\0\0\xff\xff", 1007),
+    ],
 )
-async def test_a_close_or_a_broken_frame_ends_the_connection_and_nothing_else(open_house, frames):
+async def test_a_close_or_a_broken_frame_ends_the_connection_with_its_code(open_house, frames, code):
     async with open_house() as house:
         async with upgraded(house) as stream:
             await stream.send_all(frames)
-            assert (await stream.receive_some())[:1] in (b"\x88", b"")  # the library says no goodbye to broken ones
             await stream.send_eof()
-            assert await stream.receive_some() == b""
+            said = b"".join([chunk async for chunk in stream])
+            assert said[:1] == b"\x88" and len(said) == 2 + said[1], "one close frame, and nothing else"
+            assert (int.from_bytes(said[2:4], "big") if code is not None else None) == code
         await until(lambda: house.server.connections == 0)
         assert house.services.faults == []
+
+
+async def test_a_broken_frame_behind_requests_leaves_their_answers_readable(open_house):
+    async with open_house() as house:
+        async with upgraded(house) as stream:
+            await stream.send_all(b"\x81\x82\0\0\0\0{}" * 3 + b"\x83\x80\0\0\0\0" + os.urandom(4096))
+            said = b"".join([chunk async for chunk in stream])
+            assert b"\x88" in said and int.from_bytes(said[said.rindex(b"\x88") :][2:4], "big") == 1002
+        await until(lambda: house.server.connections == 0)
 
 
 async def test_random_frames_end_no_more_than_their_connection(open_house):
