@@ -78,6 +78,8 @@ class CborCodec:
             if isinstance(cause, InvalidRequest):
                 raise cause from None
             raise ParseError(f"The message is not the CBOR that is taken here: {cause or error}.") from None
+        for envelope in value if isinstance(value, list) else (value,):
+            _check_envelope(envelope)
         try:
             return msgspec.json.encode(_plain(value))
         except (OverflowError, ValueError, TypeError) as error:
@@ -99,6 +101,13 @@ async def to_json(codec: Codec, frame: bytes) -> bytes:
     if len(frame) < codec.slow_bytes:
         return codec.to_json(frame)
     return await trio.to_thread.run_sync(codec.to_json, frame)
+
+
+def _check_envelope(value: Any) -> None:
+    """What says which message it is would be taken for base64, and answered as if it had been text."""
+    for name in ("jsonrpc", "id", "method"):
+        if isinstance(value, dict) and isinstance(value.get(name), bytes):
+            raise InvalidRequest(f"`{name}` of a message is no byte string.")
 
 
 def _plain(value: Any) -> Any:

@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.errors import SessiondError
+from sessiond.errors import LimitExceeded, SessiondError
 from sessiond.rpc.cbor_items import ItemScanner, check_single_item
+from sessiond.rpc.framing import ItemFramer
+from sessiond.rpc.limits import MAX_CBOR_ITEMS
 
 
 def end_of(data: bytes, max_nesting: int = 64) -> int | None:
@@ -92,3 +94,21 @@ def test_the_scanner_agrees_with_cbor2_on_what_is_well_formed(data):
     except cbor2.CBORDecodeError:
         return
     assert repr(found) == repr(cbor2.loads(data[:end] + rest))
+
+
+@pytest.mark.parametrize("together", [1, 3, 4096])
+def test_the_bound_of_items_is_a_messages_and_not_the_connections(together):
+    ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}})
+    framer, found, sent = ItemFramer(1 << 20, 64), 0, 0
+    while sent < 70_000:
+        found += len(framer.feed(ping * together))
+        sent += together
+        assert framer.error is None
+    assert found == sent
+
+
+def test_a_message_has_so_many_items_and_no_more():
+    most = b"\x9a" + (MAX_CBOR_ITEMS - 1).to_bytes(4, "big") + b"\x01" * (MAX_CBOR_ITEMS - 1)
+    assert end_of(most) == len(most)
+    with pytest.raises(LimitExceeded):
+        end_of(b"\x9a" + MAX_CBOR_ITEMS.to_bytes(4, "big") + b"\x01" * MAX_CBOR_ITEMS)

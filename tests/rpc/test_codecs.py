@@ -100,3 +100,13 @@ def test_cbor2_is_imported_by_the_first_cbor_message_only(tmp_path):
         "assert 'cbor2' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("member", ["id", "method", "jsonrpc"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_bytes_are_no_id_and_no_method(member, batch):
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"id": b"fine here"}}
+    assert b"ZmluZSBoZXJl" in CBOR.to_json(cbor2.dumps([ping] if batch else ping))
+    bad = {**ping, member: b"ping"}
+    with pytest.raises(InvalidRequest):
+        CBOR.to_json(cbor2.dumps([ping, bad] if batch else bad))

@@ -273,3 +273,17 @@ async def test_an_event_and_an_answer_keep_their_order(connect):
     async with connect() as client:
         await client.send({"jsonrpc": "2.0", "id": 1, "method": "subscribe"})
         assert [line.get("method") for line in await client.lines(2)] == ["event", None]
+
+
+async def test_a_cbor_connection_lives_as_long_as_it_likes(connect):
+    """Seventy thousand requests of seven items each: every bound is a message's."""
+    ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    size = len(cbor2.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}))
+    async with connect(cbor=True) as client:
+        for _ in range(70):
+            await client.stream.send_all(ping * 1000)
+            left = 1000 * size
+            while left:
+                data = await client.stream.receive_some()
+                assert data, "the server closed the connection"
+                left -= len(data)
