@@ -33,9 +33,12 @@ from sessiond.transports.sse import EventStream
 
 def add_session_routes(router: Router, services: Services) -> None:
     """`GET /sessions/{key}/history`, `POST /sessions/{key}/kill`, `GET /metrics`."""
-    router.add("GET", "/sessions/{key}/history", partial(_history, services))
+    router.add("GET", "/sessions/{key}/history", partial(_history, services), query=_HISTORY_QUERY)
     router.add("POST", "/sessions/{key}/kill", partial(_kill, services))
     router.add("GET", "/metrics", partial(_metrics, services))
+
+
+_HISTORY_QUERY = ("limit", "includeTools", "cursor", "follow")
 
 
 def _context(services: Services, caller: Caller) -> Context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import h11
@@ -16,6 +17,7 @@ _MAX_HEAD_BYTES = 64 * 1024
 _BODY_S = 60.0
 _ANSWER_S = 120.0  # for a client that does not read its answer
 _HANGUP_CHECK_S = 1.0
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)++")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -28,30 +30,61 @@ class HttpWire:
     def __init__(self, stream: ByteStream, head_s: float) -> None:
         self._stream = stream
         self._head_s = head_s
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._h11 = _new_connection()
+        self._before_head = True
+        self._blank = b""
         self._heard = False
         self._method = b""
+        self._last = False
 
     async def head(self) -> h11.Request | None:
         """The next request's head; None where the client has ended, or said nothing for too long. Raises HttpError."""
-        if self._h11.our_state is h11.DONE:
-            self._h11.start_next_cycle()
-        self._heard = bool(self._h11.trailing_data[0])
+        self._begin_request()
         self._method = b""
         with trio.move_on_after(self._head_s):
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
             self._method = event.method
-            if event.http_version not in (b"1.0", b"1.1"):
-                raise HttpError(505, "bad_request", "HTTP/1.1 is spoken here.")
-            if values(event.headers, b"transfer-encoding") and values(event.headers, b"content-length"):
-                # Two lengths: where somebody between us and the client goes by the other, requests can be hidden.
-                raise HttpError(400, "bad_request", "A request has one length.")
+            self._check_length(event)
             return event
         if self._heard:
             raise HttpError(408, "request_timeout", "The request did not come in time.")
         return None
+
+    def _begin_request(self) -> None:
+        """Make ready for the next request; what has come of it already is kept."""
+        if self._h11.our_state is h11.DONE:
+            came, ended = self._h11.trailing_data
+            self._h11, self._before_head, self._heard = _new_connection(), True, False
+            self._take(came)
+            if ended:
+                self._h11.receive_data(b"")
+
+    def _take(self, data: bytes) -> None:
+        """Hand on what came, but for empty lines before a request (RFC 9112, section 2.2): some end a body with one."""
+        if self._before_head:
+            data = self._blank + data
+            data = _EMPTY_LINES.sub(b"", data)
+            self._blank = data if data == b"\r" else b""
+            if not data or self._blank:
+                return
+            self._before_head, self._heard = False, True
+        self._h11.receive_data(data)
+
+    def _check_length(self, head: h11.Request) -> None:
+        """Where a request ends must not be a matter of opinion: somebody between us and the client may go by another
+        length, and requests can be hidden behind it. So nothing more is taken on the connection either
+        (RFC 9112, section 6.1)."""
+        self._last = True
+        if head.http_version not in (b"1.0", b"1.1"):
+            raise HttpError(505, "bad_request", "HTTP/1.1 is spoken here.")
+        encoded = values(head.headers, b"transfer-encoding")
+        if encoded and values(head.headers, b"content-length"):
+            raise HttpError(400, "bad_request", "A request has one length.")
+        if encoded and head.http_version == b"1.0":
+            raise HttpError(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding.")
+        self._last = False
 
     async def body(self, head: h11.Request, limit: int) -> bytes:
         """The body of the request, of at most `limit` bytes. Raises LimitExceeded or HttpError."""
@@ -75,7 +108,7 @@ class HttpWire:
         headers = [*response.headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
         if response.status != 204:
             headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
-        if not self._skip_body():
+        if not self._skip_body() or self._last:
             headers.append(("Connection", "close"))
         events: list[h11.Event] = [h11.Response(status_code=response.status, headers=_encoded(headers))]
         if response.body and self._method != b"HEAD":
@@ -124,8 +157,10 @@ class HttpWire:
         try:
             while (event := self._h11.next_event()) is h11.NEED_DATA:
                 data = await self._stream.receive_some()
-                self._heard = self._heard or bool(data)
-                self._h11.receive_data(data)
+                if data:
+                    self._take(data)
+                else:
+                    self._h11.receive_data(b"")
         except h11.RemoteProtocolError as error:
             raise _no_http(error) from None
         return event
@@ -139,6 +174,10 @@ class HttpWire:
         except h11.RemoteProtocolError:
             return False
         return self._h11.their_state is not h11.ERROR
+
+
+def _new_connection() -> h11.Connection:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
 
 def _no_http(error: h11.RemoteProtocolError) -> HttpError:

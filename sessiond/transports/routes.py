@@ -5,6 +5,7 @@ Knows paths and the dispatcher; knows no sockets and no method.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 import trio
 
-from sessiond.errors import NotFound, SessiondError
+from sessiond.errors import InvalidParams, NotFound, SessiondError
 from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec, to_json
 from sessiond.rpc.dispatch import Dispatcher
@@ -31,13 +32,18 @@ _CBOR_TYPES = ("application/cbor", "application/cbor-seq")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`free` needs no token. `max_body_bytes` is what a request may bring."""
+    """`free` needs no token. `max_body_bytes` is what a request may bring, `query` are the parameters it may have."""
 
     method: str
     segments: tuple[str, ...]
     handler: Handler
     free: bool
     max_body_bytes: int
+    query: frozenset[str] = frozenset()
+
+    def check_query(self, query: Mapping[str, str]) -> None:
+        """InvalidParams for a parameter that the route does not know, as for those of a method."""
+        check_query(query, self.query)
 
 
 class Router:
@@ -54,9 +60,10 @@ class Router:
         *,
         free: bool = False,
         max_body_bytes: int = _SMALL_BODY_BYTES,
+        query: Iterable[str] = (),
     ) -> None:
         """Serve `method` on a pattern such as `/sessions/{key}/history`; GET serves HEAD too."""
-        self._routes.append(Route(method, tuple(pattern.split("/")), handler, free, max_body_bytes))
+        self._routes.append(Route(method, tuple(pattern.split("/")), handler, free, max_body_bytes, frozenset(query)))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route of a path and its decoded parts. Raises NotFound, or HttpError 405 that names what is allowed.
@@ -80,6 +87,13 @@ class Router:
                 (("Allow", ", ".join(sorted(allowed))),),
             )
         raise NotFound("There is nothing at this path.")
+
+
+def check_query(query: Mapping[str, str], known: frozenset[str]) -> None:
+    """InvalidParams for the first parameter of a query that is not known: a typing mistake must not pass for a wish."""
+    for name in query:
+        if name not in known:
+            raise InvalidParams(f"`{name[:80]}`: there is no such parameter.", field=name[:80])
 
 
 def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str] | None:

@@ -20,7 +20,7 @@ from sessiond.rpc.peer import Link, Peer
 from sessiond.transports.exchange import Answer, Events, HttpError, Request, Response, error_response
 from sessiond.transports.gate import Door, caller_of, check_host_and_origin, values
 from sessiond.transports.http import HttpWire
-from sessiond.transports.routes import Route, Router
+from sessiond.transports.routes import Route, Router, check_query
 from sessiond.transports.sse import EventStream
 from sessiond.transports.streams import ByteStream
 from sessiond.transports.visitors import Visitors
@@ -81,10 +81,11 @@ class Conversation:
         if origin is not None and method == "OPTIONS" and values(head.headers, b"access-control-request-method"):
             return Response(204, headers=_PREFLIGHT)
         if target.path == "/ws":
-            await self._become_websocket(head)
+            await self._become_websocket(head, target)
             raise _Done
         route, params = self._site.router.find(method, target.path)
         caller = self._door.caller if route.free else self._caller_of(head)
+        route.check_query(target.query)
         body = await self._wire.body(head, route.max_body_bytes)  # nothing is read of those who may not come in
         request = Request(
             method=method,
@@ -131,10 +132,11 @@ class Conversation:
             raise _Done
         return outcome[0]
 
-    async def _become_websocket(self, head: h11.Request) -> None:
+    async def _become_websocket(self, head: h11.Request, target: _Target) -> None:
         from sessiond.transports import websocket
 
         caller = self._caller_of(head)
+        check_query(target.query, frozenset())
         websocket.check_upgrade(head)
         dispatcher, visitors = self._site.dispatcher, self._site.visitors
 
@@ -178,7 +180,10 @@ def _target_of(target: str) -> _Target:
     """Origin form or absolute form (RFC 9112, section 3.2). Raises HttpError 400 for the others."""
     authority = None
     if not target.startswith("/"):
-        split = urlsplit(target)
+        try:
+            split = urlsplit(target)
+        except ValueError:  # brackets that are no IPv6 address
+            raise HttpError(400, "bad_request", "The request target is no address.") from None
         if split.scheme != "http" or not split.netloc:
             raise HttpError(400, "bad_request", "The request target must be a path.")
         authority = split.netloc

@@ -253,9 +253,9 @@ def _add_routes(server: Server, services: Services) -> None:
 
         return Events(write)
 
-    server.router.add("GET", "/sessions/{key}/history", show)
+    server.router.add("GET", "/sessions/{key}/history", show, query=("limit", "x", "cursor", "empty", "follow"))
     server.router.add("POST", "/sessions/{key}/kill", accept, max_body_bytes=1000)
     server.router.add("GET", "/fault", fault)
     server.router.add("GET", "/refuse", refuse)
     server.router.add("GET", "/hang", hang)
-    server.router.add("GET", "/events", events)
+    server.router.add("GET", "/events", events, query=("follow", "fail"))

@@ -1,14 +1,21 @@
 import json
+from contextlib import suppress
 
 import cbor2
 import pytest
 import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sessiond.rpc.limits import Limits
+from sessiond.transports.exchange import HttpError
 from sessiond.transports.serve import HouseRules
+from sessiond.transports.site import _target_of
 
 PING = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = ("-H", "Content-Type: application/json")
+HANDSHAKE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+UPGRADE = tuple(part for header in (*HANDSHAKE, "Sec-WebSocket-Key: " + "A" * 22 + "==") for part in ("-H", header))
 BEARER = ("-H", "Authorization: Bearer reader")
 
 
@@ -209,6 +216,62 @@ async def test_paths_are_split_before_they_are_decoded(open_house):
         assert (await house.curl("/sessions/k/history?a=%ff"))[0] == 400
 
 
+async def test_a_query_parameter_that_the_route_does_not_know_is_refused_by_name(open_house):
+    async with open_house() as house:
+        cases = {"/sessions/k/history?limt=5": "limt", "/healthz?x": "x", "/ws?token=t": "token", "/refuse?a=1": "a"}
+        for path, name in cases.items():
+            status, body = await house.curl(path)
+            if path.startswith("/ws"):
+                status, body = await house.curl(path, *UPGRADE)
+            assert (status, json.loads(body)["error"]["type"]) == (400, "invalid_params"), path
+            assert json.loads(body)["error"]["field"] == name
+        # Who may not come in does not learn what a route takes.
+        assert (await house.curl("/sessions/k/history?limt=5", socket=house.agent))[0] == 401
+
+
+async def test_two_lengths_are_refused_and_nothing_behind_them_is_served(open_house):
+    async with open_house() as house:
+        hidden = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        for version, lengths in (
+            (b"1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n"),
+            (b"1.1", b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"),
+            (b"1.0", b"Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n"),
+        ):
+            head = b"POST /rpc HTTP/%b\r\nHost: x\r\n%b\r\n" % (version, lengths)
+            [(status, _, headers)] = answers(await house.raw(head + b"0\r\n\r\n" + hidden))
+            assert (status, headers["connection"]) == (400, "close"), head
+
+
+@pytest.mark.parametrize("target", [b"http://[/", b"http://[::1/x", b"http://]/", b"http:///x", b"x", b"http://[v]/"])
+async def test_a_target_that_is_no_address_is_refused(open_house, target):
+    async with open_house() as house:
+        [(status, body, _)] = answers(await house.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+        assert (status, body["error"]["type"]) == (400, "bad_request")
+        assert house.services.faults == []
+
+
+@given(st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1))
+@example("http://[/")
+def test_any_target_is_taken_apart_or_refused(target):
+    with suppress(HttpError):
+        assert _target_of(target).path
+
+
+async def test_empty_lines_before_a_request_are_passed_over(open_house):
+    async with open_house() as house:
+        one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b\r\n" % (len(PING), PING.encode())
+        found = answers(await house.raw(post + one + b"\r\n\r\n" + post))
+        assert [status for status, _, _ in found] == [200, 200, 200]
+        async with await trio.open_unix_socket(house.owner) as stream:
+            for byte in post + one:  # the empty line comes in two pieces
+                await stream.send_all(bytes([byte]))
+            await stream.send_eof()
+            data = b"".join([chunk async for chunk in stream])
+        assert [status for status, _, _ in answers(data)] == [200, 200]
+        assert [status for status, _, _ in answers(await house.raw(one + b"\rGET"))] == [200, 400]
+
+
 async def test_errors_are_json(open_house):
     async with open_house() as house:
 
@@ -326,7 +389,7 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not(open_h
 async def test_what_is_no_http_is_refused_in_http(open_house, data, status):
     async with open_house() as house:
         [(found, body, headers)] = answers(await house.raw(data))
-        assert (found, body["ok"], headers.get("connection")) == (status, False, "close" if status != 505 else None)
+        assert (found, body["ok"], headers.get("connection")) == (status, False, "close")
         assert house.services.faults == []
 
 
