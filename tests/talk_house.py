@@ -22,7 +22,7 @@ from sessiond.runs.outbox import Outbox, open_outbox
 from sessiond.runs.recover import recover
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome
-from sessiond.runs.send import Sends, Source
+from sessiond.runs.send import Sends, Source, source_session
 
 ALICE, BOB = "agent:alice:main", "agent:bob:telegram:group:-100"
 
@@ -88,7 +88,9 @@ class TalkHouse:
     ) -> Run:
         """A sessions_send, accepted. From the owner where `source` is None."""
         sender = await self.home.session(source) if source is not None else None
-        sent = await self.sends.send(Source(sender, run), await self.home.session(target), text, key)
+        sent = await self.sends.send(
+            source_session(sender, run) if sender is not None else Source(), await self.home.session(target), text, key
+        )
         found = self.home.supervisor.registry.get(sent.run_id)
         assert found is not None
         return found

@@ -35,8 +35,10 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
             f"`$.messages` has {len(params.messages)} messages; 1 to {MAX_MESSAGES} go in one call.", field="$.messages"
         )
     from_owner = services.sight(caller).unlimited
+    source = services.stranger(caller, session.key) if session.key != caller.session_key else None
+    provenance = services.sends.signature(source, METHOD.name) if source is not None else None
     parts = [
-        Message(checked_message(raw, f"$.messages[{place}]", from_owner=from_owner))
+        Message(checked_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
         for place, raw in enumerate(params.messages)
     ]
     later = Later()

@@ -20,6 +20,7 @@ from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
 from sessiond.runs.handing import accept_with_files
 from sessiond.runs.run import Request, payload_hash
+from sessiond.runs.send import Source
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_model
 from sessiond.store.catalog import Session
@@ -58,15 +59,20 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     """Accept the message for a session that was found."""
     services = ctx.services
     send_policy.require(services.config.session.send_policy, session.key, session.entry)
-    request = request_of(ctx, params)
+    source = services.stranger(ctx.caller, session.key)
+    request = request_of(ctx, params, source)
     if request.idempotency_key is not None and request.payload is not None:
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
             await services.supervisor.stored(known)
             return _accepted(ctx, session, known)
     prepared = services.attachments.check(params.attachments, services.config.tools.sessions_spawn.attachments)
+    if source is not None:
+        services.sends.check(source, session)  # before a reset for its sake
     if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
         session = await freshened(services, session)
+    if source is not None:
+        request = services.sends.stamped(source, session, request, METHOD.name)
     if prepared.files:
         run_id = await accept_with_files(
             services.supervisor,
@@ -105,8 +111,8 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     return await made(ctx, params.session_key)
 
 
-def request_of(ctx: Context, params: ChatSendParams) -> Request:
-    """The params as a request to the supervisor. InvalidParams where they are none."""
+def request_of(ctx: Context, params: ChatSendParams, source: Source | None = None) -> Request:
+    """The params as a request to the supervisor. InvalidParams where they are none. `source` is a stranger's."""
     services = ctx.services
     check_text(params.message, "$.message")
     check_idempotency_key(params.idempotency_key)
@@ -121,7 +127,7 @@ def request_of(ctx: Context, params: ChatSendParams) -> Request:
         # How long a caller waits, and by which alias it named the session, make no other message.
         for name in ("timeoutSeconds", "idempotencyKey", "sessionKey"):
             del counted[name]
-        payload = payload_hash(counted)
+        payload = payload_hash({**counted, "source": source.key} if source is not None else counted)
     limit_s = params.timeout_seconds
     if limit_s is None:
         limit_s = services.config.agents.defaults.run_timeout_seconds

@@ -29,7 +29,7 @@ from sessiond.runs.announcing import Announcing
 from sessiond.runs.attached import AttachedAgents, Connection
 from sessiond.runs.channels import Channels
 from sessiond.runs.run import Run
-from sessiond.runs.send import Sends
+from sessiond.runs.send import Sends, Source
 from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import resolve
@@ -139,6 +139,24 @@ class Services:
         if caller.run_id is not None:
             return self.supervisor.registry.live.get(caller.run_id)
         return self.supervisor.current(caller.session_key) if caller.session_key is not None else None
+
+    def source(self, caller: Caller) -> Source:
+        """Who sends, by the caller's identity alone. Nothing in the params or the text counts for it."""
+        rules = visibility.rules_from(self.config)
+        if visibility.sight(caller, rules).unlimited:
+            return Source()
+        key = visibility.acts_as(caller.session_key, caller.agent_id, rules)
+        session = self.store.catalog.by_key.get(key) if key is not None else None
+        return Source(key, session, self.own_run(caller), counted_as=key or f"token {caller.token_id}")
+
+    def stranger(self, caller: Caller, target_key: str) -> Source | None:
+        """Who writes into a session that is not their own; None where it is the owner, or the session's own client.
+
+        A run that writes into its own session counts among the strangers: nobody but a program speaks there, too.
+        """
+        source = self.source(caller)
+        own = source.counted_as is None or (source.key == target_key and caller.run_id is None)
+        return None if own else source
 
     @contextmanager
     def parked(self, ctx: Context, run_id: str) -> Iterator[None]:

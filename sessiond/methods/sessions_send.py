@@ -16,7 +16,6 @@ from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 from sessiond.runs.outbox import DeliveryStatus
 from sessiond.runs.run import View, view
-from sessiond.runs.send import Source
 from sessiond.sessions import resolve
 from sessiond.store.catalog import Session
 
@@ -61,7 +60,7 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
     timeout_s = clamp(params.timeout_seconds, DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, least=0)
     keeps = services.supervisor.keeps(target.key)
     sent = await services.sends.send(
-        _source(ctx),
+        services.source(ctx.caller),
         target,
         params.message,
         params.idempotency_key,
@@ -97,14 +96,6 @@ def _target(ctx: Context, params: SessionsSendParams) -> Session:
         raise InvalidParams("Either sessionKey or label is required.", field="$.sessionKey")
     sight = services.sight(ctx.caller, "send")
     return resolve.labelled(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
-
-
-def _source(ctx: Context) -> Source:
-    """The sender, by the caller's identity alone. Nothing in the params or the text counts for it."""
-    services = ctx.services
-    key = ctx.caller.session_key
-    session = services.store.catalog.by_key.get(key) if key is not None else None
-    return Source(session, services.own_run(ctx.caller))
 
 
 async def _wait(ctx: Context, run_id: str, timeout_s: float) -> View | None:

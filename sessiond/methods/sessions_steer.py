@@ -8,7 +8,9 @@ from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import freshened
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
+from sessiond.runs.run import Request
 from sessiond.runs.steer import steer
+from sessiond.store.catalog import Session
 
 
 class SessionsSteerParams(Params, frozen=True, kw_only=True):
@@ -38,11 +40,24 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         thinking=params.thinking,
         model=params.model,
     )
-    request = request_of(ctx, sent)
+    source = services.stranger(ctx.caller, session.key)
+    request = request_of(ctx, sent, source)
     if services.supervisor.current(session.key) is None and request.idempotency_key is None:
+        if source is not None:
+            services.sends.check(source, session)  # before a reset for its sake
         session = await freshened(services, session)
+
+    def stamped(target: Session, accepted: Request) -> Request:
+        return services.sends.stamped(source, target, accepted, METHOD.name) if source is not None else accepted
+
     steered = await steer(
-        services.store, services.supervisor, services.attached, services.clock, session=session, request=request
+        services.store,
+        services.supervisor,
+        services.attached,
+        services.clock,
+        session=session,
+        request=request,
+        stamped=stamped,
     )
     return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=steered.interrupted)
 

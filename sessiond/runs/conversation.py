@@ -189,8 +189,12 @@ class Conversations:
         raise AssertionError
 
 
-def provenance_of(trace_id: str, hops: int, source_key: str | None, source_channel: str | None) -> dict[str, Any]:
-    """The provenance of a message that came by sessions_send. Source: runs.md; shapes.md, "The owner has no session".
+def provenance_of(
+    trace_id: str, hops: int, source_key: str | None, source_channel: str | None, tool: str = "sessions_send"
+) -> dict[str, Any]:
+    """The provenance of a message from another session, and by which `tool` it came.
+
+    Source: runs.md; shapes.md, "The owner has no session".
 
     `hops` counts the messages that led to this one, itself included; `traceId` is the same in all of them.
     """
@@ -199,4 +203,4 @@ def provenance_of(trace_id: str, hops: int, source_key: str | None, source_chann
         provenance["sourceSessionKey"] = source_key
         if source_channel is not None:
             provenance["sourceChannel"] = source_channel
-    return {**provenance, "sourceTool": "sessions_send", "hops": hops, "traceId": trace_id}
+    return {**provenance, "sourceTool": tool, "hops": hops, "traceId": trace_id}

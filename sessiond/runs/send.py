@@ -1,14 +1,18 @@
-"""sessions_send: one session's message to another, with where it comes from set by the daemon, and its loop guards.
+"""One session's message to another: where it comes from, set by the daemon, its loop guards, and what follows it.
 
-Knows who sends and who gets it; whether that is allowed was settled before, and waiting is the caller's business.
+The one door for all of them, whichever method brought the message (`sessions_send`, `chat.send`, `sessions.steer`):
+`stamped` makes of a request one that says who sent it, and counts it. Knows who sends and who gets it; whether that is
+allowed was settled before, and waiting is the caller's business.
 Source: runs.md, "sessions_send".
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
@@ -25,10 +29,21 @@ from sessiond.store.catalog import Session
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Who sends: a session, and the run of it that does so. The owner has neither."""
+    """Who sends: the key that the caller acts as, its session where there is one, and the run of it that does so.
 
+    `counted_as` is whom the rate is counted for: a session's key, or the token of a program that is no session. The
+    owner has none of all this.
+    """
+
+    key: str | None = None
     session: Session | None = None
     run: Run | None = None
+    counted_as: str | None = None
+
+
+def source_session(session: Session, run: Run | None = None) -> Source:
+    """A session that sends."""
+    return Source(session.key, session, run, counted_as=session.key)
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -61,26 +76,76 @@ class Sends:
 
         `freshened` gives the session that a new message goes to where the conversation is over by its age.
         """
-        sender = source.session.key if source.session is not None else None
-        payload = payload_hash({"method": "sessions_send", "message": text, "source": sender})
+        payload = payload_hash({"method": "sessions_send", "message": text, "source": source.key})
         busy = self._waits_on_sender(source, target)
         if idempotency_key is not None:
             known = self._supervisor.known(target, idempotency_key, payload)
             if known is not None:
                 await self._supervisor.stored(known)
                 return Sent(known, ancestor_busy=busy)
-        trace_id, hops = self._trace(source)
-        now_s, limits = self._clock.monotonic(), self._config().limits
-        if sender is not None:
-            self._traffic.check(sender, target.key, now_s, limits.messages_per_minute)
+        self.check(source, target)
         if freshened is not None:
             target = await freshened(target)
-        request = self._request(source, target, text, trace_id, hops)
+        request = Request(
+            text=text,
+            message=user_message(text, self._clock.wall_ms()),
+            timeout_s=self._config().agents.defaults.run_timeout_seconds or None,
+        )
         if idempotency_key is not None:
-            request = msgspec.structs.replace(request, idempotency_key=idempotency_key, payload=payload)
-        if sender is not None:
-            self._traffic.count(sender, target.key, now_s)
+            request = replace(request, idempotency_key=idempotency_key, payload=payload)
+        request = self.stamped(source, target, request, "sessions_send")
         return Sent(await self._supervisor.accept_once(target, request), ancestor_busy=busy)
+
+    def check(self, source: Source, target: Session) -> tuple[str, int]:
+        """The trace of a message that is to be sent and its number in it. Overloaded where it may not go on."""
+        trace = self._trace(source)
+        if source.counted_as is not None:
+            most = self._config().limits.messages_per_minute
+            self._traffic.check(source.counted_as, target.key, self._clock.monotonic(), most)
+        return trace
+
+    def stamped(self, source: Source, target: Session, request: Request, tool: str) -> Request:
+        """The request as another's message: it says where it comes from, counts, and opens a conversation.
+
+        For the moment before it is accepted. Overloaded as in `check`.
+        """
+        trace_id, hops = self.check(source, target)
+        channel, target_channel = self._announcing.channel_of(source.key), self._announcing.channel_of(target.key)
+        topic = Topic(
+            conversation=Conversation(
+                target_key=target.key,
+                request="",
+                requester_key=source.key,
+                requester_channel=channel,
+                target_channel=target_channel,
+                max_turns=self._config().session.agent_to_agent.max_ping_pong_turns,
+            ),
+            trace_id=trace_id,
+            hops=hops,
+            requester_session_id=source.session.session_id if source.session is not None else None,
+        )
+        preamble = inter_session_preamble(
+            source.key,
+            target.key,
+            source_channel=channel,
+            target_channel=target_channel,
+            tool=tool,
+            from_owner=source.counted_as is None,
+        )
+        if source.counted_as is not None:
+            self._traffic.count(source.counted_as, target.key, self._clock.monotonic())
+        return replace(
+            request,
+            message={**request.message, "provenance": provenance_of(trace_id, hops, source.key, channel, tool)},
+            context="\n".join(filter(None, (preamble, request.context))),
+            # The announcement delivers, where there is something to deliver: `deliver` asks for no more than that.
+            follow={"talk": msgspec.to_builtins(topic)},
+        )
+
+    def signature(self, source: Source, tool: str) -> dict[str, Any]:
+        """The provenance of a message that is only put into a transcript: it starts nothing, and is no hop."""
+        trace_id, hops = self._trace(source)
+        return provenance_of(trace_id, hops, source.key, self._announcing.channel_of(source.key), tool)
 
     def _trace(self, source: Source) -> tuple[str, int]:
         """The trace this message belongs to and its number in it, by what the sender's own run was started with."""
@@ -99,35 +164,6 @@ class Sends:
                 retryAfterMs=60_000,
             )
         return (trace_id if isinstance(trace_id, str) else self._ids.uuid()), hops
-
-    def _request(self, source: Source, target: Session, text: str, trace_id: str, hops: int) -> Request:
-        config = self._config()
-        sender = source.session
-        sender_key = sender.key if sender is not None else None
-        channel, target_channel = self._announcing.channel_of(sender_key), self._announcing.channel_of(target.key)
-        topic = Topic(
-            conversation=Conversation(
-                target_key=target.key,
-                request="",
-                requester_key=sender_key,
-                requester_channel=channel,
-                target_channel=target_channel,
-                max_turns=config.session.agent_to_agent.max_ping_pong_turns,
-            ),
-            trace_id=trace_id,
-            hops=hops,
-            requester_session_id=sender.session_id if sender is not None else None,
-        )
-        provenance = provenance_of(trace_id, hops, sender_key, channel)
-        return Request(
-            text=text,
-            message=user_message(text, self._clock.wall_ms(), provenance),
-            context=inter_session_preamble(
-                sender_key, target.key, source_channel=channel, target_channel=target_channel
-            ),
-            timeout_s=config.agents.defaults.run_timeout_seconds or None,
-            follow={"talk": msgspec.to_builtins(topic)},
-        )
 
     def _waits_on_sender(self, source: Source, target: Session) -> bool:
         live = self._supervisor.current(target.key)

@@ -104,11 +104,13 @@ _decode_shape = msgspec.json.Decoder(_Shape).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def checked_message(raw: msgspec.Raw, field: str, *, from_owner: bool = False) -> msgspec.Raw:
+def checked_message(
+    raw: msgspec.Raw, field: str, *, from_owner: bool = False, provenance: dict[str, Any] | None = None
+) -> msgspec.Raw:
     """A message object that came from outside, on one line and fit to be stored. InvalidParams names what is wrong.
 
-    `provenance` is taken off unless the owner wrote it: it says whose words these are, and no agent says that of its
-    own. Source: runs.md, "sessions_send".
+    A `provenance` in it is taken off unless the owner wrote it: it says whose words these are, and no agent says that
+    of its own. What the daemon knows of that, `provenance`, is put in its place. Source: runs.md, "sessions_send".
     """
     try:
         shape = _decode_shape(raw)
@@ -120,10 +122,11 @@ def checked_message(raw: msgspec.Raw, field: str, *, from_owner: bool = False) -
         raise InvalidParams(f"`{field}.role` is empty.", field=f"{field}.role")
     if bytes(shape.content)[:1] not in (b'"', b"["):
         raise InvalidParams(f"`{field}.content` is neither text nor a list of blocks.", field=f"{field}.content")
-    if bytes(shape.provenance) and not from_owner:
-        members = _decode_members(raw)
-        del members["provenance"]
-        raw = msgspec.Raw(msgspec.json.encode(members))
+    if (bytes(shape.provenance) and not from_owner) or provenance is not None:
+        members: dict[str, Any] = dict(_decode_members(raw))
+        members.pop("provenance", None)
+        known = {"provenance": provenance} if provenance is not None else {}
+        raw = msgspec.Raw(msgspec.json.encode({**members, **known}))
     # One line a record: white space between tokens may hold newlines, and those end a line.
     compact = msgspec.Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in bytes(raw) else raw
     changed = redacted(compact)

@@ -6,6 +6,7 @@ Source: protocol.md, sessions.steer; runs.md, "attached" (`run.steer`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,20 +37,24 @@ async def steer(
     *,
     session: Session,
     request: Request,
+    stamped: Callable[[Session, Request], Request],
 ) -> Steered:
-    """Bring the message to the session's agent now."""
+    """Bring the message to the session's agent now. `stamped` makes it what is accepted, once it is known to be new."""
     session = await settled(store.catalog, session)
     if request.idempotency_key is not None and request.payload is not None:
         known = supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
             await supervisor.stored(known)
             return Steered(known, [])
+    request = stamped(session, request)
     live = supervisor.current(session.key)
     request = replace(request, first=True)
     if live is not None and attached.can_steer(live.run_id):
         # Written first: whatever becomes of the agent now, the message stands where it was said.
         await store.append(session, [Message(request.message), _steered(live, request, clock)])
-        if await attached.steer(live.run_id, request.text):
+        # Of another session's message the agent has to know whose it is; a steer has one text for both.
+        told = "\n\n".join(filter(None, (request.context, request.text)))
+        if await attached.steer(live.run_id, told):
             return Steered(live.run_id, [])
         request = replace(request, in_transcript=True)
     run = await supervisor.accept(session, request)

@@ -15,7 +15,7 @@ from talk_house import ALICE, BOB, host_with, scripted, talk_house
 
 from sessiond.errors import Conflict, Overloaded
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
-from sessiond.runs.send import Source, waits_on
+from sessiond.runs.send import source_session, waits_on
 from sessiond.runs.traffic import WINDOW_S, Traffic
 
 
@@ -207,8 +207,8 @@ class TestWaiting:
             supervisor = house.home.supervisor
             alice, bob = (house.home.store.catalog.by_key[key] for key in (ALICE, BOB))
             supervisor.park(own, there.run_id)
-            back = await house.sends.send(Source(bob, there), alice, "2", None)
+            back = await house.sends.send(source_session(bob, there), alice, "2", None)
             assert back.ancestor_busy
             supervisor.unpark(own, there.run_id)
-            assert not (await house.sends.send(Source(bob, there), alice, "3", None)).ancestor_busy
-            assert (await house.sends.send(Source(bob, there), bob, "to myself", None)).ancestor_busy
+            assert not (await house.sends.send(source_session(bob, there), alice, "3", None)).ancestor_busy
+            assert (await house.sends.send(source_session(bob, there), bob, "to myself", None)).ancestor_busy
