@@ -29,6 +29,7 @@ from sessiond.policy.target import target_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
+from sessiond.runs import starting
 from sessiond.runs.announce import Announcer
 from sessiond.runs.announcing import Announcing, may_leave
 from sessiond.runs.archive import ArchiveSweep
@@ -44,6 +45,7 @@ from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions.lifecycle import Births
 from sessiond.sessions.tokens import Tokens
+from sessiond.store import dirfd, layout
 from sessiond.store.scan import Progress
 from sessiond.store.store import Part, SessionStore, open_store
 
@@ -95,6 +97,7 @@ async def built(
             progress=progress,
         ) as store,
     ):
+        await opened.enter_async_context(_programs(store))
         parts = _Parts(store, sockets, clock, ids)
         outbox = await opened.enter_async_context(
             open_outbox(
@@ -120,6 +123,17 @@ async def built(
             yield App(services=services, dispatcher=dispatcher, saver=parts.saver, background=background)
             background.cancel_scope.cancel()
         await parts.saver.save()
+
+
+@asynccontextmanager
+async def _programs(store: SessionStore) -> AsyncIterator[None]:
+    """What is started inside ends with it, and what a killed daemon had started has ended before."""
+    # Held by whatever keeps a program: the next daemon on this store waits until nobody does.
+    with dirfd.closing(dirfd.open_file(store.root_fd, layout.STORE_FILE, os.O_RDONLY)) as hold_fd:
+        async with starting.serving(hold_fd) as over:
+            if not over:
+                log.warning("a program of an earlier daemon is still there; it may work beside the next run")
+            yield
 
 
 class _Parts:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sessiond.runs.process import Command
+from sessiond.runs.starting import Command
 
 # The kernel takes 128 KiB an argument (MAX_ARG_STRLEN). A text that is cut is of more use than one that never comes.
 MAX_ARGUMENT_BYTES = 120 * 1024

@@ -18,6 +18,7 @@ from sessiond.policy.target import IN_TRANSCRIPT, Target
 from sessiond.runs import process
 from sessiond.runs.attached import ConnectionLost, Refused
 from sessiond.runs.channel_command import command_for
+from sessiond.runs.starting import CannotStart
 
 # How long an adapter, and a command, may take for one delivery before that counts as a failure.
 ANSWER_S = 30.0
@@ -159,7 +160,7 @@ class Channels:
         try:
             with trio.move_on_after(ANSWER_S):
                 ended = await process.run(command, _passed_over)
-        except process.CannotStart as error:
+        except CannotStart as error:
             raise NotDelivered(str(error)) from None
         if ended is None:
             raise NotDelivered(f"the command of channel {delivery.channel} did not end within {ANSWER_S:g} s")

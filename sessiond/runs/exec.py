@@ -32,6 +32,7 @@ from sessiond.runs.output import (
 from sessiond.runs.presets import PRESETS
 from sessiond.runs.presets.preset import resumed
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
+from sessiond.runs.starting import CannotStart, Command
 from sessiond.runs.tally import Tally
 
 # What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
@@ -99,7 +100,7 @@ class ExecRuntime:
                     command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
                 )
             await _apply(output.end(), sink, tally)
-        except (process.CannotStart, sandbox.NoSandbox) as error:
+        except (CannotStart, sandbox.NoSandbox) as error:
             return Outcome(error=str(error))
         except SessiondError as error:
             tally.end()
@@ -119,21 +120,21 @@ class ExecRuntime:
             return LinesOutput(TranscriptLines(), self._max_record_bytes)
         return TextOutput(self._max_record_bytes)
 
-    async def _command(self, spec: RunSpec, stack: ExitStack) -> process.Command:
+    async def _command(self, spec: RunSpec, stack: ExitStack) -> Command:
         argv = [_fill(word, spec) for word in self._runtime.command]
         own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
         env = _environment(self._environ, own, spec)
         stdin = _json_input(spec) if self._runtime.input == "json" else _lines(_text(spec))
         if self._preset is not None:
             argv, stdin = self._preset.command(spec, argv), _text(spec)
-        fds: tuple[int, ...] = ()
+        fds: Mapping[int, int] = {}
         if spec.sandboxed:
             missing = await self._bubblewrap.unavailable()
             if missing is not None:
                 raise sandbox.NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
             box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
-        return process.Command(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, keep_fds=fds)
+        return Command(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
 
 
 def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""A program in a process group of its own: started, fed, read, and ended with all that it left behind.
+"""A program, started, fed, read, and ended with all that it left behind, wherever that went.
 
-Knows processes, pipes and signals. Does not know agents, runs or what the output means.
+Knows pipes, signals and time limits. Does not know agents, runs or what the output means; who starts and ends the
+processes is `starting` and, beside the daemon, `keeper`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import math
 import os
 import re
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from subprocess import PIPE
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import trio
 
 from sessiond.errors import SessiondError
+from sessiond.runs import starting
+from sessiond.runs.starting import CannotStart, Command, Program
 
 READ_BYTES = 65_536
 # What of stderr is shown: enough for the end of a traceback.
@@ -27,24 +28,9 @@ KILL_GRACE_S = 2.0
 PIPE_GRACE_S = 0.5
 # The largest pipe that an unprivileged program can have (/proc/sys/fs/pipe-max-size).
 _PIPE_BYTES = 1_048_576
-# A process that KILL does not end within this time hangs in the kernel; nobody can wait for that.
-_REAP_S = 5.0
-_POLL_S = 0.02
+# Beyond TERM and KILL: what does not end by then hangs in the kernel; nobody can wait for that.
+_REAP_S = 10.0
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class CannotStart(Exception):
-    """The program could not be started; the message says why, for a person."""
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A program and all that it starts with. `keep_fds` are descriptors that it inherits under the same numbers."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: Path
-    stdin: bytes = b""
-    keep_fds: tuple[int, ...] = ()
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -93,8 +79,7 @@ class Tail:
 class _Reader:
     """Reads a pipe to its end; once the program is gone, only what it can have left there."""
 
-    def __init__(self, stream: trio.abc.ReceiveStream | None, take: Callable[[bytes], Awaitable[None]]) -> None:
-        assert isinstance(stream, trio.lowlevel.FdStream)
+    def __init__(self, stream: trio.lowlevel.FdStream, take: Callable[[bytes], Awaitable[None]]) -> None:
         self._stream = stream
         self._take = take
         self._bytes_left = math.inf
@@ -131,12 +116,12 @@ async def run(
     kill_grace_s: float = KILL_GRACE_S,
     pipe_grace_s: float = PIPE_GRACE_S,
 ) -> Exit:
-    """Run `command` to its end, giving its stdout to `read`, and end whatever is left of its group.
+    """Run `command` to its end, giving its stdout to `read`, and end whatever is left of it.
 
-    Raises CannotStart, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to the group,
-    KILL after `kill_grace_s`, reaped, then Cancelled again.
+    Raises CannotStart, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to all,
+    KILL after `kill_grace_s`, then Cancelled again.
     """
-    process = await _start(command)
+    program = await _start(command, kill_grace_s)
     tail, failures = Tail(), list[SessiondError]()
 
     async def keep_tail(data: bytes) -> None:
@@ -151,12 +136,13 @@ async def run(
             nursery.cancel_scope.cancel()
 
     try:
-        readers = (_Reader(process.stdout, read), _Reader(process.stderr, keep_tail))
+        readers = (_Reader(program.stdout, read), _Reader(program.stderr, keep_tail))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, process, command.stdin)
+            nursery.start_soon(_feed, program, command.stdin)
             nursery.start_soon(watched_read)
             nursery.start_soon(readers[1].read)
-            await _exited(process)
+            # Its exit, or the end of its keeper, which somebody killed, and all of the program with it.
+            await program.hear()
             for reader in readers:
                 reader.program_is_gone(pipe_grace_s)
             for reader in readers:
@@ -164,27 +150,18 @@ async def run(
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await _end(process, kill_grace_s)
+            await program.end(kill_grace_s + _REAP_S)
+            await program.aclose()
     if failures:
         raise failures[0]
-    status = process.returncode
-    return Exit(-signal.SIGKILL if status is None else status, tail.text())
+    return Exit(-signal.SIGKILL if program.status is None else program.status, tail.text())
 
 
-async def _start(command: Command) -> trio.Process:
+async def _start(command: Command, grace_s: float) -> Program:
     if not command.argv:
         raise CannotStart("the runtime has no command")
     try:
-        return await trio.lowlevel.open_process(
-            list(command.argv),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            cwd=command.cwd,
-            env=dict(command.env),
-            start_new_session=True,
-            pass_fds=command.keep_fds,
-        )
+        return await starting.current().start(command, grace_s)
     except (OSError, ValueError) as error:
         raise CannotStart(_why(command, error)) from None
 
@@ -205,79 +182,10 @@ def _why(command: Command, error: OSError | ValueError) -> str:
             return f"command cannot be started: {program} ({error})"
 
 
-async def _feed(process: trio.Process, data: bytes) -> None:
-    assert process.stdin is not None
+async def _feed(program: Program, data: bytes) -> None:
     # A program need not read its input, nor all of it.
     try:
-        async with process.stdin:
-            await process.stdin.send_all(data)
+        async with program.stdin:
+            await program.stdin.send_all(data)
     except trio.BrokenResourceError:
         pass
-
-
-async def _exited(process: trio.Process) -> None:
-    """Return when the program has ended, without reaping it where that can be had.
-
-    While nobody has reaped it, its pid and its group's id belong to nobody else, so the group can be signalled safely.
-    """
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        await process.wait()
-        return
-    try:
-        await trio.lowlevel.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
-
-
-async def _end(process: trio.Process, kill_grace_s: float) -> None:
-    """End the group: TERM, and KILL for what is left of it after the grace. Reap the leader, close the pipes."""
-    group = process.pid
-    _signal_group(group, signal.SIGTERM)
-    with trio.move_on_after(kill_grace_s) as grace:
-        await _exited(process)
-        await process.wait()
-        # No event tells when a group is empty; in the ordinary case it is at once.
-        while _has_members(group):  # noqa: ASYNC110
-            await trio.sleep(_POLL_S)
-    if grace.cancelled_caught:
-        _signal_group(group, signal.SIGKILL)
-        with trio.move_on_after(_REAP_S):
-            await process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            await stream.aclose()
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Signal the group; whether there was anybody to signal."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _has_members(group: int) -> bool:
-    """Whether anything of the group still runs.
-
-    A zombie does not: its parent is the machine's first process by now, which in many a container never collects.
-    """
-    if not _signal_group(group, 0):
-        return False
-    try:
-        pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    except FileNotFoundError:
-        return True
-    return any(_runs_in(pid, group) for pid in pids)
-
-
-def _runs_in(pid: str, group: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in brackets may hold anything, brackets too.
-            state, _, its_group, *_ = file.read().rpartition(b")")[2].split()
-    except (OSError, ValueError):
-        return False
-    return int(its_group) == group and state not in (b"Z", b"X")

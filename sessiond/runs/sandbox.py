@@ -31,6 +31,8 @@ TOKEN_FILE = Path("/run/sessiond/token")
 # A full tmpfs is memory of the machine.
 _TMPFS_BYTES = 1 << 30
 _PROBE_S = 10.0
+# Descriptors are known to bubblewrap by numbers from here on.
+_FIRST_FD = 10
 _NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 # On most systems links into /usr, on some folders of their own.
 _USR_TWINS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -51,10 +53,13 @@ class NoSandbox(Exception):
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A command in its sandbox, and the descriptors that bubblewrap inherits (it closes them before the command)."""
+    """A command in its sandbox, and the descriptors that bubblewrap inherits (it closes them before the command).
+
+    `fds` says which, by the number that stands in `argv`.
+    """
 
     argv: tuple[str, ...]
-    fds: tuple[int, ...]
+    fds: Mapping[int, int]
 
 
 class Bubblewrap:
@@ -103,7 +108,7 @@ class Bubblewrap:
                 mounts.read_only(extra)
             mounts.workspace(spec)
             command = (*_limits(config), str(program), *argv[1:])
-            yield Box((self._program, *self._start(config), *mounts.args, *_end(spec), *command), tuple(mounts.fds))
+            yield Box((self._program, *self._start(config), *mounts.args, *_end(spec), *command), mounts.fds)
 
     def _start(self, config: SandboxConfig) -> list[str]:
         assert self._options is not None
@@ -122,7 +127,7 @@ class _Mounts:
 
     def __init__(self, stack: ExitStack, private: Sequence[Path], *, by_fd: bool) -> None:
         self.args: list[str] = []
-        self.fds: list[int] = []
+        self.fds: dict[int, int] = {}
         self._stack = stack
         self._private = private
         self._by_fd = by_fd
@@ -182,8 +187,9 @@ class _Mounts:
 
     def _bind(self, option: str, fd: int, target: Path) -> None:
         if self._by_fd:
-            self.args += [f"{option}-fd", str(fd), str(target)]
-            self.fds.append(fd)
+            number = _FIRST_FD + len(self.fds)
+            self.args += [f"{option}-fd", str(number), str(target)]
+            self.fds[number] = fd
         else:
             # Before bubblewrap 0.10 a descriptor would stay open inside, and lead out: only its path then.
             self.args += [option, os.readlink(f"/proc/self/fd/{fd}"), str(target)]

@@ -1,0 +1,80 @@
+"""What the daemon starts ends with it, also by kill -9, and before the next run of its session begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.system
+
+CONFIG = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = { type = "exec", command = ["/bin/sh", "agent.sh"] }
+"""
+# It leaves its group, session and parent, is deaf, and writes into the workspace as long as it lives.
+AGENT = """
+echo left >>log
+(setsid sh -c 'trap "" TERM; echo $$ >>pids; while :; do echo >>log; sleep 0.01; done' >&- 2>&- &)
+while ! [ -s pids ]; do sleep 0.01; done
+if [ -e again ]; then echo again; exit 0; fi
+touch again
+exec sleep 600
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    daemon = Daemon(tmp_path)
+    workspace = daemon.store / "agents" / "main" / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "agent.sh").write_text(AGENT)
+    return daemon
+
+
+def test_nothing_of_a_killed_daemons_run_is_there_when_the_next_one_answers(daemon: Daemon) -> None:
+    workspace = daemon.store / "agents" / "main" / "workspace"
+    daemon.start(CONFIG)
+    try:
+        daemon.call("chat.send", sessionKey="main", message="leave")
+        daemon.wait_for((workspace / "again").exists, "the agent does not work")
+        (pid,) = map(int, (workspace / "pids").read_text().split())
+        assert is_alive(pid)
+        daemon.kill()
+        daemon.start()
+        assert not is_alive(pid)
+        assert daemon.reply("main", "again")["status"] == "ok"
+        first, second = map(int, (workspace / "pids").read_text().split())
+        assert first == pid
+        assert not is_alive(second)
+    finally:
+        daemon.kill()
+
+
+def test_nothing_is_left_after_an_ordinary_stop(daemon: Daemon) -> None:
+    workspace = daemon.store / "agents" / "main" / "workspace"
+    daemon.start(CONFIG)
+    assert daemon.process is not None
+    daemon.call("chat.send", sessionKey="main", message="leave")
+    daemon.wait_for((workspace / "again").exists, "the agent does not work")
+    assert daemon.stop() == 0
+    mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(daemon.folder).encode() in _working_in(pid)]
+    assert mine == []
+
+
+def _working_in(pid: str) -> bytes:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd").encode()
+    except OSError:
+        return b""
