@@ -19,7 +19,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
-from sessiond.runs.recover import recover
+from sessiond.runs.recover import Resumable, recover
 from sessiond.runs.run import Request, Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
 from sessiond.runs.supervisor import RunSupervisor
@@ -80,6 +80,7 @@ class FakeHost:
         self.ttl_s = 300.0
         self.cost: float | None = None
         self.retired: list[str] = []
+        self.unknown: set[str] = set()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.agents.get(agent_id)
@@ -101,6 +102,9 @@ class FakeHost:
             max_turns=request.max_turns,
         )
 
+    def knows(self, agent_id: str) -> bool:
+        return agent_id not in self.unknown
+
     def retire(self, run: Run) -> None:
         self.retired.append(run.run_id)
 
@@ -119,6 +123,8 @@ class House:
 
     def __init__(self, store: SessionStore, host: FakeHost, supervisor: RunSupervisor, nursery: trio.Nursery) -> None:
         self.store, self.host, self.supervisor, self.nursery = store, host, supervisor, nursery
+        # What goes on after runs, and after a restart; set up before the recovery.
+        self.others: list[Resumable] = []
 
     @property
     def agent(self) -> Agent:
@@ -205,6 +211,6 @@ async def house(
             setup(home)
             await nursery.start(supervisor.run)
             if recovering:
-                await recover(store, supervisor)
+                await recover(store, supervisor, home.others)
             yield home
             nursery.cancel_scope.cancel()

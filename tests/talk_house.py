@@ -125,10 +125,10 @@ def host_with(folder: Path, **agents: Agent) -> FakeHost:
 
 @asynccontextmanager
 async def talk_house(
-    folder: Path, host: FakeHost, *, config: str = "", adapters: dict[str, Adapter] | None = None
+    folder: Path, host: FakeHost, *, config: str = "", adapters: dict[str, Adapter] | None = None, **options: Any
 ) -> AsyncIterator[TalkHouse]:
     """The parts at work on the store at `folder`, recovered as the daemon recovers."""
-    async with house(folder, host=host, recovering=False) as home:
+    async with house(folder, host=host, recovering=False, **options) as home:
         made = TalkHouse(home, parse(config))
         for channel, adapter in (adapters or {}).items():
             made.channels.attach(channel, adapter)
@@ -141,8 +141,7 @@ async def talk_house(
             allowed=may_leave(home.store, lambda: made.config),
         ) as outbox:
             made.build(outbox)
-            await recover(home.store, home.supervisor)
-            await made.conversations.recover()
+            await recover(home.store, home.supervisor, [made.conversations])
             await home.nursery.start(outbox.run)
             yield made
             home.nursery.cancel_scope.cancel()

@@ -183,6 +183,8 @@ class _Parts:
         self.announcer = Announcer(self.store, self.supervisor, self.config, self.clock)
         self.announcer.outgoing = announcing
         self.announcer.ended, self.announcer.announced = self.archive.ended, self.archive.announced
+        self.archive.engages, self.conversations.on_closed = self.conversations.engages, self.archive.freed
+        self.feed.on_lost = self.supervisor.forsake
         # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
         follow_ups: list[FollowUp] = [self.announcer, self.conversations]
         self.supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
@@ -214,9 +216,7 @@ class _Parts:
     async def recover(self) -> None:
         """Take up what a crash left: half-written spawns, open runs, announcements, conversations."""
         await self.spawner.recover()
-        await recover(self.store, self.supervisor)
-        await self.announcer.recover()
-        await self.conversations.recover()
+        await recover(self.store, self.supervisor, [self.announcer, self.conversations])
 
 
 class FollowUp(Protocol):

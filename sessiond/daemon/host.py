@@ -71,6 +71,9 @@ class DaemonHost:
             return self._exec_runtime(agent)
         return self._echo if agent.runtime.type == "echo" else _LATER
 
+    def knows(self, agent_id: str) -> bool:
+        return self._config().agent(agent_id) is not None or self._attached.was_here(agent_id)
+
     def _exec_runtime(self, agent: AgentConfig) -> ExecRuntime:
         key = agent
         if key not in self._exec:

@@ -143,7 +143,9 @@ class _Life:
         else:
             app.services.config = config
             app.services.store.rules = key_rules(config)
-            app.services.supervisor.dispatch()
+            app.services.attached.forget_absent()
+            # Also for those who are gone: what waits for an agent that was taken out has its time from now on.
+            app.services.supervisor.agents_changed()
             log.info("configuration reloaded")
         self._manager.ready(f"{len(app.services.store.catalog)} sessions")
 

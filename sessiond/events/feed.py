@@ -6,6 +6,8 @@ know folders, subscribers' connections, runs or methods.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import trio
 from msgspec.structs import replace
@@ -51,6 +53,8 @@ class TranscriptFeed:
         self._nameless: dict[Session, None] = {}
         self._work = trio.Event()
         self.changed = trio.Event()
+        # Told of every session that left the catalog by somebody else's doing.
+        self.on_lost: Callable[[Session], None] = lambda _session: None
         store.on_committed = self.poke
         store.on_created = self.created
         store.on_folder = self._folders.opened
@@ -110,6 +114,7 @@ class TranscriptFeed:
     def lost(self, session: Session, reason: str) -> None:
         """A session is no longer where it was. Where an older one had its key, that one is followed again."""
         self.changed.set()
+        self.on_lost(session)
         if session.superseded:
             return
         heir = self._store.catalog.by_key.get(session.key)

@@ -9,11 +9,11 @@ of the child afterwards is handed in. Source: runs.md, "Announce".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Literal, Protocol
 
 import structlog
-import trio
 
 from sessiond.clock import Clock
 from sessiond.config import Config
@@ -33,8 +33,6 @@ log = structlog.get_logger("sessiond.announce")
 
 # A child that takes longer over its announce step is not waited for: its reply is posted as it stands.
 STEP_LIMIT_S = 600.0
-# A disk that refuses is tried again at this pace for as long as the daemon lives.
-RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _KEY = "announce:"
 
 Posted = Literal["posted", "silent", "requester_gone", "refused"]
@@ -72,7 +70,7 @@ async def _nothing(_child: Session) -> None:
 
 
 class Announcer:
-    """`at_end` and `after_end` are the supervisor's hooks; `recover` does what the daemon before had still to do.
+    """`at_end` and `after_end` are the supervisor's hooks; `go_on` does what the daemon before had still to do.
 
     `ended(child)` hears of every end of a child's run, and `announced(child)` when its requester was told, and of what
     ended after that.
@@ -87,6 +85,7 @@ class Announcer:
         self.announced: Callable[[Session], Awaitable[None]] = _nothing
         self._ended: set[str] = set()
         self._under_way: set[str] = set()
+        self._left: list[Session] = []
         # Idempotency keys of announcements that are in some requester's transcript, live or archived, at the start.
         self._known_keys: frozenset[str] = frozenset()
 
@@ -113,20 +112,27 @@ class Announcer:
         elif "announced" in child.entry.spawn:
             await self.announced(child)
 
-    async def recover(self) -> None:
-        """Announce what was not: for every child whose run ended, and whose announcement is not on record."""
+    async def read_open(self) -> None:
+        """Nothing: what is open stands in the entries."""
+
+    def list_open(self) -> None:
+        """Find every child whose run ended, and whose announcement is not on record."""
         catalog = self._store.catalog
         pending = [child for child in catalog.by_id.values() if is_unannounced(child)]
         # A reset child has an heir, which says the same.
-        pending = [child for child in pending if not child.archived or child.key not in catalog.by_key]
-        if pending:
+        self._left = [child for child in pending if not child.archived or child.key not in catalog.by_key]
+        if self._left:
             sessions = catalog.by_id.values()
             keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
             self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
-        for child in pending:
-            run_id = (child.entry.spawn or {})["ended"]
-            self.outgoing.hold(_delivery_id(run_id))
-            self._supervisor.follow(self._announce, child, run_id)
+        for child in self._left:
+            self.outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
+
+    def go_on(self) -> None:
+        """Announce what was not."""
+        left, self._left = self._left, []
+        for child in left:
+            self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
 
     def _is_first_run(self, run: Run) -> bool:
         """Whether this is the run that the child was spawned for, or that took its place when somebody steered it."""
@@ -146,29 +152,29 @@ class Announcer:
             return
         self._under_way.add(run_id)
         try:
-            attempt = 0
-            while not await self._attempt(child, run_id):
-                await trio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-                attempt += 1
+            work = partial(self._attempt, child, run_id)
+            await self._supervisor.persistence.until_stored(work, "an announcement", session_key=child.key)
         except Stopping:
             pass  # the next start does it
         finally:
             self._under_way.discard(run_id)
 
-    async def _attempt(self, child: Session, run_id: str) -> bool:
+    async def _attempt(self, child: Session, run_id: str) -> None:
         requester_key = (child.entry.spawn or {}).get("requesterKey", "")
         try:
             posted = await self._post(child, run_id, requester_key)
-            await self._close(child, posted)
-        except StorageError as error:
-            log.warning("announcement not written yet", session_key=child.key, reason=error.message)
-            return self._store.catalog.by_id.get(child.session_id) is not child  # taken away: nothing to note it in
+            heirs = await self._close(child, posted)
+        except StorageError:
+            if not self._store.catalog.has(child):
+                log.warning("announced without its transcript", session_key=child.key, run_id=run_id)
+                return  # taken away: there is nothing to note it in
+            raise
         log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
-        await self.announced(child)
+        for one in heirs:
+            await self.announced(one)
         requester = self._store.catalog.by_key.get(requester_key)
         if requester is not None and "announced" in (requester.entry.spawn or {}):
             await self.announced(requester)  # which may have waited for this child
-        return True
 
     async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
         first = await outcome.of(self._supervisor.registry, run_id, child.key)
@@ -268,16 +274,17 @@ class Announcer:
     def _wakes(self, requester: Session) -> bool:
         agent = self._config().agent(agent_of(requester.key))
         subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
-        return subagents.wake_requester
+        return subagents.wake_requester and self._supervisor.answers(requester.key)
 
-    async def _close(self, child: Session, posted: Posted) -> None:
-        """Note in the child that it is done, and in its heir where it was reset meanwhile."""
+    async def _close(self, child: Session, posted: Posted) -> list[Session]:
+        """Note in the child that it is done, and in its heir where it was reset meanwhile; both of them."""
         while child.leaving is not None:
             await child.leaving.wait()
         heir = self._store.catalog.by_key.get(child.key)
         sessions = [child] if heir is None or heir is child or heir.entry.spawn is None else [child, heir]
         for session in sessions:
             await self._store.append(session, [Custom(ENTRY, {"spawn": {"announced": posted}})])
+        return sessions
 
 
 def _delivery_id(run_id: str) -> str:

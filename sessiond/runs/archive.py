@@ -52,6 +52,15 @@ class ArchiveSweep:
         # By session id: a child that was deleted may have left attachments behind.
         self._due: list[tuple[int, str]] = []
         self._changed = trio.Event()
+        # Whether a conversation goes on in which a session still has its say.
+        self.engages: Callable[[str], bool] = lambda _key: False
+
+    async def freed(self, child: Session) -> None:
+        """A conversation is over that the child was in: what it held up is due again."""
+        if child.entry.spawn is not None and not child.entry.runs:
+            self.ended(child)
+            if "announced" in child.entry.spawn:
+                await self.announced(child)
 
     def ended(self, child: Session) -> None:
         """A run of the child has ended; whatever is still to be announced has its time until this is due."""
@@ -100,7 +109,10 @@ class ArchiveSweep:
         self._changed.set()
 
     def _runs(self, child: Session) -> bool:
-        return bool(child.entry.runs or self._supervisor.registry.of_session(child.key))
+        return bool(child.entry.runs) or self._is_at_work(child.key)
+
+    def _is_at_work(self, key: str) -> bool:
+        return bool(self._supervisor.registry.of_session(key)) or self.engages(key)
 
     def _is_wanted(self, child: Session) -> bool:
         """Whether somebody works in the child, or will want to tell it how a child of its own ended."""
@@ -122,7 +134,7 @@ class ArchiveSweep:
 
     async def _stop_nothing(self, child: Session) -> None:
         """Where a delete would abort the runs: the sweep leaves a session that was given work just now."""
-        if self._supervisor.registry.of_session(child.key):
+        if self._is_at_work(child.key):
             raise _AtWork("the session is at work")
 
     def _has_attachments(self, child: Session) -> bool:

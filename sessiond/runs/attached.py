@@ -95,11 +95,14 @@ class AttachedAgents:
     def __init__(self) -> None:
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
+        # Agents that somebody has been attached for: their messages wait for somebody to come back.
+        self._seen: set[str] = set()
         self._last = 0
         self.on_change: Callable[[], None] = _nothing
 
     def attach(self, agent_id: str, connection: Connection) -> None:
         """The connection runs this agent from now on. Several share its runs."""
+        self._seen.add(agent_id)
         held = self._connections.setdefault(agent_id, [])
         if connection not in held:
             held.append(connection)
@@ -117,6 +120,14 @@ class AttachedAgents:
     def counts(self) -> dict[str, int]:
         """How many connections each agent has."""
         return {agent_id: len(held) for agent_id, held in self._connections.items()}
+
+    def was_here(self, agent_id: str) -> bool:
+        """Whether somebody was attached for the agent since the configuration was read."""
+        return agent_id in self._seen
+
+    def forget_absent(self) -> None:
+        """The configuration was read again: only who is attached now counts besides it."""
+        self._seen = set(self._connections)
 
     def runtime(self, agent_id: str) -> Runtime | None:
         """The runtime of an agent; None while nobody is attached for it."""

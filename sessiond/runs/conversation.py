@@ -6,7 +6,8 @@ and the outbox; not who asked for the first run. Source: runs.md, "sessions_send
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,16 +17,19 @@ from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.config import Config
-from sessiond.errors import SessiondError, Stopping, StorageError
+from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
+from sessiond.model.entry import OpenTalk
 from sessiond.model.message import user_message
 from sessiond.policy import replyback
 from sessiond.policy.replyback import Done, Ending, Step
 from sessiond.runs import talk as talks
 from sessiond.runs.announcing import Announcing
-from sessiond.runs.life import RETRY_S
-from sessiond.runs.run import Request, Run
+from sessiond.runs.persistence import TranscriptGone
+from sessiond.runs.run import Request, Run, View
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runs.talk import Closing, Opened, Talk, Topic
+from sessiond.sessions.lifecycle import settled
+from sessiond.sessions.resolve import missing
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
 
@@ -45,10 +49,16 @@ class Conversations:
     ) -> None:
         self._store, self._supervisor, self._announcing = store, supervisor, announcing
         self._config, self._clock = config, clock
-        self._opened: dict[str, Opened] = {}
+        # Every talk that goes on, from the write that opens it; and those that an earlier life left open.
         self._open: dict[str, Talk] = {}
+        self._left: list[Talk] = []
         # The announce steps whose talk is closed by the write that ends them.
         self._states: dict[str, replyback.State] = {}
+        self.on_closed: Callable[[Session], Awaitable[None]] = _nothing
+
+    def engages(self, key: str) -> bool:
+        """Whether a talk goes on in which this session has, or may still have, its say."""
+        return any(key in talk.keys for talk in self._open.values())
 
     def at_end(self, run: Run) -> Sequence[Part]:
         """The records that belong into the write of a run's end: a talk is opened or closed with it."""
@@ -57,26 +67,44 @@ class Conversations:
             return self._closed_with(run, step.talk_id) if run.request.step == "announce" else ()
         opened = self._opened_by(run)
         if opened is None:
-            self._opened.pop(run.run_id, None)
+            self._open.pop(run.run_id, None)
             return ()
-        self._opened[run.run_id] = opened
+        self._open[run.run_id] = Talk(opened, run.session, resumed=False)
         return (talks.opening(opened),)
 
     async def after_end(self, run: Run) -> None:
         """Go on with what `at_end` opened, to its end."""
-        if (opened := self._opened.pop(run.run_id, None)) is not None:
-            await self._go_on(Talk(opened, run.session, resumed=False), run.reply)
+        talk = self._open.get(run.run_id)
+        if talk is not None and not talk.resumed:
+            await self._go_on(talk, run.reply)
 
-    async def recover(self) -> int:
-        """Go on with what an earlier life left open; how much that was. After the runs, before the outbox sends."""
-        found = [(one, session) for session in self._store.catalog.newest() for one in session.entry.talks]
-        for one, home in found:
-            opened = await self._store.read(home, talks.opened_at, one, self._store.record_limit)
-            # What is in the outbox already was decided; it goes out once the talk's record says so too.
-            self._announcing.hold(talks.delivery_id(one.talk_id))
-            known = opened or Opened(talk_id=one.talk_id)
-            self._supervisor.follow(self._resume, Talk(known, home, resumed=True))
-        return len(found)
+    async def read_open(self) -> None:
+        """Find what an earlier life left open, also in transcripts that were reset meanwhile."""
+        catalog = self._store.catalog
+        sessions = {*catalog.by_id.values(), *catalog.by_key.values()}
+        left = [(one, home) for home in sessions for one in home.entry.talks]
+        for one, home in left:
+            self._left.append(Talk(await self._read(one, home) or Opened(talk_id=one.talk_id), home, resumed=True))
+
+    def list_open(self) -> None:
+        """What is in the outbox already was decided; it goes out once the talk's record says so too."""
+        for talk in self._left:
+            self._open[talk.talk_id] = talk
+            self._announcing.hold(talks.delivery_id(talk.talk_id))
+
+    def go_on(self) -> None:
+        """Go on with what was left open, after the runs and before the outbox sends."""
+        left, self._left = self._left, []
+        for talk in left:
+            self._supervisor.follow(self._resume, talk)
+
+    async def _read(self, one: OpenTalk, home: Session) -> Opened | None:
+        try:
+            opened: Opened | None = await self._store.read(home, talks.opened_at, one, self._store.record_limit)
+        except StorageError as error:
+            log.warning("the record of a talk cannot be read", talk_id=one.talk_id, reason=error.message)
+            return None
+        return opened
 
     def _opened_by(self, run: Run) -> Opened | None:
         if run.status != "ok":
@@ -96,14 +124,34 @@ class Conversations:
         await self._go_on(talk, first.reply if first is not None else None)
 
     async def _go_on(self, talk: Talk, reply: str | None) -> None:
-        self._open[talk.talk_id] = talk
         try:
             done = await self._converse(talk, talk.topic, reply) if talk.topic is not None else Done(reply)
-            if not talk.closed and not talk.home.archived:
-                await self._persistently(lambda: self._announcing.announce(talk, done.announcement))
+            if not talk.closed:
+                await self._announce(talk, done.announcement)
+        except Stopping:
+            await trio.sleep_forever()  # until the daemon's end, which is near; the next life goes on
         finally:
             del self._open[talk.talk_id]
             self._states.pop(talk.talk_id, None)
+        for key in talk.keys:
+            session = self._store.catalog.by_key.get(key)
+            if session is not None:
+                await self.on_closed(session)
+
+    async def _announce(self, talk: Talk, text: str | None) -> None:
+        """Close the talk with these words; in silence where its session was deleted."""
+        words = text if talk.home.key in self._store.catalog.by_key else None
+
+        async def write() -> None:
+            await self._announcing.announce(talk, words)
+
+        persistence = self._supervisor.persistence
+        try:
+            await persistence.until_stored(
+                persistence.guarding(talk.home, write), "the end of a talk", talk_id=talk.talk_id
+            )
+        except TranscriptGone:
+            log.warning("a talk ended without its transcript", talk_id=talk.talk_id, session_key=talk.home.key)
 
     async def _converse(self, talk: Talk, topic: Topic, reply: str | None) -> Done:
         state, move = replyback.begin(topic.conversation, reply)
@@ -118,9 +166,9 @@ class Conversations:
     def _closed_with(self, run: Run, talk_id: str) -> Sequence[Part]:
         """What closes a talk in the write that ends its announce step, where nothing has to leave the daemon."""
         talk, state = self._open.get(talk_id), self._states.get(talk_id)
-        if talk is None or state is None or state.turn:
-            return ()  # it is resumed later, and looks at how the step ended
-        _, done = replyback.advance(state, talks.ending_of(run), run.reply)
+        if talk is None or state is None or state.turn or run.session is not talk.home:
+            return ()  # it is resumed later, and looks at how the step ended; or it is closed in another transcript
+        _, done = replyback.advance(state, self._ending(run, run.session), run.reply)
         assert isinstance(done, Done)
         status = self._announcing.silent(talk.home, done.announcement)
         talk.closed = status is not None
@@ -130,34 +178,62 @@ class Conversations:
 
     async def _take(self, talk: Talk, topic: Topic, number: int, step: Step) -> tuple[Ending, str | None]:
         """The end of one step: of the run that an earlier life made of it, or of a new one."""
-        session = self._session_for(talk, topic, step)
-        if session is None:
-            # Nothing is left to turn to: the announce step follows a turn, and silence an announce step.
-            return ("error" if step.kind == "reply" else "aborted"), None
-        registry = self._supervisor.registry
-        run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
-        run = registry.get(run_id)
-        if run is None and talk.resumed:
-            known = await registry.find(run_id)
-            if known is not None and known.ended_at is not None:
-                return talks.ending_of(known), known.reply
+        run = await self._taken(talk, number, step) if talk.resumed else None
+        if isinstance(run, View):
+            return self._ending(run, self._supervisor.registry.session_of(run.run_id)), run.reply
         if run is None:
             request = self._request(talk, topic, number, step)
             try:
-                run = await self._persistently(lambda: self._supervisor.accept(session, request, run_id=run_id))
+                run = await self._supervisor.persistence.until_stored(
+                    partial(self._accept, talk, topic, number, step, request), "a step of a talk", talk_id=talk.talk_id
+                )
+            except Stopping:
+                raise
             except SessiondError as error:
+                # Nothing is left to turn to: the announce step follows a turn, and silence an announce step.
                 log.warning("step not taken", talk_id=talk.talk_id, step=step.kind, reason=error.message)
-                return "error", None
+                return ("aborted" if isinstance(error, NotFound) and step.kind == "announce" else "error"), None
         # Also where it has ended in memory: only what is on disk decides what comes next.
         await run.done.wait()
-        return talks.ending_of(run), run.reply
+        return self._ending(run, run.session), run.reply
+
+    async def _accept(self, talk: Talk, topic: Topic, number: int, step: Step, request: Request) -> Run:
+        """The run of a step, in the session that stands for its key now. NotFound where none does."""
+        session = self._session_for(talk, topic, step)
+        # A reset puts another session there, with another id: the run goes where its id says.
+        session = await settled(self._store.catalog, session) if session is not None else None
+        if session is None:
+            raise missing(step.session_key)
+        run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
+        return await self._supervisor.accept(session, request, run_id=run_id)
+
+    async def _taken(self, talk: Talk, number: int, step: Step) -> Run | View | None:
+        """The run that an earlier life made of a step, in whichever transcript of its session; the newest of them."""
+        catalog, registry = self._store.catalog, self._supervisor.registry
+        sessions = [one for one in catalog.by_id.values() if one.key == step.session_key]
+        for session in sorted(sessions, key=lambda one: one.entry.created_at, reverse=True):
+            run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
+            run = registry.get(run_id)
+            if run is not None:
+                return run
+            known = await registry.find(run_id)
+            if known is not None and known.ended_at is not None:
+                return known
+        return None
+
+    @staticmethod
+    def _ending(run: Run | View, session: Session | None) -> Ending:
+        """How a step ended, as the conversation counts it. One that a reset cut off was stopped by nobody."""
+        ending = talks.ending_of(run)
+        left = session is not None and (session.archived or session.leaving is not None)
+        return "interrupted" if ending == "aborted" and left else ending
 
     def _session_for(self, talk: Talk, topic: Topic, step: Step) -> Session | None:
-        """The transcript a step belongs to; None where it was put away, or is being put away."""
-        session: Session | None = talk.home
+        """The session a step belongs to, in whichever of its transcripts: `settled` knows the newest."""
         if step.kind == "reply" and step.session_key != topic.conversation.target_key:
-            session = self._store.catalog.by_id.get(topic.requester_session_id or "")
-        return None if session is None or session.archived or session.leaving is not None else session
+            catalog = self._store.catalog
+            return catalog.by_id.get(topic.requester_session_id or "") or catalog.by_key.get(step.session_key)
+        return talk.home
 
     def _request(self, talk: Talk, topic: Topic, number: int, step: Step) -> Request:
         # The first message was a hop itself.
@@ -176,17 +252,9 @@ class Conversations:
             follow={"step": msgspec.to_builtins(step_of)},
         )
 
-    async def _persistently(self, work: Callable[[], Any]) -> Any:
-        """The result of `work`, tried again while the disk refuses: what was decided is not given up for that."""
-        for attempt in range(1_000_000):
-            try:
-                return await work()
-            except Stopping:
-                await trio.sleep_forever()  # until the daemon's end, which is near; the next life goes on
-            except StorageError as error:
-                log.warning("a talk waits for the disk", reason=error.message)
-            await trio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-        raise AssertionError
+
+async def _nothing(_session: Session) -> None:
+    pass
 
 
 def provenance_of(

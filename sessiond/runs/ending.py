@@ -61,6 +61,11 @@ def interrupted() -> Ending:
     return Ending(status="error", error=INTERRUPTED)
 
 
+def lost(key: str) -> Ending:
+    """Another program took the transcript away: nothing of the run is on record any more."""
+    return Ending(status="error", error=f"the transcript of {key} was removed while the run was going on")
+
+
 def aborted() -> Ending:
     return Ending(status="aborted", error="aborted")
 

@@ -5,27 +5,27 @@ Knows the runtime and the transcript. Does not know what else waits or who asked
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
 import trio
 
 from sessiond.clock import Clock
-from sessiond.errors import SessiondError, Stopping, StorageError
+from sessiond.errors import SessiondError, Stopping
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
 from sessiond.runs import ending
 from sessiond.runs import run as runs
+from sessiond.runs.persistence import Persistence, TranscriptGone
 from sessiond.runs.run import INTERRUPTED, Run
-from sessiond.runs.runtime import Outcome, RunSpec, Runtime
+from sessiond.runs.runtime import AgentAway, Outcome, RunSpec, Runtime
 from sessiond.runs.sink import TranscriptSink
 from sessiond.store.store import Part, SessionStore
 
 log = structlog.get_logger("sessiond.runs")
-
-# A disk that refuses the end of a run is tried again at this pace; the session waits for it.
-RETRY_S = (0.5, 1.0, 2.0, 5.0)
 
 
 class Host(Protocol):
@@ -36,6 +36,9 @@ class Host(Protocol):
 
     def spec(self, run: Run) -> RunSpec:
         """What the runtime is told. Makes the workspace and the token of the run."""
+
+    def knows(self, agent_id: str) -> bool:
+        """Whether anybody could run this agent: it is configured, or attached."""
 
     def retire(self, run: Run) -> None:
         """The run is over: its token is dead."""
@@ -50,45 +53,74 @@ class Host(Protocol):
         """What the run cost by the configured prices; None where they do not say."""
 
 
+class Unended(enum.Enum):
+    """A turn that came to no end. `ACCEPTED`: the daemon stops before the start was on record, so the run stays
+    accepted and starts in the next life. `UNATTENDED`: nobody runs its agent just now, so it waits for somebody.
+    """
+
+    ACCEPTED = enum.auto()
+    UNATTENDED = enum.auto()
+
+
 class RunLife:
-    """Lives runs. `stopping` is set when the daemon ends: then nothing is started and nothing is tried again."""
+    """Lives runs. Once it was told to stop nothing is started and nothing is tried again."""
 
     def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock) -> None:
         self._store, self._bus, self._host, self._clock = store, bus, host, clock
-        self.stopping = False
+        self.persistence = Persistence(store)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the daemon is on its way down."""
+        return self.persistence.stopping
 
     def interrupt(self, live: Iterable[Run]) -> None:
         """The daemon ends: so do the runs that are going on, and nothing more is started."""
-        self.stopping = True
+        self.persistence.stop()
         for run in list(live):
             if run.scope is not None:
                 run.stop_as = run.stop_as or INTERRUPTED
                 run.scope.cancel()
 
-    async def turn(self, run: Run, *, begun: bool) -> ending.Ending:
-        """The run from its start to what it came to. `begun`: its start is on record. Cancelled: it was stopped."""
-        end: ending.Ending | None = None
+    async def turn(self, run: Run) -> ending.Ending | Unended:
+        """The run from its start to what it came to."""
+        end: ending.Ending | Unended | None = None
         with trio.CancelScope() as run.scope:
             if run.stop_as is not None or self.stopping:
                 run.stop_as = run.stop_as or INTERRUPTED
                 run.scope.cancel()
-            end = await self._turn(run, begun=begun)
-        return end or (ending.interrupted() if run.stop_as == INTERRUPTED else ending.aborted())
+            end = await self._turn(run)
+        run.scope = None
+        if end is not None:
+            return end
+        match run.stop_as:
+            case "interrupted":
+                return ending.interrupted() if run.begun else Unended.ACCEPTED
+            case "lost":
+                return ending.lost(run.key)
+            case _:
+                return ending.aborted()
 
-    async def _turn(self, run: Run, *, begun: bool) -> ending.Ending:
+    async def _turn(self, run: Run) -> ending.Ending | Unended:
         """One turn of the agent. Whatever goes wrong in it is its result."""
         try:
-            if not begun:
+            if not run.begun:
                 await self._begin(run)
             runtime = self._host.runtime(agent_of(run.key))
             if runtime is None:
-                return ending.failed(f"agent {agent_of(run.key)} left before the run began")
+                return Unended.UNATTENDED
             sink = TranscriptSink(self._store, self._bus, run)
             limit_s = run.request.timeout_s
             with trio.move_on_after(limit_s or float("inf")):
                 outcome: Outcome = await runtime.run(self._host.spec(run), sink)
                 return ending.of(outcome, sink.said)
             return ending.timed_out(limit_s or 0)
+        except AgentAway:
+            return Unended.UNATTENDED
+        except Stopping:
+            return ending.interrupted() if run.begun else Unended.ACCEPTED
+        except TranscriptGone:
+            return ending.lost(run.key)
         except SessiondError as error:
             return ending.failed(error.message)
         except Exception:
@@ -96,35 +128,44 @@ class RunLife:
             return ending.failed("internal error in sessiond; its log says more")
 
     async def _begin(self, run: Run) -> None:
-        now = self._clock.wall_ms()
+        """Put the start on record; only this says that a run has begun."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        # Once asked for, a write is not undone by a cancellation: whoever stops the run finds it started.
-        with trio.CancelScope(shield=True):
-            await self._store.append(run.session, runs.started(run.run_id, run.request, now))
-        run.status, run.started_at = "running", now
+        now = self._clock.wall_ms()
 
-    async def end(self, run: Run, end: ending.Ending, more: Callable[[Run], Sequence[Part]]) -> None:
-        """Write the run's only end, and `more(run)` with it. Returns when both are on disk, or the daemon stops."""
-        self._settle(run, end)
-        with trio.CancelScope(shield=True):
-            for attempt in range(1_000_000):
-                assert run.ended_at is not None
-                try:
-                    parts = [*ending.parts(run, end, run.ended_at, self._host.price(run)), *more(run)]
-                    await self._store.append(run.session, parts)
-                    return
-                except Stopping:
-                    return  # the next start finds the run without an end and writes one
-                except StorageError as error:
-                    if self.stopping:
-                        return
-                    log.warning("the end of a run could not be written", run_id=run.run_id, reason=error.message)
-                except SessiondError as error:
-                    # The reply is what cannot be stored: too long, or nothing that could be read again.
-                    end = ending.failed(f"the reply cannot be stored: {error.message}")
-                    self._settle(run, end)
-                    continue
-                await trio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+        async def write() -> None:
+            # Once asked for, a write is not undone by a cancellation: whoever stops the run finds it started.
+            with trio.CancelScope(shield=True):
+                await self._store.append(run.session, runs.started(run.run_id, run.request, now))
+            run.status, run.started_at = "running", now
+
+        await self.persistence.until_stored(
+            self.persistence.guarding(run.session, write), "the start of a run", run_id=run.run_id
+        )
+
+    async def end(self, run: Run, end: ending.Ending, more: Callable[[Run], Sequence[Part]]) -> bool:
+        """Write the run's only end, and `more(run)` with it; whether it is over. False: the daemon stops before the
+        disk takes the end, and the next start writes one. Where there is no transcript any more it is over at once.
+        """
+        while True:
+            self._settle(run, end)
+            compose = partial(self._end_parts, run, end, more)
+            try:
+                with trio.CancelScope(shield=True):
+                    await self.persistence.append(run.session, compose, "the end of a run", run_id=run.run_id)
+                return True
+            except Stopping:
+                return False
+            except TranscriptGone:
+                log.warning("a run ended without its transcript", run_id=run.run_id, session_key=run.key)
+                self._settle(run, ending.lost(run.key))
+                return True
+            except SessiondError as error:
+                # The reply is what cannot be stored: too long, or nothing that could be read again.
+                end = ending.failed(f"the reply cannot be stored: {error.message}")
+
+    def _end_parts(self, run: Run, end: ending.Ending, more: Callable[[Run], Sequence[Part]]) -> Sequence[Part]:
+        assert run.ended_at is not None
+        return [*ending.parts(run, end, run.ended_at, self._host.price(run)), *more(run)]
 
     def _settle(self, run: Run, end: ending.Ending) -> None:
         run.status, run.reply, run.error, run.usage = end.status, end.reply, end.error, end.usage

@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from sessiond.errors import StorageError
 from sessiond.model.keys import agent_of
 from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
@@ -39,9 +40,7 @@ async def told(store: SessionStore, child: Session, first: View, said: str | Non
     reply = said if said is not None and said.strip() else first.reply
     tool_result = None
     if not (reply or "").strip():
-        tool_result = await store.read(
-            child, _latest_tool_result, first.run_id, entry.file.folded_to, store.record_limit
-        )
+        tool_result = await _tool_result(store, child, first.run_id)
     ran = first.started_at is not None and first.ended_at is not None
     return announcement(
         AnnounceFacts(
@@ -67,6 +66,18 @@ async def task_of(store: SessionStore, registry: Registry, child: Session, run_i
         return run.request.text
     task: str = await store.read(child, _first_message, store.record_limit)
     return task
+
+
+async def _tool_result(store: SessionStore, child: Session, run_id: str) -> str | None:
+    """The newest tool result of the run; None where there is none, or no transcript any more."""
+    end = child.entry.file.folded_to
+    try:
+        found: str | None = await store.read(child, _latest_tool_result, run_id, end, store.record_limit)
+    except StorageError:
+        if store.catalog.has(child):
+            raise
+        return None
+    return found
 
 
 def _path_afterwards(child: Session) -> str:

@@ -120,6 +120,14 @@ class Queues:
                 return run
         return None
 
+    def put_back(self, run: Run) -> None:
+        """The run that goes on could not be lived: it waits again, before all others of its session."""
+        queue = self._queues[run.key]
+        self._vacate(run)
+        queue.current = None
+        queue.waiting.appendleft(run)
+        self._ready[run.key] = None
+
     def leave(self, run: Run) -> None:
         """The run no longer goes on."""
         self._vacate(run)

@@ -1,36 +1,80 @@
-"""After a restart: give every run that was going on its end, and let those wait again that had not started."""
+"""After a restart, in this order: read all that was left open, list all of it, then go on.
+
+Nothing is awaited between the listing and the going on, and nothing goes on before everything is listed: no run can
+end, and no conversation can take a step, that somebody who is listed later would take for unknown. What becomes of a
+run is decided by its records alone: one without a start on record waits again, another gets its end.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 
+from sessiond.errors import StorageError
 from sessiond.model.entry import LiveRun
+from sessiond.model.message import text_of
 from sessiond.model.record import RUN
 from sessiond.runs.run import Request, Run
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store import transcript
+from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.runs")
 
 
-async def recover(store: SessionStore, supervisor: RunSupervisor) -> int:
-    """Restore the runs that the transcripts leave open; how many there were. In the order of acceptance."""
+class Resumable(Protocol):
+    """What goes on after runs, and after a restart."""
+
+    async def read_open(self) -> None:
+        """Find what an earlier life left open. Starts nothing."""
+
+    def list_open(self) -> None:
+        """Know of it from now on. Starts nothing."""
+
+    def go_on(self) -> None:
+        """Start what is to be done."""
+
+
+async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequence[Resumable] = ()) -> int:
+    """Go on with the runs that the transcripts leave open, and with what follows runs; how many runs there were."""
+    runs = await read_runs(store)
+    for one in others:
+        await one.read_open()
+    # Not one await from here on.
+    for run in runs:
+        supervisor.restore(run)
+    for one in others:
+        one.list_open()
+    supervisor.resume()
+    for one in others:
+        one.go_on()
+    return len(runs)
+
+
+async def read_runs(store: SessionStore) -> list[Run]:
+    """The open runs of all sessions, in the order of acceptance."""
     open_runs = [(run, session) for session in store.catalog.newest() for run in session.entry.runs]
     open_runs.sort(key=lambda pair: (pair[0].accepted_at, pair[0].offset))
+    found: list[Run] = []
     for live, session in open_runs:
-        request = await store.read(session, _request_at, live, store.record_limit)
-        run = Run(live.run_id, session, request or _lost(), live.accepted_at)
+        run = Run(live.run_id, session, await _request(store, session, live) or _lost(), live.accepted_at)
         run.started_at = live.started_at
-        if live.started_at is None and request is not None and request.message:
-            supervisor.restore(run)
-        else:
-            supervisor.interrupt(run)
-        log.info("run recovered", run_id=run.run_id, session_key=session.key, started=live.started_at is not None)
-    return len(open_runs)
+        found.append(run)
+        log.info("run recovered", run_id=run.run_id, session_key=session.key, started=run.begun)
+    return found
+
+
+async def _request(store: SessionStore, session: Session, live: LiveRun) -> Request | None:
+    try:
+        request: Request | None = await store.read(session, _request_at, live, store.record_limit)
+    except StorageError as error:
+        log.warning("the record of a run cannot be read", run_id=live.run_id, reason=error.message)
+        return None
+    return request
 
 
 def _request_at(fd: int, live: LiveRun, record_limit: int) -> Request | None:
@@ -41,8 +85,11 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> Request | None:
     fields = data.get("request")
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
+    message = fields.get("message")
+    # Where the text says no more than the message, only that is on record.
+    text = text_of(message) if isinstance(message, dict) else ""
     try:
-        return msgspec.convert({"message": {}, "text": "", **fields}, Request)
+        return msgspec.convert({"message": {}, "text": text, **fields}, Request)
     except msgspec.ValidationError:
         return None
 

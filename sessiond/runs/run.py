@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 import trio
 
+from sessiond.model.message import text_of
 from sessiond.model.record import RUN
 from sessiond.runs.runtime import Step
 from sessiond.store.catalog import Session
@@ -49,11 +50,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class Run:
-    """A run that is queued, running or ended a little while ago."""
+    """A run that is queued, running or ended a little while ago.
+
+    Accepted, started, ended: each of the three is a record, and only a record makes it so. What has no start on record
+    when the daemon stops stays accepted, and starts in the next life.
+    """
 
     def __init__(self, run_id: str, session: Session, request: Request, accepted_at: int) -> None:
         self.run_id = run_id
         self.session = session
+        # As it was accepted: a stranger's edit may give the session another one.
+        self.key = session.key
         self.request = request
         self.status: Status = "queued"
         self.accepted_at = accepted_at
@@ -65,7 +72,7 @@ class Run:
         self.stored = trio.Event()
         self.done = trio.Event()
         self.scope: trio.CancelScope | None = None
-        self.stop_as: Literal["aborted", "interrupted"] | None = None
+        self.stop_as: Literal["aborted", "interrupted", "lost"] | None = None
         # Whether it takes one of the places of `places.py`. How many waits for other runs it is in, and for which:
         # while there are any it takes none.
         self.placed = False
@@ -77,8 +84,9 @@ class Run:
         self.heard_by: list[str | None] = []
 
     @property
-    def key(self) -> str:
-        return self.session.key
+    def begun(self) -> bool:
+        """Whether its start is on record. Being dispatched is not being begun."""
+        return self.started_at is not None
 
     @property
     def ended(self) -> bool:
@@ -139,8 +147,11 @@ def payload_hash(payload: dict[str, Any]) -> str:
 def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -> Part:
     """The record that makes a run durable. Without the message where that follows in the same write."""
     fields = msgspec.to_builtins(request)
+    # The text stands in the message already: twice it would make a waiting message half as long as one that need not.
+    if not with_message or request.text == text_of(request.message):
+        del fields["text"]
     if not with_message:
-        del fields["message"], fields["text"]
+        del fields["message"]
     data: dict[str, Any] = {"runId": run_id, "status": "accepted", "at": at_ms}
     if request.idempotency_key is not None:
         data["idempotencyKey"] = request.idempotency_key

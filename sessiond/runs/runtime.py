@@ -87,8 +87,12 @@ class RunSink(Protocol):
         """
 
 
+class AgentAway(Exception):
+    """Nobody runs the agent any more, and the turn has not reached anybody: it waits until somebody comes."""
+
+
 class Runtime(Protocol):
-    """Runs turns. Failures of the agent are an `Outcome`; only programming errors are raised.
+    """Runs turns. Failures of the agent are an `Outcome`; only AgentAway and programming errors are raised.
 
     Cancelling `run` is an abort or a time-out: the runtime ends whatever it started, then lets Cancelled through.
     """

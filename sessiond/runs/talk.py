@@ -73,6 +73,9 @@ class Talk:
         self.home = home
         self.resumed = resumed
         self.closed = False
+        talk = opened.topic.conversation if opened.topic is not None else None
+        # The sessions that have their say in it.
+        self.keys = {home.key, *((talk.target_key, talk.requester_key or home.key) if talk is not None else ())}
 
 
 def opening(opened: Opened) -> Custom:

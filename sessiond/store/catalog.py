@@ -145,6 +145,12 @@ class Catalog:
         if not older:
             self._superseded.pop(session.key, None)
 
+    def has(self, session: Session) -> bool:
+        """Whether the session is there: live, archived or superseded."""
+        return session in (self.by_id.get(session.session_id), self.by_key.get(session.key)) or (
+            session in self._superseded.get(session.key, ())
+        )
+
     def replace(self, session: Session, entry: Entry) -> None:
         """Put the folded entry in the place of the old one."""
         old = session.entry

@@ -19,7 +19,8 @@ from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.record import ENTRY
-from sessiond.runs.announce import RETRY_S, STEP_LIMIT_S, Announcer
+from sessiond.runs.announce import STEP_LIMIT_S, Announcer
+from sessiond.runs.persistence import RETRY_S
 from sessiond.runs.run import Request, Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
 from sessiond.sessions import lifecycle
@@ -66,6 +67,7 @@ class Told:
         self.over = trio.Event()
         self.announcer.ended = lambda child: self.ended.append(child.key)
         self.announcer.announced = self._announced
+        home.others.append(self.announcer)
         home.supervisor.at_end = self.announcer.at_end
         home.supervisor.after_end = self.announcer.after_end
 
@@ -110,7 +112,6 @@ async def telling(
     """A house with an announcer in it, recovered."""
     made: list[Told] = []
     async with house(folder, host=host, setup=lambda home: made.append(Told(home, config, post))):
-        await made[0].announcer.recover()
         yield made[0]
 
 
@@ -519,7 +520,8 @@ async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clo
         await run.done.wait()
         told.home.photo(tmp_path / "copy")
     async with telling(tmp_path / "copy", QUIET) as again:
-        await again.announcer.recover()
+        again.announcer.list_open()
+        again.announcer.go_on()
         await trio.testing.wait_all_tasks_blocked()
         assert len(again.texts()) == 1
 

@@ -255,7 +255,7 @@ async def test_a_whole_send_without_a_channel_is_five_writes(tmp_path: Path, aut
         assert house.home.store.committer.syncs == before + 4
 
 
-async def test_a_reset_of_the_target_ends_the_talk_silently(tmp_path: Path, autojump_clock: Any):
+async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, autojump_clock: Any):
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
     alice.act = alice.wait
     host = host_with(tmp_path, alice=alice, bob=bob)

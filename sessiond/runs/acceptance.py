@@ -1,0 +1,193 @@
+"""Acceptance: takes runs on. On disk, listed and in their order, or refused and never there.
+
+Knows the store, the registry and the queues. How a run is lived and ended is its heir's, the supervisor's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import trio
+
+from sessiond.clock import Clock, Ids
+from sessiond.errors import Conflict, NotFound, SessiondError, StorageError
+from sessiond.model.keys import agent_of
+from sessiond.runs import inbox
+from sessiond.runs import run as runs
+from sessiond.runs.life import Host
+from sessiond.runs.places import Places
+from sessiond.runs.queues import Queues
+from sessiond.runs.registry import Registry
+from sessiond.runs.run import Request, Run
+from sessiond.sessions.lifecycle import settled
+from sessiond.store.catalog import Session
+from sessiond.store.store import Part, SessionStore
+
+
+def _nobody() -> None:
+    pass
+
+
+class Acceptance(ABC):
+    """`keeps(key)` says whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+
+    def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
+        self._store, self._host, self._clock, self._ids = store, host, clock, ids
+        self.registry = Registry(store)
+        self.queues = Queues(Places(host.places))
+        self.keeps: Callable[[str], bool] = lambda _key: False
+
+    @property
+    @abstractmethod
+    def stopping(self) -> bool:
+        """Whether the daemon is on its way down: nothing begins then."""
+
+    @abstractmethod
+    def dispatch(self) -> None:
+        """Start what may start."""
+
+    @abstractmethod
+    def _accepted(self, run: Run, *, at_once: bool) -> None:
+        """The run is on disk; `at_once`: its start is, too."""
+
+    def known(self, session: Session, key: str, payload: str) -> str | None:
+        """The run that this idempotency key of the session already has. Conflict where its payload was another."""
+        for run in self.registry.of_session(session.key):
+            if run.request.idempotency_key == key:
+                return _same(key, run.run_id, run.request.payload, payload)
+        for keyed in reversed(session.entry.keyed):
+            if keyed.key == key:
+                return _same(key, keyed.run_id, keyed.payload, payload)
+        return None
+
+    async def accept_once(self, session: Session, request: Request, *, in_line: Callable[[], None] = _nobody) -> str:
+        """The id of the run that the request's idempotency key has already, or of a new one; on disk in both cases.
+
+        `in_line` is called once it has its place in the order of acceptance, before it is on disk.
+        """
+        if request.idempotency_key is not None and request.payload is not None:
+            session = await settled(self._store.catalog, session)
+            run_id = self.known(session, request.idempotency_key, request.payload)
+            if run_id is not None:
+                in_line()
+                await self.stored(run_id)
+                return run_id
+        return (await self.accept(session, request, in_line=in_line)).run_id
+
+    async def stored(self, run_id: str) -> None:
+        """Return when the run is on disk. StorageError where another caller's attempt to put it there failed."""
+        run = self.registry.get(run_id)
+        if run is not None:
+            await run.stored.wait()
+            if self.registry.get(run_id) is not run:
+                raise StorageError("the message could not be stored; nothing was accepted, send it again")
+
+    async def accept(
+        self,
+        session: Session,
+        request: Request,
+        *,
+        run_id: str | None = None,
+        in_line: Callable[[], None] = _nobody,
+    ) -> Run:
+        """Take on a run; on disk when this returns. It starts at once where nothing is before it.
+
+        `run_id` is for who needs to know the id beforehand; the same one again is the same run.
+        """
+        # Not one await from here until the store has it: a reset that comes now finds the run and ends it.
+        session = await settled(self._store.catalog, session)
+        if run_id is not None and (known := self.registry.get(run_id)) is not None:
+            await self.stored(run_id)
+            return known
+        self._check(session.key)
+        run = Run(
+            run_id or runs.new_run_id(session.session_id, self._ids.record()), session, request, self._clock.wall_ms()
+        )
+        self.registry.add(run)
+        keeps = self.keeps(session.key)
+        at_once = not keeps and self._begin(run)
+        own = _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
+        if keeps:
+            own = inbox.kept(run, self.registry.get)
+        in_line()
+        try:
+            # A caller who goes away meanwhile must not leave a run behind that nobody starts.
+            with trio.CancelScope(shield=True):
+                await self._store.append(session, own)
+        except SessiondError:
+            self._withdraw(run)
+            raise
+        self._accepted(run, at_once=at_once)
+        return run
+
+    async def create(
+        self, key: str, request: Request, *, cwd: str, spawned_by: str | None = None, extra: Sequence[Part] = ()
+    ) -> Run:
+        """Make the session of a key nobody else knows, and its first run, in one write: both are there or neither."""
+        session_id = self._ids.uuid()
+        run_id = runs.new_run_id(session_id, self._ids.record())
+        now = self._clock.wall_ms()
+        at_once = not self.stopping and self._attended(agent_of(key)) and self.queues.reserve(key)
+        parts = [*extra, *_accepted_parts(run_id, request, now, at_once=at_once)]
+        try:
+            with trio.CancelScope(shield=True):
+                session, _ = await self._store.create(
+                    key, agent_of(key), parts, cwd=cwd, spawned_by=spawned_by, session_id=session_id
+                )
+        except SessiondError:
+            if at_once:
+                self.queues.give_back(key)
+            raise
+        run = Run(run_id, session, request, now)
+        self.registry.add(run)
+        if at_once:
+            self.queues.hold(run, reserved=True)
+        else:
+            self.queues.push(run)
+        self._accepted(run, at_once=at_once)
+        return run
+
+    def answers(self, key: str) -> bool:
+        """Whether anybody could run the agent of this session, or its messages are kept for a reader."""
+        return self.keeps(key) or self._host.knows(agent_of(key))
+
+    def _check(self, key: str) -> None:
+        """NotFound where nobody could ever answer."""
+        if not self.answers(key):
+            agent_id = agent_of(key)
+            raise NotFound(
+                f"{key} belongs to agent {agent_id}, which is not configured and not attached: nobody would answer."
+                " Configure the agent, or attach it, and send again",
+                code="agent_not_found",
+            )
+
+    def _attended(self, agent_id: str) -> bool:
+        return self._host.runtime(agent_id) is not None
+
+    def _begin(self, run: Run) -> bool:
+        """Whether the run starts at once; else it waits from now on."""
+        if not self.stopping and self._attended(agent_of(run.key)) and self.queues.begin(run):
+            return True
+        self.queues.push(run)
+        return False
+
+    def _withdraw(self, run: Run) -> None:
+        """The run could not be stored: it never was."""
+        self.registry.drop(run)
+        self.queues.take(run)
+        self.queues.leave(run)
+        run.stored.set()
+        run.done.set()
+        self.dispatch()
+
+
+def _accepted_parts(run_id: str, request: Request, at_ms: int, *, at_once: bool) -> list[Part]:
+    parts = [runs.accepted(run_id, request, at_ms, with_message=not at_once)]
+    return [*parts, *runs.started(run_id, request, at_ms)] if at_once else parts
+
+
+def _same(key: str, run_id: str, payload: str | None, wanted: str) -> str:
+    if payload != wanted:
+        raise Conflict(f"the idempotency key {key!r} was used before with another payload; use a new key", runId=run_id)
+    return run_id

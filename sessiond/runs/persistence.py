@@ -1,0 +1,82 @@
+"""The one retry loop of runs: what was decided is written, however long the disk refuses.
+
+Starts, ends, steps and announcements all go through it. Knows refusals of the disk; not what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, repeat
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from sessiond.errors import NotFound, Stopping, StorageError
+from sessiond.store.catalog import Session
+from sessiond.store.store import Part, SessionStore
+
+log = structlog.get_logger("sessiond.runs")
+
+T = TypeVar("T")
+# A disk that refuses is tried again at this pace, the last pause for ever.
+RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
+
+
+class TranscriptGone(NotFound):
+    """The transcript was taken away by another program: there is nothing to write into any more."""
+
+
+class Persistence:
+    """Belongs to the supervisor. After `stop` nothing is tried again: the next start finds what is undone."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._stopped = trio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the daemon is on its way down."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """The daemon ends: what waits for the disk is tried once more, and left."""
+        self._stopped.set()
+
+    async def until_stored(self, work: Callable[[], Awaitable[T]], what: str, **about: str) -> T:
+        """The result of `work`, which is done again while it raises StorageError. Stopping where the daemon ends first.
+
+        `what` names it in the log, with `about`.
+        """
+        for pause_s in chain(RETRY_S, repeat(RETRY_S[-1])):
+            last = self.stopping
+            try:
+                return await work()
+            except StorageError as error:
+                log.warning("the disk refuses; tried again", what=what, reason=error.message, **about)
+            if last:
+                break
+            with trio.move_on_after(pause_s):
+                await self._stopped.wait()
+        raise Stopping("sessiond is stopping; the next start goes on with this")
+
+    async def append(self, session: Session, compose: Callable[[], Sequence[Part]], what: str, **about: str) -> None:
+        """Have the records in the transcript. TranscriptGone where there is none any more, Stopping as above."""
+
+        async def write() -> None:
+            await self._store.append(session, compose())
+
+        await self.until_stored(self.guarding(session, write), what, **about)
+
+    def guarding(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """`write`, which raises TranscriptGone where the disk refuses because the transcript was taken away."""
+
+        async def guarded() -> None:
+            try:
+                await write()
+            except StorageError:
+                if not self._store.catalog.has(session):
+                    raise TranscriptGone(f"the transcript of {session.key} was removed") from None
+                raise
+
+        return guarded

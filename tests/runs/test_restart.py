@@ -1,0 +1,196 @@
+"""What a stop, a full disk or a removed transcript does to runs that are accepted, dispatched, begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from runs_house import MAIN, Agent, FakeHost, House, house, request
+from talk_house import ALICE, BOB, Adapter, host_with, scripted, talk_house
+
+from sessiond.errors import NotFound, StorageError
+from sessiond.runs.persistence import RETRY_S
+from sessiond.store.store import Message
+
+
+def refuse_appends(home: House, refuses: Any) -> None:
+    """Let the disk refuse the appends for whose parts `refuses(parts)` is true."""
+    append = home.store.append
+
+    async def refusing(session: Any, parts: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if refuses(parts):
+            raise StorageError("no space left on device")
+        return await append(session, parts)
+
+    home.store.append = refusing  # type: ignore[method-assign]
+
+
+def is_start(parts: Any) -> bool:
+    """Whether it is the write with which a waiting run starts."""
+    return any(not isinstance(part, Message) and (part.data or {}).get("status") == "running" for part in parts)
+
+
+async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_restart(
+    tmp_path: Path, autojump_clock: Any
+):
+    host = FakeHost(tmp_path)
+    del host.agents["main"]
+    async with house(tmp_path / "store", host=host) as home:
+        session = await home.session()
+        runs = [
+            await home.supervisor.accept(session, request(text, idempotency_key=text, payload="p"))
+            for text in ("one", "two")
+        ]
+        host.agents["main"] = Agent()
+        # Dispatched, but the daemon stops before its task has had a turn.
+        home.supervisor.dispatch()
+        home.supervisor.interrupt_all()
+    async with house(tmp_path / "store") as home:
+        for run in runs:
+            again = home.supervisor.registry.get(run.run_id)
+            assert again is not None
+            assert await home.end(again) == ("ok", f"re: {run.request.text}")
+            session = home.store.catalog.by_key[MAIN]
+            assert home.supervisor.known(session, run.request.text, "p") == run.run_id
+        assert [one for one in home.said() if one.startswith("user")] == ["user: one", "user: two"]
+        assert [status for _, status in home.steps()] == ["accepted"] * 2 + ["running", "ok"] * 2
+
+
+async def test_a_run_somebody_stopped_before_it_began_ends_as_aborted_also_when_the_daemon_stops(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        live, queued = await home.accept("live"), await home.accept("queued")
+        await home.agent.lives("live").wait()
+        home.nursery.start_soon(home.supervisor.stop, queued.session, queued.run_id)
+        await trio.testing.wait_all_tasks_blocked()
+        home.supervisor.interrupt_all()
+    async with house(tmp_path / "store") as home:
+        assert home.supervisor.registry.live == {}
+        assert home.steps()[-2:] in (
+            [(queued.run_id, "aborted"), (live.run_id, "error")],
+            [(live.run_id, "error"), (queued.run_id, "aborted")],
+        )
+
+
+async def test_a_full_disk_when_a_waiting_run_starts_delays_it(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        await home.accept("live")
+        queued = await home.accept("queued")
+        left = [3]
+
+        def refuses(parts: Any) -> bool:
+            left[0] -= is_start(parts)
+            return is_start(parts) and left[0] >= 0
+
+        refuse_appends(home, refuses)
+        began = trio.current_time()
+        home.agent.gate.set()
+        assert await home.end(queued) == ("ok", "re: queued")
+        assert trio.current_time() - began == pytest.approx(sum(RETRY_S[:3]))
+        assert home.said()[-2:] == ["user: queued", "assistant: re: queued"]
+
+
+@pytest.mark.parametrize("stopped_by", ["abort", "daemon"])
+async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path, autojump_clock: Any, stopped_by: str):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        live, queued = await home.accept("live"), await home.accept("queued")
+        refuse_appends(home, is_start)
+        home.agent.gate.set()
+        await live.done.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        if stopped_by == "abort":
+            assert await home.supervisor.stop(queued.session) == [queued.run_id]
+            assert await home.end(queued) == ("aborted", "aborted")
+    if stopped_by == "daemon":
+        async with house(tmp_path / "store") as home:
+            [again] = home.supervisor.registry.live.values()
+            assert await home.end(again) == ("ok", "re: queued")
+
+
+async def test_a_disk_that_refuses_the_end_does_not_hold_up_the_stop(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        run = await home.accept("hello")
+        refuse_appends(home, lambda _parts: True)
+        await trio.sleep(100)
+        assert not run.done.is_set()
+        stopped_at = trio.current_time()
+    assert trio.current_time() == stopped_at
+    async with house(tmp_path / "store") as home:
+        [again] = home.supervisor.registry.live.values()
+        assert await home.end(again) == ("error", "interrupted")
+
+
+async def test_a_removed_transcript_ends_the_runs_of_its_session(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        live, queued = await home.accept("live"), await home.accept("queued")
+        await home.agent.lives("live").wait()
+        session = live.session
+        (home.store.path / session.path).unlink()
+        home.store.catalog.remove(session)
+        home.supervisor.forsake(session)
+        sentence = f"the transcript of {MAIN} was removed while the run was going on"
+        assert [await home.end(run) for run in (live, queued)] == [("error", sentence)] * 2
+        assert (home.supervisor.live_runs(), home.supervisor.registry.live) == (0, {})
+        # The key is free for another session.
+        home.agent.gate.set()
+        assert (await home.end(await home.accept("again")))[0] == "ok"
+
+
+async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello")
+        await home.agent.lives("hello").wait()
+        home.store.catalog.remove(run.session)
+        home.supervisor.forsake(run.session)
+        home.store.catalog.add(run.session)
+        await trio.testing.wait_all_tasks_blocked()
+        home.agent.gate.set()
+        assert await home.end(run) == ("ok", "re: hello")
+
+
+async def test_a_message_for_an_agent_that_nobody_knows_is_refused_in_words(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        session = await home.session("agent:gone:main")
+        home.host.unknown.add("gone")
+        with pytest.raises(NotFound, match="belongs to agent gone, which is not configured and not attached"):
+            await home.supervisor.accept(session, request("hello"))
+        assert home.steps("agent:gone:main") == []
+
+
+async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Path, autojump_clock: Any):
+    """Queued runs that end while the talks are still being read: none of them is taken up twice."""
+    alice, bob = scripted("a"), scripted("b0", "b1", "b2", "b3")
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": Adapter()}) as house_:
+        bob.act = bob.wait
+        runs = [await house_.send(f"m{number}") for number in range(3)]
+        await bob.lives("m0").wait()
+        house_.home.photo(tmp_path / "copy")
+
+    # Reading takes its time, and whatever may go on meanwhile does.
+    async def slowly(function: Any, *args: Any) -> Any:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        return function(*args)
+
+    alice, bob = scripted("REPLY_SKIP"), scripted("done")
+    telegram = Adapter()
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "copy", host, adapters={"telegram": telegram}, run_sync=slowly) as house_:
+        with trio.fail_after(600):
+            await house_.settled()
+        steps = house_.home.steps(ALICE) + house_.home.steps(BOB)
+        assert len(steps) == len(set(steps))
+        assert sorted(run_id for run_id, status in steps if status == "accepted") == sorted(
+            {run_id for run_id, _ in steps}
+        )
+        assert [status for run_id, status in steps if run_id == runs[1].run_id] == ["accepted", "running", "ok"]
+        assert len(telegram.ids) == len(telegram.texts) == 2
