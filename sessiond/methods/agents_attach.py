@@ -10,8 +10,9 @@ import trio
 from sessiond.errors import Forbidden, InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
-from sessiond.model.caller import Caller
-from sessiond.model.keys import AGENT_ID, main_key
+from sessiond.model.caller import SCOPES, Caller
+from sessiond.model.keys import AGENT_ID, agent_of, main_key
+from sessiond.policy.visibility import Action
 from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
@@ -58,12 +59,22 @@ class PeerConnection:
         if self._services.tokens.is_dead(self.peer.caller):
             _left(self._services, self.peer)
             raise Refused("the agent's token has expired; it has to attach with a new one")
+        if method == "run.start":
+            # Asked for each run, as for each event: the connection may have shown another token since.
+            try:
+                _check_caller(self.peer.caller, agent_of(params["sessionKey"]), self._services)
+            except Forbidden as error:
+                _left(self._services, self.peer)
+                raise Refused(f"the agent's connection may not run it any more: {error.message}") from None
         return await ask(self.peer, method, params, result_type=result_type)
 
     def meet(self, run_id: str, spec: RunSpec) -> None:
+        # A run does here what it might, and no more than who lives it: attaching is no way to more scopes.
+        held = frozenset(scope for scope in SCOPES if self.peer.caller.has(scope))
+        self._services.tokens.narrow_run(run_id, held)
         self._callers[run_id] = Caller(
             kind="token",
-            scopes=self._services.run_scopes(spec.session_key),
+            scopes=self._services.run_scopes(spec.session_key) & held,
             session_key=spec.session_key,
             agent_id=spec.agent_id,
             run_id=run_id,
@@ -72,6 +83,7 @@ class PeerConnection:
 
     def part(self, run_id: str) -> None:
         self._callers.pop(run_id, None)
+        self._services.tokens.narrow_run(run_id, None)
 
     def _caller_for(self, meta: Mapping[str, Any]) -> Caller:
         run_id = meta.get("runId")
@@ -87,16 +99,7 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     services, agent_id = ctx.services, params.agent_id
     if not AGENT_ID.fullmatch(agent_id):
         raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
-    caller = ctx.caller
-    if not caller.has("admin") and not _is_for(caller, agent_id, services):
-        raise Forbidden(f"attaching for agent {agent_id} needs the scope `admin`, or a token for that agent")
-    # What is attached gets every run of the agent and its token: nothing outside of a sandbox may be among them.
-    agent = services.config.agent(agent_id)
-    if caller.sandboxed and (agent is None or agent.sandbox.mode != "all"):
-        raise Forbidden(
-            f"a sandboxed token attaches only where every run is sandboxed (sandbox.mode = 'all'), not for {agent_id}",
-            code="sandbox_inheritance",
-        )
+    _check_caller(ctx.caller, agent_id, services)
     connection = services.connections.get(ctx.peer)
     if connection is None:
         connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)
@@ -105,6 +108,28 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     connection.capabilities = frozenset(params.capabilities)
     services.attached.attach(agent_id, connection)
     return AgentsAttachResult(agent_id=agent_id, attached=True)
+
+
+def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
+    """Forbidden where the caller may not run this agent."""
+    if not _is_for(caller, agent_id, services) and not _administers(caller, agent_id, services):
+        raise Forbidden(
+            f"attaching for agent {agent_id} needs a token for that agent, or the scope `admin` and sight of all its"
+            " sessions"
+        )
+    # What is attached gets every run of the agent and its token: nothing outside of a sandbox may be among them.
+    agent = services.config.agent(agent_id)
+    if caller.sandboxed and (agent is None or agent.sandbox.mode != "all"):
+        raise Forbidden(
+            f"a sandboxed token attaches only where every run is sandboxed (sandbox.mode = 'all'), not for {agent_id}",
+            code="sandbox_inheritance",
+        )
+
+
+def _administers(caller: Caller, agent_id: str, services: Services) -> bool:
+    """Whether the caller may do as it likes with every session of the agent: what is attached is told all of them."""
+    actions: tuple[Action, ...] = ("read", "send")
+    return caller.has("admin") and all(services.sight(caller, action).reaches_agent(agent_id) for action in actions)
 
 
 def _is_for(caller: Caller, agent_id: str, services: Services) -> bool:

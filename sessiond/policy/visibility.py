@@ -72,16 +72,19 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def reaches(self, target_key: str, spawner_of: SpawnerOf) -> bool:
         """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key that spawned a key."""
-        if self.unlimited or target_key == self.own_key:
+        if target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
+            return True
+        in_sight = _RANK[self.level] >= _RANK["tree"] and self.own_key is not None
+        return in_sight and in_tree(self.own_key or "", target_key, spawner_of)
+
+    def reaches_agent(self, agent_id: str) -> bool:
+        """Whether the caller may see every session of an agent, whichever there are."""
+        if self.unlimited:
             return True
         rank = _RANK[self.level]
-        if rank >= _RANK["agent"]:
-            target_agent = keys.agent_of(target_key)
-            if target_agent == self.agent_id:
-                return True
-            if self.level == "all" and self._crosses_to(target_agent):
-                return True
-        return rank >= _RANK["tree"] and self.own_key is not None and in_tree(self.own_key, target_key, spawner_of)
+        if rank >= _RANK["agent"] and agent_id == self.agent_id:
+            return True
+        return self.level == "all" and self._crosses_to(agent_id)
 
     def _crosses_to(self, target_agent: str) -> bool:
         if not self.agent_to_agent:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.errors import StorageError
@@ -35,6 +36,7 @@ class Tokens:
     def __init__(self, store: SessionStore, clock: Clock, alive: Callable[[str], bool]) -> None:
         self._store, self._clock, self._alive = store, clock, alive
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
+        self._narrowed: dict[str, frozenset[str]] = {}
         # Whether the file is what the last write left; after a failed one it is written anew.
         self._sound = True
         self._writing = trio.Lock()
@@ -42,7 +44,16 @@ class Tokens:
 
     def caller(self, text: str) -> Caller:
         """The caller who shows this token. Unauthenticated where it does not count."""
-        return self._load()[2].authenticate(text)
+        caller = self._load()[2].authenticate(text)
+        held = self._narrowed.get(caller.run_id or "")
+        return caller if held is None else replace(caller, scopes=caller.scopes & held)
+
+    def narrow_run(self, run_id: str, held: frozenset[str] | None) -> None:
+        """The run's token has none but these scopes from now on; None lifts that. For runs that others live."""
+        if held is None:
+            self._narrowed.pop(run_id, None)
+        else:
+            self._narrowed[run_id] = held
 
     def is_dead(self, caller: Caller) -> bool:
         """Whether the token of a caller who was let in has died since."""

@@ -33,6 +33,9 @@ ELSE = "agent:main:else"
 INTRODUCED = {"protocol": 1, "client": {"name": "t", "version": "1"}}
 
 
+CROSSING = '[tools.agentToAgent]\nenabled = true\nallow = ["*"]'
+
+
 class House:
     """The parts with two sessions, and connections by token."""
 
@@ -153,6 +156,9 @@ ATTACHING: dict[str, tuple[tuple[str, ...], dict[str, Any], str, int]] = {
     "admin": (("admin",), {}, "main", 0),
     "a token for the agent": (("list",), {"agentId": "main"}, "main", 0),
     "its main session": (("list",), {"sessionKey": "agent:main:main"}, "main", 0),
+    "an admin of one session": (("admin",), {"sessionKey": OWN}, "main", -32003),
+    "an admin of another agent": (("admin",), {"agentId": "boxed"}, "main", -32003),
+    "an admin of the agent": (("admin",), {"agentId": "main"}, "main", 0),
     "another agent": (("list",), {"agentId": "boxed"}, "main", -32003),
     "one session of the agent": (("list", "read", "send", "spawn"), {"sessionKey": OWN}, "main", -32003),
     "no agent": (("list", "read", "send", "spawn"), {}, "main", -32003),
@@ -168,6 +174,73 @@ async def test_only_a_token_for_the_whole_agent_attaches(tmp_path: Path, case: s
     async with house(tmp_path) as made, made.by(*scopes, **claims) as connection:
         answer = await connection.answer(await connection.send("agents.attach", agentId=agent_id))
         assert answer.get("error", {}).get("code", 0) == code
+
+
+SIGHT: dict[str, tuple[str, dict[str, Any], str, int]] = {
+    "all that its agent says": ('visibility = "agent"', {"sessionKey": OWN}, "main", 0),
+    "another agent's": ('visibility = "agent"', {"sessionKey": OWN}, "boxed", -32003),
+    "everything": (f'visibility = "all"\n{CROSSING}', {"sessionKey": OWN}, "boxed", 0),
+    "everything but what is said": (
+        f'visibility = "all"\nsendVisibility = "agent"\n{CROSSING}',
+        {"sessionKey": OWN},
+        "boxed",
+        -32003,
+    ),
+    "as much as its sandbox": (
+        'visibility = "agent"',
+        {"sessionKey": "agent:boxed:x", "sandboxed": True},
+        "boxed",
+        -32003,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIGHT)
+async def test_an_admin_attaches_for_agents_whose_every_session_it_sees(tmp_path: Path, case: str) -> None:
+    tools, claims, agent_id, code = SIGHT[case]
+    async with house(tmp_path, f"[tools.sessions]\n{tools}") as made, made.by("admin", **claims) as connection:
+        answer = await connection.answer(await connection.send("agents.attach", agentId=agent_id))
+        assert answer.get("error", {}).get("code", 0) == code
+
+
+@pytest.mark.parametrize(
+    "scopes", [("list",), ("read",), ("list", "read"), ("list", "read", "send", "spawn"), ("admin",)]
+)
+async def test_attaching_gives_no_scope_that_the_token_lacks(tmp_path: Path, scopes: tuple[str, ...]) -> None:
+    """Neither by naming a run in `_meta`, nor by the token that comes with the run."""
+    asked = {
+        "list": ("sessions_list", {}),
+        "read": ("sessions_history", {"sessionKey": OWN}),
+        "send": ("chat.abort", {"sessionKey": OWN, "runId": "none"}),
+        "spawn": ("sessions_spawn", {"task": " "}),
+    }
+    async with house(tmp_path) as made, made.by(*scopes, agentId="main") as agent:
+        await agent.call("agents.attach", agentId="main")
+        await made.owner.call("chat.send", sessionKey=OWN, message="work")
+        started = await agent.event("run.start")
+        caller = made.parts.services.tokens.caller(started["token"])
+        wanted = {scope for scope in asked if scope in scopes or "admin" in scopes}
+        assert caller.scopes == wanted
+        async with made.parts.connect(caller) as by_token:
+            for connection, meta in ((agent, {"_meta": {"runId": started["runId"]}}), (by_token, {})):
+                for scope, (method, params) in asked.items():
+                    answer = await connection.answer(await connection.send(method, **params, **meta))
+                    refused = answer.get("error", {}).get("code") == -32003
+                    assert refused == (scope not in wanted), (scope, answer)
+
+
+@pytest.mark.parametrize("token", ["nonsense", None])
+async def test_who_shows_another_token_is_given_no_more_runs(tmp_path: Path, token: str | None) -> None:
+    async with house(tmp_path) as made, made.by("admin") as agent:
+        await agent.call("agents.attach", agentId="main")
+        token = token or (await made.mint("list", sessionKey=OWN))["token"]
+        await agent.answer(await agent.send("initialize", **INTRODUCED, token=token))
+        sent = await made.owner.call("chat.send", sessionKey=OWN, message="secret")
+        ended = await made.owner.call("agent.wait", runId=sent["runId"])
+        assert (ended["status"], "may not run it any more" in ended["error"]) == ("error", True)
+        assert [event for event in agent.events if event["method"] == "run.start"] == []
+        # The next one is the configured agent's again.
+        assert await made.owner.say(OWN, "hello") == "hello"
 
 
 async def test_a_bad_token_leaves_nobody_and_not_the_owner(tmp_path: Path) -> None:
@@ -305,7 +378,7 @@ async def test_the_run_of_another_session_is_not_aborted_through_the_own_one(tmp
 
 
 async def test_a_call_with_meta_has_the_rights_of_its_run_and_no_others(tmp_path: Path) -> None:
-    async with house(tmp_path) as made, made.by("list", agentId="main") as agent:
+    async with house(tmp_path) as made, made.by("list", "read", agentId="main") as agent:
         await agent.call("agents.attach", agentId="main")
         await made.owner.call("chat.send", sessionKey=OWN, message="work")
         started = await agent.event("run.start")
@@ -314,7 +387,7 @@ async def test_a_call_with_meta_has_the_rights_of_its_run_and_no_others(tmp_path
         assert [row["key"] for row in listed["sessions"]] == [OWN]
         assert await code_of(agent, "sessions_history", sessionKey=ELSE, _meta=meta) == -32002
         assert await code_of(agent, "daemon.status", _meta=meta) == -32003
-        assert await code_of(agent, "sessions_history", sessionKey=OWN) == -32003
+        assert await code_of(agent, "sessions_history", sessionKey=OWN) == -32002
         # What it follows by the run's rights is what the run may see.
         await agent.call("sessions.subscribe", _meta=meta)
         await made.owner.call("chat.inject", sessionKey=ELSE, messages=[{"role": "user", "content": "hidden"}])
