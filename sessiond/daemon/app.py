@@ -98,6 +98,8 @@ async def built(
         ) as store,
     ):
         await opened.enter_async_context(_programs(store))
+        for problem in store.problems:
+            log.warning("passed over", path=problem.path, reason=problem.reason)
         parts = _Parts(store, sockets, clock, ids)
         outbox = await opened.enter_async_context(
             open_outbox(

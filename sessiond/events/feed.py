@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import structlog
 import trio
 from msgspec.structs import replace
 
@@ -17,10 +18,11 @@ from sessiond.events.folders import Folders
 from sessiond.events.replay import message_event
 from sessiond.events.subscription import Place
 from sessiond.events.watch import Watcher
+from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.model.record import ENTRY, FINAL, RUN, Record
-from sessiond.store import folding
+from sessiond.store import folding, scan
 from sessiond.store.adoption import is_own_key
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
@@ -30,13 +32,12 @@ from sessiond.store.store import SessionStore
 MAX_STEP_BYTES = 128 * 1024
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False):
-    message: msgspec.Raw = msgspec.Raw()
+log = structlog.get_logger("sessiond.feed")
 
 
-class _RunData(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    status: object = None
-    request: _Asked = _Asked()
+class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    status: str = ""
+    request: object = None
 
 
 class TranscriptFeed:
@@ -155,6 +156,8 @@ class TranscriptFeed:
         entry = got.entry
         if entry == session.entry:
             return
+        for one in scan.oddities(session.path, got):
+            log.warning("passed over", path=one.path, reason=one.reason)
         self.changed.set()
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
@@ -251,20 +254,17 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
         return "message", None
     if record.custom_type == ENTRY or record.type in ("model_change", "thinking_level_change", "session_info"):
         return "patch", None
-    if record.custom_type != RUN or record.data is None:
+    if record.custom_type != RUN:
         return None
-    try:
-        data = msgspec.json.decode(record.data, type=_RunData)
-    except msgspec.DecodeError:
-        return None
+    data = lax.view_in(record.data, _RunNews) or _RunNews()
     match data.status:
         case "running":
             return "start", None
         case "error" | "timeout":
-            return "error", str(data.status)
-        case str() as status if status in FINAL:
+            return "error", data.status
+        case status if status in FINAL:
             return "end", status
-        case "accepted" if bytes(data.request.message):
+        case "accepted" if isinstance(data.request, dict) and "message" in data.request:
             # Only a run that has to wait carries its message; one that starts at once has it in the next record.
             return "patch", "queued"
         case _:

@@ -10,6 +10,7 @@ import contextlib
 import os
 from typing import Any, Protocol
 
+import structlog
 import trio
 
 from sessiond.events.watch import Changed, Gone, Rescan, Watcher
@@ -18,6 +19,7 @@ from sessiond.store import folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
 
+log = structlog.get_logger("sessiond.feed")
 Foreign = dict[str, dict[str, Any]]
 
 
@@ -87,7 +89,9 @@ class Folders:
         folder, name = session.folder, session.file_name
 
         def read() -> Entry:
-            made = scan.read_session(folder, name, session.entry, self._foreign(folder), self._store.settings)
+            made = scan.read_session(
+                folder, name, session.entry, self._foreign(folder), self._store.settings, problems=[]
+            )
             if made is not None:
                 return made.entry
             return folding.advance(folder.fd, session.entry, name, self._store.record_limit, collect=False).entry
@@ -152,13 +156,20 @@ class Folders:
         return session
 
     async def _adopt(self, folder: Folder, name: str) -> None:
+        problems: list[scan.Problem] = []
+
         def read() -> Session | None:
-            return scan.read_session(folder, name, None, self._foreign(folder), self._store.settings)
+            return scan.read_session(folder, name, None, self._foreign(folder), self._store.settings, problems=problems)
 
         try:
             session: Session | None = await self._store.run_sync(read)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                told = scan.problem_of(scan.path_of(folder, name), error)
+                log.warning("passed over", path=told.path, reason=told.reason)
             return  # gone again, or not ours to read; doctor looks more closely
+        for one in problems:
+            log.warning("passed over", path=one.path, reason=one.reason)
         if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
             return  # no transcript, or not yet; or the daemon has made it in the meantime
         catalog = self._store.catalog

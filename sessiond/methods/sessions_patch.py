@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
+from sessiond.model.lax import MAX_WHOLE
 from sessiond.model.row import Row
-from sessiond.model.usage import MAX_WHOLE
 from sessiond.rpc.method import Method
 from sessiond.sessions import listing, patch
 from sessiond.sessions.patch import DeliveryContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.model.record import MAX_MS
+from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions import prune
 from sessiond.sessions.resolve import reaches

@@ -12,7 +12,7 @@ from sessiond.errors import InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.model.keys import listed
-from sessiond.model.record import MAX_MS
+from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions.resolve import reaches
 from sessiond.sessions.usage import Count, Tally

@@ -5,34 +5,53 @@ Source: store.md, "The index".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
+
+from sessiond.model.lax import Amount, Count, Milliseconds
+
+# What may name a run, in a file name too. Ours are `<session id>.<16 hex digits>`.
+RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
+
+
+# What a child's records say of its spawn. Nothing in it can be of another type, whoever wrote the records.
+class Spawn(TypedDict, total=False):
+    mode: str
+    cleanup: str
+    requesterKey: str
+    attachments: dict[str, Any] | None
+    mountPath: str | None
+    attachmentsRemoved: bool
+    ended: RunId
+    announced: str
 
 
 class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """How far the fold has read which file. `folded_to` is the offset behind the last whole line.
 
     `check` is a checksum of the bytes before `folded_to`, which tells a file that grew from one that was written anew.
-    `passed_to` is how far an unfinished line over the size limit was read already, else 0.
+    `passed_to` is how far an unfinished line over the size limit was read already, else 0. `fold` is the version of the
+    fold that read it.
     """
 
-    bytes: int = 0
+    bytes: Count = 0
     mtime_ns: int = 0
     inode: int = 0
-    folded_to: int = 0
+    folded_to: Count = 0
     last_id: str | None = None
     check: int = 0
-    passed_to: int = 0
+    passed_to: Count = 0
+    fold: int = 0
 
 
 class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """A run that has not ended. `offset` is where its accepted record stands."""
 
     run_id: str
-    offset: int
-    accepted_at: int = 0
-    started_at: int | None = None
+    offset: Count
+    accepted_at: Milliseconds = 0
+    started_at: Milliseconds | None = None
 
 
 class KeyedRun(msgspec.Struct, frozen=True, rename="camel", gc=False, array_like=True):
@@ -47,7 +66,7 @@ class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Something that goes on after a run: a reply-back, a delivery. `offset` is where its opening record stands."""
 
     talk_id: str
-    offset: int
+    offset: Count
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -55,8 +74,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     session_id: str
     session_key: str = ""
-    updated_at: int = 0
-    created_at: int = 0
+    updated_at: Milliseconds = 0
+    created_at: Milliseconds = 0
     cwd: str | None = None
     channel: str | None = None
     group_id: str | None = None
@@ -77,25 +96,32 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     send_policy: str | None = None
     label: str | None = None
     spawned_by: str | None = None
-    spawn_depth: int | None = None
+    spawn_depth: Count | None = None
     sandboxed: bool | None = None
-    spawn: dict[str, Any] | None = None
+    spawn: Spawn | None = None
     native_session_id: str | None = None
     inbox_cursor: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
-    cache_read: int | None = None
-    cache_write: int | None = None
-    context_tokens: int | None = None
-    estimated_cost_usd: float | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    total_tokens: Count | None = None
+    cache_read: Count | None = None
+    cache_write: Count | None = None
+    context_tokens: Count | None = None
+    estimated_cost_usd: Amount | None = None
     status: str | None = None
-    started_at: int | None = None
-    ended_at: int | None = None
-    runtime_ms: int | None = None
-    message_count: int = 0
-    corrupt_records: int = 0
+    started_at: Milliseconds | None = None
+    ended_at: Milliseconds | None = None
+    runtime_ms: Milliseconds | None = None
+    message_count: Count = 0
+    corrupt_records: Count = 0
     runs: tuple[LiveRun, ...] = ()
     keyed: tuple[KeyedRun, ...] = ()
     talks: tuple[OpenTalk, ...] = ()
     file: FileFacts = FileFacts()
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the places in the file that the entry names can be there. For entries that come from a file."""
+        facts = self.file
+        offsets = [*(run.offset for run in self.runs), *(talk.offset for talk in self.talks)]
+        return facts.folded_to <= facts.bytes and all(offset < facts.folded_to for offset in offsets)

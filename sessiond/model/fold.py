@@ -6,16 +6,21 @@ Source: store.md, "A transcript"; shapes.md, "Settled readings" (`updatedAt`, ad
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk
-from sessiond.model.record import FINAL, Record, whole_ms
-from sessiond.model.usage import MAX_WHOLE, Usage, amount, cost_of, usage_in
+from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk, Spawn
+from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
+from sessiond.model.record import FINAL, Record
+from sessiond.model.usage import Usage, cost_of, usage_in
+
+# Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
+# tests/model/test_fold_version.py holds it against the source.
+FOLD_VERSION = 2
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -25,6 +30,7 @@ _FOREIGN_NAMES = {"provider": "channel", "surface": "channel", "lastProvider": "
 
 # What a `sessiond/entry` record may set, by wire name. The rest of its data stays in the file and does nothing.
 # When a session began and when something was last said in it are told by its header and its messages alone.
+_SPAWN = Spawn | None
 _PATCHABLE: dict[str, tuple[str, Any]] = {
     field.encode_name: (field.name, field.type)
     for field in msgspec.structs.fields(Entry)
@@ -44,8 +50,47 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
 }
 
 
+class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What a `sessiond/run` record says of a run to the fold."""
+
+    run_id: str
+    status: str
+    at: object
+    idempotency_key: str | None = None
+    payload: str | None = None
+    usage: object = None
+    model: str | None = None
+    estimated_cost_usd: object = None
+
+
+class TalkNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What a `sessiond/talk` record says of a talk to the fold."""
+
+    talk_id: str
+    status: str
+
+
+_decode_run = msgspec.json.Decoder(RunNote).decode
+_NOTES: dict[str, type[msgspec.Struct]] = {records.RUN: RunNote, records.TALK: TalkNote}
+
+
+def complaint_of(record: Record) -> str | None:
+    """Why a record of this program's own says nothing, None where it does. For the log and for `sessiond doctor`."""
+    kind = _NOTES.get(record.custom_type or "")
+    if record.custom_type == records.ENTRY:
+        wrong = [name for name, value in lax.decode_dict(record.data).items() if not _is_settable(name, value)]
+        return f"a {records.ENTRY} record with {', '.join(wrong[:5])} of no use" if wrong else None
+    note = lax.view_in(record.data, kind) if kind is not None else None
+    if kind is None or (note is not None and whole_ms(getattr(note, "at", 0)) is not None):
+        return None
+    return f"a {record.custom_type} record that says nothing"
+
+
 def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
-    """The entry after `record`, which stands at `offset`. `mtime_ms` serves records without any time of their own."""
+    """The entry after `record`, which stands at `offset`. `mtime_ms` serves records without any time of their own.
+
+    Total: whatever stands in a field is used, or the field does nothing.
+    """
     if record.message is not None:
         return _fold_message(entry, record, mtime_ms)
     match record.type, record.custom_type:
@@ -53,11 +98,13 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             # A header anywhere else is another file's, spliced in.
             return _fold_header(entry, record, mtime_ms) if offset == 0 else entry
         case "custom", records.ENTRY:
-            return _fold_patch(entry, _data(record))
+            return _fold_patch(entry, lax.decode_dict(record.data))
         case "custom", records.RUN:
-            return _fold_run(entry, _data(record), offset)
+            run = _run_note(record.data)
+            return entry if run is None else _fold_run(entry, run, offset)
         case "custom", records.TALK:
-            return _fold_talk(entry, _data(record), offset)
+            talk = lax.view_in(record.data, TalkNote)
+            return entry if talk is None else _fold_talk(entry, talk, offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -68,6 +115,13 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             return replace(entry, display_name=name) if name else entry
         case _:
             return entry
+
+
+def _run_note(data: bytes | None) -> RunNote | None:
+    try:
+        return _decode_run(data) if data else None
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return lax.view_in(data, RunNote)
 
 
 def fold_bad(entry: Entry) -> Entry:
@@ -95,7 +149,7 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     count = entry.message_count + 1
     if record.role != "assistant":
         return replace(entry, message_count=count, updated_at=updated)
-    message = record.decoded if record.decoded is not None else msgspec.json.decode(record.message or b"{}")
+    message = record.decoded if record.decoded is not None else lax.decode_dict(record.message)
     usage = usage_in(message.get("usage"))
     if usage is None:
         return replace(entry, message_count=count, updated_at=updated)
@@ -109,19 +163,27 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
 
 
 def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:
+    parts = usage.input, usage.output, usage.cache_read, usage.cache_write
     added: dict[str, Any] = {
-        "input_tokens": (entry.input_tokens or 0) + int(usage.input),
-        "output_tokens": (entry.output_tokens or 0) + int(usage.output),
-        "cache_read": (entry.cache_read or 0) + int(usage.cache_read),
-        "cache_write": (entry.cache_write or 0) + int(usage.cache_write),
+        "input_tokens": _sum(entry.input_tokens, usage.input),
+        "output_tokens": _sum(entry.output_tokens, usage.output),
+        "cache_read": _sum(entry.cache_read, usage.cache_read),
+        "cache_write": _sum(entry.cache_write, usage.cache_write),
         # The last total is how full the context is; adding them up would count the conversation again each turn.
-        "total_tokens": int(usage.total_tokens)
-        or int(usage.input + usage.output + usage.cache_read + usage.cache_write),
+        "total_tokens": int(usage.total_tokens) or _sum(0, sum(parts)),
     }
     cost = cost_of(usage)
     if cost is not None:
-        added["estimated_cost_usd"] = (entry.estimated_cost_usd or 0.0) + cost
+        added["estimated_cost_usd"] = _sum_usd(entry.estimated_cost_usd, cost)
     return added
+
+
+def _sum(before: int | None, more: float) -> int:
+    return min(MAX_WHOLE, (before or 0) + int(more))
+
+
+def _sum_usd(before: float | None, more: float) -> float:
+    return min(float(MAX_WHOLE), (before or 0.0) + more)
 
 
 def _fold_patch(entry: Entry, data: dict[str, Any]) -> Entry:
@@ -145,12 +207,27 @@ def _fold_patch(entry: Entry, data: dict[str, Any]) -> Entry:
     return replace(entry, **changes) if changes else entry
 
 
+def _is_settable(name: str, value: Any) -> bool:
+    """Whether a patch may set the field to this. What is no field here is somebody else's, and no mistake."""
+    if name == "sessionKey":
+        return isinstance(value, str)
+    if name not in _PATCHABLE or value is None:
+        return True
+    try:
+        _patched(None, value, _PATCHABLE[name][1])
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def _patched(old: Any, patch: Any, kind: Any) -> Any:
     """The value of a field after a merge patch. ValidationError where it would be none."""
-    value = msgspec.convert(merge_patch(old, patch), kind)
-    if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= MAX_WHOLE):
-        raise msgspec.ValidationError("out of range")
-    return value
+    if kind == _SPAWN and type(patch) is dict:
+        # One fact of a wrong type does not cost the others.
+        patch = {**lax.fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
+    elif type(patch) is dict:
+        patch = lax.tame(patch)
+    return msgspec.convert(merge_patch(old, patch), kind)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -166,21 +243,21 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def _fold_run(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
-    run_id, status, at = data.get("runId"), data.get("status"), whole_ms(data.get("at"))
-    if not isinstance(run_id, str) or at is None:
+def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
+    run_id, status, at = run.run_id, run.status, whole_ms(run.at)
+    if at is None:
         return entry
     if status == "accepted":
-        if any(run.run_id == run_id for run in entry.runs):
+        if any(one.run_id == run_id for one in entry.runs):
             return entry
         waiting = LiveRun(run_id=run_id, offset=offset, accepted_at=at)
         return replace(
             entry,
             runs=(*entry.runs, waiting),
-            keyed=_remember(entry.keyed, data, run_id),
+            keyed=_remember(entry.keyed, run),
             status=entry.status if entry.status == "running" else "queued",
         )
-    live = {run.run_id: run for run in entry.runs}
+    live = {one.run_id: one for one in entry.runs}
     if status == "running" and run_id in live:
         live[run_id] = replace(live[run_id], started_at=at)
         return replace(
@@ -193,54 +270,45 @@ def _fold_run(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
             aborted_last_run=False,
         )
     if status in FINAL and run_id in live:
-        return _fold_end(entry, data, live, status, at)
+        return _fold_end(entry, run, live, at)
     # A message that came in the middle of a run, and one that was written down and started none.
     if status in ("steered", "noted"):
-        return replace(entry, keyed=_remember(entry.keyed, data, run_id))
+        return replace(entry, keyed=_remember(entry.keyed, run))
     return entry
 
 
-def _fold_end(entry: Entry, data: dict[str, Any], live: dict[str, LiveRun], status: str, at: int) -> Entry:
-    ended = live.pop(data["runId"])
+def _fold_end(entry: Entry, run: RunNote, live: dict[str, LiveRun], at: int) -> Entry:
+    ended = live.pop(run.run_id)
     # Here where no message of the run carries it.
-    usage = usage_in(data.get("usage"))
+    usage = usage_in(run.usage)
     if usage is not None:
-        entry = replace(entry, **_add_usage(entry, usage), model=_text(data.get("model")) or entry.model)
-    cost = amount(data.get("estimatedCostUsd"))
+        entry = replace(entry, **_add_usage(entry, usage), model=_text(run.model) or entry.model)
+    cost = amount(run.estimated_cost_usd)
     return replace(
         entry,
         runs=tuple(live.values()),
-        status=status,
+        status=run.status,
         started_at=ended.started_at if ended.started_at is not None else at,
         ended_at=at,
         runtime_ms=max(0, at - ended.started_at) if ended.started_at is not None else 0,
-        aborted_last_run=status == "aborted",
-        estimated_cost_usd=entry.estimated_cost_usd if cost is None else (entry.estimated_cost_usd or 0.0) + cost,
+        aborted_last_run=run.status == "aborted",
+        estimated_cost_usd=entry.estimated_cost_usd if cost is None else _sum_usd(entry.estimated_cost_usd, cost),
     )
 
 
-def _fold_talk(entry: Entry, data: dict[str, Any], offset: int) -> Entry:
-    talk_id, status = data.get("talkId"), data.get("status")
-    others = tuple(talk for talk in entry.talks if talk.talk_id != talk_id)
-    if status == "open" and isinstance(talk_id, str) and others == entry.talks:
-        return replace(entry, talks=(*others, OpenTalk(talk_id, offset)))
-    if status == "closed" and others != entry.talks:
+def _fold_talk(entry: Entry, talk: TalkNote, offset: int) -> Entry:
+    others = tuple(one for one in entry.talks if one.talk_id != talk.talk_id)
+    if talk.status == "open" and others == entry.talks:
+        return replace(entry, talks=(*others, OpenTalk(talk.talk_id, offset)))
+    if talk.status == "closed" and others != entry.talks:
         return replace(entry, talks=others)
     return entry
 
 
-def _remember(keyed: tuple[KeyedRun, ...], data: dict[str, Any], run_id: str) -> tuple[KeyedRun, ...]:
-    key, payload = data.get("idempotencyKey"), data.get("payload")
-    if not isinstance(key, str) or not isinstance(payload, str):
+def _remember(keyed: tuple[KeyedRun, ...], run: RunNote) -> tuple[KeyedRun, ...]:
+    if run.idempotency_key is None or run.payload is None:
         return keyed
-    return (*keyed[-(MAX_KEYED_RUNS - 1) :], KeyedRun(key, run_id, payload))
-
-
-def _data(record: Record) -> dict[str, Any]:
-    if not record.data:
-        return {}
-    decoded = msgspec.json.decode(record.data)
-    return decoded if isinstance(decoded, dict) else {}
+    return (*keyed[-(MAX_KEYED_RUNS - 1) :], KeyedRun(run.idempotency_key, run.run_id, run.payload))
 
 
 def _text(value: object) -> str | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model import lax
+
 
 def user_message(
     content: str | list[dict[str, Any]], now_ms: int, provenance: dict[str, Any] | None = None
@@ -38,8 +40,7 @@ def assistant_message(
 def text_of(message: bytes | msgspec.Raw | dict[str, Any], between: str = "") -> str:
     """The visible text of a message: its string content, or its text blocks with `between` between them."""
     if not isinstance(message, dict):
-        decoded = msgspec.json.decode(message)
-        message = decoded if isinstance(decoded, dict) else {}
+        message = lax.decode_dict(bytes(message))
     content = message.get("content")
     if isinstance(content, str):
         return content

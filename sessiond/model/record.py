@@ -5,25 +5,20 @@ Knows the record types of store.md. Does not know where a line stands in a file,
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
 from sessiond.clock import iso_ms, parse_iso_ms
+from sessiond.model import lax
+from sessiond.model.lax import MAX_MS, is_deep, mended, whole_ms
 
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
 TALK = "sessiond/talk"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
-
-# The end of the year 9999, where ISO timestamps end too.
-MAX_MS = 253_402_300_800_000
-# Far more than any message needs, and little enough that a decoder's recursion limit never decides what a record is.
-MAX_NESTING = 128
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+# What a program keeps to itself: pi writes its own prompt as a message with this role. Nobody said it.
+UNSAID = "system"
 
 RunStatus = Literal["accepted", "running", "ok", "error", "timeout", "aborted"]
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
@@ -64,6 +59,7 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A whole line. `raw` is the line without its newline; `message` and `data` are slices of it, as bytes.
 
+    In the slices half characters stand as U+FFFD, so that every decoder takes them; they are as long as in the file.
     `decoded` is the message of an assistant, for its usage, where it was decoded anyway.
     """
 
@@ -79,14 +75,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_message(self) -> bool:
-        """Whether the line counts as a message: type `message` with an object in `message`."""
+        """Whether the line counts as a message: type `message` with an object in `message` that somebody said."""
         return self.message is not None
 
     def body(self) -> dict[str, Any]:
         """The whole line as a dict."""
-        decoded = msgspec.json.decode(self.raw)
-        assert isinstance(decoded, dict)
-        return decoded
+        return lax.decode_dict(self.raw)
 
 
 _decode = msgspec.json.Decoder().decode
@@ -102,25 +96,29 @@ def parse(line: bytes) -> Record:
         raise BadLine("nested too deeply")
     # All of it, though little is looked at: who reads the message later must not stumble over a number out of range
     # or half a character. It costs a microsecond, and no search for such things in the bytes is as quick.
+    text = line
     try:
         body = _decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise BadLine(_why_bad(line)) from None
+        text = mended(line)
+        body = lax.decode(text) if text != line else None
+        if body is None:
+            raise BadLine(_why_bad(line)) from None
     if type(body) is not dict:
         raise BadLine("not an object")
     kind, own_id, iso = body.get("type"), _text(body.get("id")), body.get("timestamp")
     if kind == "message":
         message = body.get("message")
-        if type(message) is dict:
+        if type(message) is dict and message.get("role") != UNSAID:
             stamp, role = _stamp(iso, message.get("timestamp")), _text(message.get("role"))
-            slice_ = bytes(_decode_slices(line).message)
+            slice_ = bytes(_decode_slices(text).message)
             return Record(
                 "message", line, own_id, stamp, role, slice_, decoded=message if role == "assistant" else None
             )
     elif kind == "custom":
         custom = _text(body.get("customType"))
         if custom is not None:
-            data = bytes(_decode_slices(line).data)
+            data = bytes(_decode_slices(text).data)
             return Record(
                 type="custom", raw=line, id=own_id, timestamp_ms=_stamp(iso, None), custom_type=custom, data=data
             )
@@ -147,6 +145,8 @@ def message_in(envelope: Envelope, line: bytes) -> Record | None:
         head = _decode_head(message)
     except (msgspec.DecodeError, ValueError):
         return None
+    if head.role == UNSAID:
+        return None
     stamp = _stamp(envelope.timestamp, head.timestamp)
     return Record("message", line, _text(envelope.id), stamp, _text(head.role), message)
 
@@ -160,32 +160,12 @@ def _text(value: object) -> str | None:
     return value if type(value) is str else None
 
 
-def whole_ms(value: object) -> int | None:
-    """`value` as milliseconds since 1970, None where it is no time that a calendar knows."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return int(value) if 0 <= value < MAX_MS else None
-
-
 def _is_utf8(line: bytes) -> bool:
     try:
         line.decode("utf-8")
     except UnicodeDecodeError:
         return False
     return True
-
-
-def is_deep(line: bytes) -> bool:
-    """Whether objects and arrays are nested beyond the limit. Right for JSON; what is none may be called deep."""
-    # A level takes two brackets, wherever they stand.
-    if len(line) <= 2 * MAX_NESTING or len(line.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
-        return False
-    brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NO_BRACKET)
-    for _ in range(MAX_NESTING):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")  # the innermost level
-    return bool(brackets)
 
 
 def _why_bad(line: bytes) -> str:

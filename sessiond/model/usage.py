@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-# What every JSON reader can hold as a whole number; anything beyond is no count of anything here.
-MAX_WHOLE = 2**53
+from sessiond.model import lax
+from sessiond.model.lax import MAX_WHOLE, amount
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -23,10 +23,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 def read_usage(raw: msgspec.Raw | bytes) -> Usage | None:
     """The usage object of an assistant message, None where there is none or it is not one."""
-    try:
-        return usage_in(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return None
+    return usage_in(lax.decode(bytes(raw)))
 
 
 def usage_in(value: object) -> Usage | None:
@@ -44,10 +41,3 @@ def usage_in(value: object) -> Usage | None:
 def cost_of(usage: Usage) -> float | None:
     """USD, where the usage says so."""
     return amount(usage.cost.get("total") if isinstance(usage.cost, dict) else usage.cost)
-
-
-def amount(value: object) -> float | None:
-    """`value` as an amount of USD, None where it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value <= MAX_WHOLE else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from sessiond.model.lax import mended
 from sessiond.model.message import text_of
 from sessiond.model.record import BadLine, Record, parse
 from sessiond.sessions.needles import Needle, fold
@@ -142,7 +143,7 @@ class Search:
         except BadLine:
             return
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
-        if not self._wanted(record, stamp):
+        if record.message is None or not self._wanted(record, stamp):
             return
         match = Match(
             session=place.session,
@@ -161,7 +162,7 @@ class Search:
     def _text(self, line: bytes) -> str:
         """The message's text; empty where the query does not stand in it."""
         try:
-            head = _decode_head(line)
+            head = _decode_head(mended(line))
             # Apart, as they stand in the file: what spans two of them is no match.
             text = text_of(head.message, "\n") if head.type == "message" else ""
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from sessiond.errors import InvalidParams
+from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules, agent_of, canonical, clean
-from sessiond.model.record import whole_ms
+from sessiond.model.lax import whole_ms
 
 Foreign = dict[str, dict[str, Any]]
 # What the file itself says, and what only the other program's paths and file facts are about.
@@ -31,12 +32,13 @@ class Claim(msgspec.Struct, frozen=True):
 
     def line(self, record_id: str, parent_id: str | None, now_ms: int, record_limit: int) -> bytes:
         """The record that adopts the file. Of an entry too large for one, only what this program reads is kept."""
-        line = self._line(record_id, parent_id, now_ms, self.fields)
-        if len(line) <= record_limit:
-            return line
         known = {name: value for name, value in self.fields.items() if name in _FIELDS}
-        line = self._line(record_id, parent_id, now_ms, known)
-        return line if len(line) <= record_limit else self._line(record_id, parent_id, now_ms, {})
+        line = b""
+        for fields in (self.fields, known, {}):
+            line = self._line(record_id, parent_id, now_ms, lax.tame(fields))
+            if len(line) <= record_limit:
+                break
+        return line
 
     def _line(self, record_id: str, parent_id: str | None, now_ms: int, fields: dict[str, Any]) -> bytes:
         return records.custom_line(record_id, parent_id, now_ms, records.ENTRY, {"sessionKey": self.key, **fields})

@@ -19,9 +19,10 @@ BLOCK = 120 * 1024
 
 _LINE = b'\n{"type":"'
 _MESSAGE_LINE = b'\n{"type":"message",'
-# As this program and pi write it, up to the body, which has to be an object.
+# As this program and pi write it, up to the role in the body: of some role nobody said anything.
 _MESSAGE_HEAD = re.compile(
-    rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*","message":\{'
+    rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*",'
+    rb'"message":\{"role":"(?!system")[^"\\]*"'
 )
 
 

@@ -11,10 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from sessiond.model.entry import Entry, FileFacts
-from sessiond.model.fold import fold, fold_bad
+from sessiond.model.fold import FOLD_VERSION, complaint_of, fold, fold_bad
+from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line
+
+# So many lines that say nothing are named in one line of the log.
+_NAMED = 5
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -25,13 +29,37 @@ class Step(msgspec.Struct, frozen=True):
     seq: int
 
 
+class Odd(msgspec.Struct, frozen=True):
+    """A line that was passed over, or a record of ours that says nothing: where it stands and why.
+
+    `number` counts lines from 1; None far into a file, where counting takes too long.
+    """
+
+    offset: int
+    reason: str
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{where(self.number, self.offset)}: {self.reason}"
+
+
+def where(number: int | None, offset: int) -> str:
+    """A place in a transcript in words."""
+    return f"at byte {offset}" if number is None else f"line {number} (at byte {offset})"
+
+
 class Advance(msgspec.Struct):
-    """What reading on gave. `rewritten` says that the file shrank or was replaced and was read from the start."""
+    """What reading on gave. `rewritten` says that the file shrank or was replaced and was read from the start.
+
+    `odd` are the first few lines that say nothing to anybody, and `odd_count` is how many there are.
+    """
 
     entry: Entry
     steps: list[Step]
     rewritten: bool
     more: bool
+    odd: list[Odd] = []
+    odd_count: int = 0
 
 
 def advance(
@@ -62,17 +90,18 @@ def advance_open(
     stat = os.fstat(fd)
     facts = entry.file
     rewritten = not _continues(fd, facts, stat)
-    if rewritten:
+    if rewritten or facts.fold != FOLD_VERSION:
         entry = Entry(session_id=entry.session_id)
         facts = FileFacts()
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
     steps: list[Step] = []
-    mtime_ms = stat.st_mtime_ns // 1_000_000
+    odd = _Oddities()
+    mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     read_to = stat.st_size
     for line in transcript.read_tail(fd, tail, stop=stat.st_size):
-        entry, last_id = _fold_line(entry, last_id, line, mtime_ms)
+        entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
         if collect:
             steps.append(Step(line, entry, entry.message_count))
         if max_bytes is not None and line.end - start >= max_bytes:
@@ -88,22 +117,44 @@ def advance_open(
         last_id=last_id,
         check=transcript.checksum(fd, folded_to),
         passed_to=0 if more else tail.passed_to,
+        fold=FOLD_VERSION,
     )
-    return Advance(entry=replace(entry, file=facts), steps=steps, rewritten=rewritten, more=more)
+    entry = replace(entry, file=facts)
+    numbered = [Odd(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
+    return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
 
 
-def _fold_line(entry: Entry, last_id: str | None, line: Line, mtime_ms: int) -> tuple[Entry, str | None]:
+class _Oddities:
+    __slots__ = ("count", "first")
+
+    def __init__(self) -> None:
+        self.first: list[Odd] = []
+        self.count = 0
+
+    def add(self, line: Line, reason: str) -> None:
+        self.count += 1
+        if self.count <= _NAMED:
+            self.first.append(Odd(line.offset, reason))
+
+
+def _fold_line(
+    entry: Entry, last_id: str | None, line: Line, mtime_ms: int, odd: _Oddities
+) -> tuple[Entry, str | None]:
     if line.record is None:
+        odd.add(line, line.bad or "no record")
         return fold_bad(entry), last_id
     record = line.record
     folded = fold(entry, record, line.offset, mtime_ms)
+    if folded is entry and record.custom_type is not None and (reason := complaint_of(record)) is not None:
+        odd.add(line, reason)
     # The header's id is the session's, and no record's parent.
     return folded, record.id if record.id is not None and record.type != "session" else last_id
 
 
 def is_current(facts: FileFacts, stat: os.stat_result) -> bool:
-    """Whether nothing happened to the file since it was folded."""
-    return (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    """Whether nothing happened to the file since it was folded, by the fold that is in use."""
+    same_file = (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    return same_file and facts.fold == FOLD_VERSION
 
 
 def _continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:

@@ -6,12 +6,14 @@ adoption.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, layout
 from sessiond.store.catalog import Session
@@ -24,11 +26,14 @@ CHUNK = 250
 
 
 class Index(msgspec.Struct):
-    """What a sessions.json says: `ours` by session id, and `foreign` entries by session key."""
+    """What a sessions.json says: `ours` by session id, and `foreign` entries by session key.
+
+    `damaged` names what could not be used: the keys of entries, or the file as a whole.
+    """
 
     ours: dict[str, Entry]
     foreign: dict[str, dict[str, Any]]
-    damaged: bool = False
+    damaged: list[str] = []
 
 
 def load(folder_fd: int) -> Index:
@@ -38,35 +43,53 @@ def load(folder_fd: int) -> Index:
         fd = dirfd.open_file(folder_fd, layout.INDEX, os.O_RDONLY)
     except FileNotFoundError:
         return index
-    except OSError:
-        index.damaged = True
+    except OSError as error:
+        index.damaged.append(f"the file ({os.strerror(error.errno or errno.EIO)})")
         return index
     try:
         with os.fdopen(fd, "rb") as file:
-            rows = _decode_rows(file.read())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        index.damaged = True
+            data = file.read()
+    except OSError as error:
+        index.damaged.append(f"the file ({os.strerror(error.errno or errno.EIO)})")
         return index
-    for key, raw in rows.items():
-        _take(index, key, raw)
+    rows = _rows(data)
+    if rows is None:
+        index.damaged.append("the file (torn or not JSON)")
+    for key, raw in (rows or {}).items():
+        _take(index, key, bytes(raw))
     return index
 
 
-def _take(index: Index, key: str, raw: msgspec.Raw) -> None:
+def _rows(data: bytes) -> dict[str, msgspec.Raw] | None:
     try:
-        entry = _decode_entry(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        entry = None
-    if entry is not None and entry.session_key and entry.file.inode:
+        return _decode_rows(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        text = lax.mended(data)
+        return _rows(text) if text != data else None
+
+
+def _take(index: Index, key: str, raw: bytes) -> None:
+    entry = _entry(raw)
+    if entry is not None:
         index.ours[entry.session_id] = entry
         return
-    try:
-        fields = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        index.damaged = True
-        return
-    if isinstance(fields, dict):
+    fields = lax.decode(raw)
+    # An entry of ours that cannot be used is made again from its transcript. Taken for a foreign one it would claim a
+    # key for a file, or have an empty file made for it.
+    if type(fields) is not dict or "file" in fields or "sessionKey" in fields:
+        index.damaged.append(key)
+    else:
         index.foreign[key] = fields
+
+
+def _entry(raw: bytes) -> Entry | None:
+    if lax.is_deep(raw):
+        return None
+    try:
+        entry = _decode_entry(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return entry if entry.session_key and entry.file.inode and entry.is_plausible else None
 
 
 def lines(sessions: Iterable[Session]) -> Iterator[bytes]:

@@ -63,7 +63,8 @@ def _is_to_be_made_again(root_fd: int, parts: tuple[str, ...], transcripts: list
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
     # What another program wrote into it is the metadata of sessions that wait for their adoption by the next start.
-    return found.damaged or (not found.foreign and any(not checks.is_current(found, thing) for thing in transcripts))
+    behind = found.damaged or any(not checks.is_current(found, thing) for thing in transcripts)
+    return not found.foreign and bool(behind)
 
 
 def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:

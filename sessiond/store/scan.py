@@ -6,6 +6,7 @@ done with the sessions.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import Any
@@ -32,15 +33,21 @@ class ScanSettings(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something a scan passed over: a symlink, a file that could not be read. `path` is relative to the store."""
+    """Something a scan passed over: a symlink, a file that could not be read, a line. `path` is below the store."""
 
     path: str
     reason: str
 
 
+def problem_of(path: str, error: OSError) -> Problem:
+    """What is said of a file that could not be read."""
+    return Problem(path, os.strerror(error.errno or errno.EIO))
+
+
 def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:
     """The sessions of one folder, folded up to their files. Foreign ones are adopted on the way."""
     known = index.load(folder.fd)
+    problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
     names = _transcripts(folder, problems)
     sessions: list[Session] = []
     prefix = f"agent:{folder.agent_id}:"
@@ -54,35 +61,49 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
         progress(done, len(names), folder.agent_id)
         folder.dirty = True
         try:
-            made = read_session(folder, name, entry, known.foreign, settings)
+            made = read_session(folder, name, entry, known.foreign, settings, problems=problems)
         except OSError as error:
-            problems.append(Problem(_path(folder, name), os.strerror(error.errno or 5)))
+            problems.append(problem_of(path_of(folder, name), error))
             continue
         if made is not None:
             sessions.append(made)
     if not folder.archived:
         sessions += _settings_only(folder, known, settings, problems)
-    folder.dirty = folder.dirty or known.damaged or len(known.ours) != len(sessions)
+    folder.dirty = folder.dirty or bool(known.damaged) or len(known.ours) != len(sessions)
     return sessions
 
 
 def read_session(
-    folder: Folder, name: str, entry: Entry | None, foreign: dict[str, dict[str, Any]], settings: ScanSettings
+    folder: Folder,
+    name: str,
+    entry: Entry | None,
+    foreign: dict[str, dict[str, Any]],
+    settings: ScanSettings,
+    *,
+    problems: list[Problem],
 ) -> Session | None:
-    """Fold one file, and adopt it where it does not say its key. None where it is no transcript, or not one yet."""
+    """Fold one file, and adopt it where it does not say its key. None where it is no transcript, or not one yet.
+
+    Lines that say nothing go to `problems`. Raises OSError where the file cannot be read or adopted.
+    """
     session_id = name[: -len(layout.SUFFIX)]
     fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
     try:
         if not is_transcript(fd, settings.record_limit):
             return None
         empty = Entry(session_id=session_id)
-        folded = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False).entry
+        got = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False)
     finally:
         os.close(fd)
+    problems += oddities(path_of(folder, name), got)
+    folded = got.entry
     if not adoption.is_own_key(folded.session_key, folder.agent_id):
         key_before = entry.session_key if entry is not None else ""
         claim = adoption.claim(folder.agent_id, session_id, key_before, foreign, settings.rules)
         folded = _adopt(folder, name, folded, claim, settings)
+        if not adoption.is_own_key(folded.session_key, folder.agent_id):
+            # Somebody changed the file just then; the next look at it begins anew.
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), name)
     return Session(key=folded.session_key, entry=folded, folder=folder)
 
 
@@ -119,9 +140,9 @@ def _settings_only(
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
             create_file(folder.fd, name, header, settings.sync)
-            session = read_session(folder, name, None, known.foreign, settings)
+            session = read_session(folder, name, None, known.foreign, settings, problems=problems)
         except OSError as error:
-            problems.append(Problem(_path(folder, name), os.strerror(error.errno or 5)))
+            problems.append(problem_of(path_of(folder, name), error))
             continue
         if session is not None:
             folder.dirty = True
@@ -132,8 +153,8 @@ def _settings_only(
 def _exists(folder_fd: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     return True
 
 
@@ -158,17 +179,26 @@ def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.
         for item in entries:
             if layout.session_id_of(item.name) is None:
                 continue
-            if item.is_symlink():
-                problems.append(Problem(_path(folder, item.name), "a symlink; it is not followed"))
-                continue
             try:
-                if item.is_file(follow_symlinks=False):
+                if item.is_symlink():
+                    problems.append(Problem(path_of(folder, item.name), "a symlink; it is not followed"))
+                elif item.is_file(follow_symlinks=False):
                     found.append((item.name, os.stat(item.name, dir_fd=folder.fd, follow_symlinks=False)))
             except FileNotFoundError:
                 continue  # gone between the two looks
+            except OSError as error:
+                problems.append(problem_of(path_of(folder, item.name), error))
     return found
 
 
-def _path(folder: Folder, name: str) -> str:
+def oddities(path: str, got: folding.Advance) -> list[Problem]:
+    """What is said of lines that say nothing: the first few of them, and how many there are."""
+    told = [Problem(path, str(one)) for one in got.odd]
+    more = got.odd_count - len(got.odd)
+    return [*told, Problem(path, f"{more} more lines like that")] if more else told
+
+
+def path_of(folder: Folder, name: str) -> str:
+    """The path of a file below the store."""
     middle = f"{layout.ARCHIVE}/" if folder.archived else ""
     return f"{layout.AGENTS}/{folder.agent_id}/{layout.SESSIONS}/{middle}{name}"

@@ -72,14 +72,12 @@ class SessionStore:
     def load(self, progress: scan.Progress) -> None:
         """Find every session. Blocks; call it in a worker thread."""
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
-            self.catalog.load(self._scan(self.folder(agent_id), progress))
-            try:
-                archive = self.archive_folder(agent_id)
-            except OSError as error:
-                path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}/{layout.ARCHIVE}"
-                self.problems.append(scan.Problem(path, os.strerror(error.errno or errno.EIO)))
-            else:
-                self.catalog.load(self._scan(archive, progress))
+            path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
+            for where, opened in ((path, self.folder), (f"{path}/{layout.ARCHIVE}", self.archive_folder)):
+                try:
+                    self.catalog.load(self._scan(opened(agent_id), progress))
+                except OSError as error:
+                    self.problems.append(scan.problem_of(where, error))
 
     def _scan(self, folder: Folder, progress: scan.Progress) -> list[Session]:
         return scan.scan_folder(folder, self.settings, progress, self.problems)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
-from sessiond.model.fold import MAX_KEYED_RUNS, fold, fold_bad, merge_patch
+from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad, merge_patch
 
 T = 1795224660000
 MTIME = 1795224999000
@@ -454,3 +454,97 @@ def test_folding_with_a_restart_from_the_saved_entry_in_between_is_the_same(bodi
             straight, restarted = fold(straight, record, offset, MTIME), fold(restarted, record, offset, MTIME)
         offset += len(line) + 1
     assert restarted == straight
+
+
+HOSTILE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, -1, 1.5, 2**53 + 1, 10**400, -(10**400), 1e300, T, "r", "ok", "accepted", "running", "open"])
+    | st.sampled_from(["\ud83d", "closed", "agent:main:main", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["input", "total", "a"]), inner),
+    max_leaves=4,
+)
+FIELDS = [
+    *["runId", "talkId", "status", "at", "usage", "estimatedCostUsd", "idempotencyKey", "payload", "model", "replyId"],
+    *["sessionKey", "spawn", "deliveryContext", "label", "startedAt", "endedAt", "runtimeMs", "spawnDepth", "room"],
+]
+DATA = st.dictionaries(st.sampled_from(FIELDS), HOSTILE, max_size=6) | HOSTILE
+RECORDS = st.one_of(
+    st.builds(
+        lambda kind, data: {"type": "custom", "customType": kind, "data": data},
+        st.sampled_from([records.RUN, records.ENTRY, records.TALK, "x"]),
+        DATA,
+    ),
+    st.builds(
+        lambda role, usage, stamp: {"type": "message", "message": {"role": role, "usage": usage, "timestamp": stamp}},
+        st.sampled_from(["user", "assistant", "system", 5, None]),
+        DATA,
+        HOSTILE,
+    ),
+    st.builds(lambda kind, data: {"type": kind, **data}, HOSTILE, st.dictionaries(st.sampled_from(FIELDS), HOSTILE)),
+)
+
+
+@given(st.lists(RECORDS, max_size=8), st.sampled_from([0, 100]))
+def test_any_records_fold_into_an_entry_that_an_index_brings_back(bodies, offset):
+    entry = EMPTY
+    for body in bodies:
+        line = json.dumps(body).encode()
+        try:
+            record = records.parse(line)
+        except records.BadLine:
+            entry = fold_bad(entry)
+        else:
+            complaint_of(record)
+            entry = fold(entry, record, offset, MTIME)
+        offset += len(line) + 1
+    assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
+
+
+@pytest.mark.parametrize("status", [[], {}, None, 5, True])
+@pytest.mark.parametrize("wanted", ["sessiond/run", "sessiond/talk"])
+def test_a_status_that_is_no_word_does_nothing(status, wanted):
+    accepted = folded(run("r", "accepted", T))
+    body = {"type": "custom", "customType": wanted, "data": {"runId": "r", "talkId": "r", "at": T, "status": status}}
+    assert folded(body, entry=accepted) == accepted
+    assert complaint_of(records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
+
+
+def test_a_whole_number_of_four_hundred_digits_sets_nothing():
+    huge = int("9" * 400)
+    body = patch(contextTokens=huge, estimatedCostUsd=huge, startedAt=huge, label="x", deliveryContext={"to": huge})
+    assert folded(body) == replace(EMPTY, label="x", delivery_context={})
+    complaint = complaint_of(records.parse(json.dumps(body).encode()))
+    assert complaint == "a sessiond/entry record with contextTokens, estimatedCostUsd, startedAt of no use"
+
+
+def test_what_a_child_says_of_its_spawn_has_its_types_whoever_wrote_it():
+    wrong = {"mode": 5, "ended": ["r"], "requesterKey": [], "attachments": "x", "cleanup": "delete", "invented": 1}
+    assert folded(patch(spawn=wrong)).spawn == {"cleanup": "delete"}
+    assert folded(patch(spawn={"ended": "../../etc/x"})).spawn == {}
+    known = folded(patch(spawn={"mode": "run", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}))
+    assert folded(patch(spawn={"ended": "s.0123", "attachments": None}), entry=known).spawn == {
+        "mode": "run",
+        "requesterKey": "agent:main:main",
+        "ended": "s.0123",
+    }
+
+
+def test_sums_stay_what_an_index_can_hold():
+    most = {"input": 2**53, "output": 2**53, "cost": 2.0**53}
+    entry = folded(*[message(T, "assistant", usage=most)] * 3)
+    assert (entry.input_tokens, entry.total_tokens, entry.estimated_cost_usd) == (2**53, 2**53, 2.0**53)
+    assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
+
+
+def test_a_prompt_of_the_program_itself_is_no_message():
+    assert folded(message(T, "system")) == EMPTY
+
+
+def test_text_that_was_cut_within_an_emoji_counts():
+    body = {"type": "message", "timestamp": iso(T), "message": {"role": "user", "content": "cut \ud83d"}}
+    line = json.dumps(body).encode()
+    record = records.parse(line)
+    assert (record.raw, record.is_message) == (line, True)
+    assert json.loads(record.message or b"")["content"] == "cut \ufffd"
+    assert fold(EMPTY, record, 0, MTIME) == replace(EMPTY, updated_at=T, message_count=1)

@@ -73,6 +73,9 @@ def _lines() -> Iterator[tuple[bytes, bool]]:
     yield _line(own), True
     yield _line({**own, "parentId": "b"}), True
     yield _line({**own, "message": "no object"}), False
+    yield _line({**own, "message": {**message, "role": "system"}}), False
+    yield _line({**own, "message": {"content": "", "role": "system"}}), False
+    yield _line({**own, "message": {"content": "cut \ud83d", "role": "user"}}), True
     yield _line({"type": "session", "version": 3}), False
     yield _line({"type": "message", "message": "no object"}), False
     yield _line({"id": "b", "type": "message", "message": message}), True

@@ -73,7 +73,7 @@ def test_a_missing_index_is_an_empty_one(folder):
 )
 def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
     (tmp_path / "sessions.json").write_bytes(content)
-    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=True)
+    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=["the file (torn or not JSON)"])
 
 
 @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
@@ -88,7 +88,8 @@ def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
         import os
 
         os.mkfifo(file)
-    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=True)
+    found = index.load(folder.fd)
+    assert (found.ours, found.foreign, len(found.damaged)) == ({}, {}, 1)
 
 
 def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
@@ -98,7 +99,9 @@ def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
     )
     (tmp_path / "sessions.json").write_bytes(pieces)
     assert index.load(folder.fd) == index.Index(
-        ours={"s1": good.entry}, foreign={"agent:main:bad": {"sessionId": 5, "updatedAt": "x"}}
+        ours={"s1": good.entry},
+        foreign={"agent:main:bad": {"sessionId": 5, "updatedAt": "x"}},
+        damaged=["agent:main:n"],
     )
 
 
@@ -123,3 +126,32 @@ def test_any_bytes_are_an_index(content):
             index.load(fd)
         finally:
             os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"updatedAt": 10**400},
+        {"updatedAt": -1},
+        {"spawn": {"ended": []}},
+        {"runs": [{"runId": "r", "offset": -1}]},
+        {"runs": [{"runId": "r", "offset": 10**400}]},
+        {"talks": [{"talkId": "t", "offset": 9}]},
+        {"file": []},
+        {"file": None},
+        {"messageCount": "3"},
+        {"deliveryContext": json.loads("[" * 200 + "]" * 200)},
+    ],
+)
+def test_a_damaged_entry_of_ours_is_no_entry_and_nobody_elses(tmp_path, folder, damage):
+    index.save(folder.fd, index.lines([session(1)]))
+    rows = json.loads((tmp_path / "sessions.json").read_text())
+    rows["agent:main:1"] |= damage
+    (tmp_path / "sessions.json").write_text(json.dumps(rows))
+    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=["agent:main:1"])
+
+
+def test_text_that_was_cut_within_an_emoji_costs_no_foreign_index(tmp_path, folder):
+    (tmp_path / "sessions.json").write_text('{"agent:main:main": {"sessionId": "s", "displayName": "cut \\ud83d"}}')
+    found = index.load(folder.fd)
+    assert found == index.Index(ours={}, foreign={"agent:main:main": {"sessionId": "s", "displayName": "cut \ufffd"}})

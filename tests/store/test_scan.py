@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import iso_ms
 from sessiond.model.entry import Entry
+from sessiond.model.fold import FOLD_VERSION
 from sessiond.store import index, paging, scan
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.scan import Problem, ScanSettings
@@ -489,3 +490,65 @@ def test_a_file_that_cannot_be_written_is_reported_and_costs_only_itself(scanned
     assert [session.session_id for session in found] == ["good"]
     assert scanned.problems == [Problem("agents/main/sessions/bad.jsonl", "File too large")]
     assert len(scanned()) == 2
+
+
+def test_an_entry_that_another_fold_made_is_folded_again(scanned):
+    file = scanned.write("s1", header("s1", "agent:main:cron:1"), message(1))
+    right = scanned()
+    rows = json.loads((scanned.path / "sessions.json").read_text())
+    rows["agent:main:cron:1"]["messageCount"] = 7
+    scanned.index(rows)
+    assert scanned()["s1"].entry.message_count == 7, "an entry of this fold is believed"
+    for fold in (None, 0, 1, FOLD_VERSION + 1):
+        rows["agent:main:cron:1"]["file"]["fold"] = fold
+        if fold is None:
+            del rows["agent:main:cron:1"]["file"]["fold"]
+        scanned.index(rows)
+        assert entries(scanned()) == entries(right)
+        assert (scanned.read, scanned.folder.dirty) == (1, True)
+    with unreadable(file):
+        assert entries(scanned()) == entries(right)
+
+
+def test_a_line_that_says_nothing_is_a_problem_with_its_file_and_number(scanned):
+    odd = {"type": "custom", "customType": "sessiond/run", "data": {"runId": "r", "status": []}}
+    scanned.write("s1", header("s1", "agent:main:cron:1"), message(1), b"{torn\n", b"\n", odd)
+    scanned()
+    path = "agents/main/sessions/s1.jsonl"
+    first = len((scanned.path / "s1.jsonl").read_bytes().split(b"{torn")[0])
+    assert scanned.problems == [
+        Problem(path, f"line 3 (at byte {first}): torn or not JSON"),
+        Problem(path, f"line 5 (at byte {first + 7}): a sessiond/run record that says nothing"),
+    ]
+    scanned.write("s2", header("s2", "agent:main:cron:2"), *[b"{torn\n"] * 30)
+    scanned()
+    assert [problem.reason for problem in scanned.problems][-1] == "25 more lines like that"
+    assert len(scanned.problems) == 6
+
+
+@pytest.mark.parametrize("value", [10**400, [[]] * 3, {"a": 10**400}, "cut \ud83d", None, True])
+@pytest.mark.parametrize("field", ["updatedAt", "sessionId", "label", "deliveryContext", "spawn", "contextTokens", "x"])
+def test_whatever_a_foreign_index_says_its_files_are_adopted(scanned, field, value):
+    scanned.write("s1", header("s1"), message(1))
+    scanned.index({"agent:main:main": {"sessionId": "s1", "updatedAt": T, field: value}})
+    (session,) = scanned().values()
+    assert session.key in ("agent:main:main", "agent:main:import:s1")
+    assert (session.entry.message_count, session.entry.corrupt_records) == (1, 0)
+    first = session.entry
+    (scanned.path / "sessions.json").unlink()
+    assert scanned()["s1"].entry == first
+
+
+def test_a_foreign_entry_that_is_nested_deeply_is_adopted_without_what_is_too_deep(scanned):
+    deep = json.loads("[" * 100 + "]" * 100)
+    scanned.write("s1", header("s1"), message(1))
+    scanned.index({"agent:main:main": {"sessionId": "s1", "label": "x", "skills": deep}})
+    (session,) = scanned().values()
+    assert (session.key, session.entry.label, session.entry.corrupt_records) == ("agent:main:main", "x", 0)
+
+
+def test_a_file_with_a_time_before_every_calendar_is_read(scanned):
+    head = {"type": "session", "id": "s1", "sessionKey": "agent:main:cron:1"}
+    file = scanned.write("s1", head, {"type": "message", "message": {"role": "user"}})
+    os.utime(file, (-5, -5))
+    assert scanned()["s1"].entry.updated_at == 0

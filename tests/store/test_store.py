@@ -187,9 +187,7 @@ async def test_a_record_at_the_limit_is_stored_and_one_byte_more_is_refused(open
         assert session.entry.message_count == 2
 
 
-@pytest.mark.parametrize(
-    "raw", [b'{"role":"user","content":"\xff"}', b'{"role":"user","content":"\\ud800"}', b'{"role":"user","n":1e999}']
-)
+@pytest.mark.parametrize("raw", [b'{"role":"user","content":"\xff"}', b'{"role":"user","n":1e999}'])
 async def test_a_message_that_could_not_be_read_again_is_refused(opener, raw):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")

@@ -1,0 +1,58 @@
+"""Text that was cut within an emoji, and what a program keeps to itself, by every road on which messages are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inside import inside
+
+KEY = "agent:main:cut"
+CUT = {"role": "user", "content": "before \ud83d after", "timestamp": 1795224660000}
+
+
+def _write(store: Path, *messages: dict[str, Any]) -> Path:
+    folder = store / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines: list[dict[str, Any]] = [{"type": "session", "version": 3, "id": "s1", "sessionKey": KEY, "agentId": "main"}]
+    lines += [{"type": "message", "id": f"m{number}", "message": one} for number, one in enumerate(messages)]
+    file = folder / "s1.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+async def test_half_a_character_is_shown_and_stays_in_the_file(tmp_path: Path) -> None:
+    file = _write(tmp_path / "store", CUT, {"role": "assistant", "content": "fine", "model": "m\udc00"})
+    before = file.read_bytes()
+    assert b"\\ud83d" in before
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        history = await client.call("chat.history", sessionKey=KEY)
+        assert [message["content"] for message in history["messages"]] == ["before \ufffd after", "fine"]
+        (row,) = (await client.call("sessions_list", messageLimit=2))["sessions"]
+        assert (row["messageCount"], row.get("corruptRecords", 0)) == (2, 0)
+        assert [message["content"] for message in row["messages"]] == ["before \ufffd after", "fine"]
+        found = await client.call("sessions_search", query="after")
+        assert ["before \ufffd after" in match["snippet"] for match in found["matches"]] == [True]
+        (preview,) = (await client.call("sessions.preview", keys=[KEY]))["previews"]
+        assert preview["items"][0]["text"] == "before \ufffd after"
+        cursor = (await client.call("sessions_history", sessionKey=KEY, limit=1))["cursor"]
+        await client.call("sessions.messages.subscribe", key=KEY, cursor=cursor)
+        with file.open("a") as appended:
+            appended.write(json.dumps({"type": "message", "id": "m9", "message": CUT}) + "\n")
+        pushed = await client.event("session.message")
+        assert pushed["message"]["content"] == "before \ufffd after"
+    assert file.read_bytes().startswith(before)
+
+
+async def test_a_prompt_of_the_program_itself_is_neither_shown_nor_counted(tmp_path: Path) -> None:
+    prompt = {"role": "system", "content": "You are kept to yourself."}
+    _write(tmp_path / "store", prompt, {"role": "user", "content": "hello"}, prompt)
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        history = await client.call("chat.history", sessionKey=KEY)
+        assert [message["content"] for message in history["messages"]] == ["hello"]
+        (row,) = (await client.call("sessions_list", messageLimit=9))["sessions"]
+        assert (row["messageCount"], len(row["messages"])) == (1, 1)
+        assert (await client.call("sessions_search", query="kept to yourself"))["matches"] == []
+        (preview,) = (await client.call("sessions.preview", keys=[KEY]))["previews"]
+        assert [item["text"] for item in preview["items"]] == ["hello"]

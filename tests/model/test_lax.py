@@ -1,0 +1,105 @@
+"""What anybody may have written: used or left out, never an exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sessiond.model import lax
+from sessiond.model.entry import Spawn
+
+# Whatever JSON can say, and some things that it cannot.
+NUMBERS = st.sampled_from([0, -1, 1.5, 2**53, 2**53 + 1, 2**64, -(10**400), 10**400, 1e300, -1e300])
+TEXT = st.text(max_size=8) | st.sampled_from(["\ud83d", "a\udc00b", "\ud83d\ud83d\ude00", "\0", "\x1b[31m"])
+HOSTILE = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Sample(msgspec.Struct, rename="camel"):
+    name_of_it: str
+    count: lax.Count = 7
+    usd: lax.Amount | None = None
+    at: lax.Milliseconds | None = None
+    more: dict[str, Any] | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "mended"),
+    [
+        (rb'"cut \ud83d"', rb'"cut \ufffd"'),
+        (rb'"\uDE00 cut"', rb'"\ufffd cut"'),
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
+        (rb'"\ud83d\n\ude00"', rb'"\ufffd\n\ufffd"'),
+        (rb'"\\ud83d"', rb'"\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\ufffd"'),
+        (rb'"\u00e9"', rb'"\u00e9"'),
+        (b'"plain"', b'"plain"'),
+    ],
+)
+def test_half_characters_stand_as_replacement_characters_and_nothing_moves(text, mended):
+    assert lax.mended(text) == mended
+    assert len(mended) == len(text)
+    assert lax.decode(text) == json.loads(mended)
+
+
+@given(st.text(max_size=20) | TEXT)
+def test_any_text_that_javascript_writes_is_read(text):
+    written = json.dumps(text).encode()
+    assert lax.decode(written) == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@given(st.binary(max_size=60) | HOSTILE.map(json.dumps).map(str.encode))
+@example(b"[" * 100_000)
+@example(b'{"a":' * 120 + b"1" + b"}" * 120)
+@example(b"9" * 5000)
+@example(b"NaN")
+@example(b"1e999")
+def test_any_bytes_are_decoded_or_nothing(data):
+    lax.decode(data)
+    assert isinstance(lax.decode_dict(data), dict)
+    lax.view_in(data, Sample)
+
+
+@given(HOSTILE)
+def test_any_value_is_viewed_and_tamed(value):
+    lax.view(value, Sample)
+    lax.fitting(value, Spawn)
+    lax.whole_ms(value)
+    lax.amount(value)
+    msgspec.json.decode(msgspec.json.encode(_encodable(lax.tame(value))))
+
+
+def _encodable(value: Any) -> Any:
+    return lax.decode(json.dumps(value).encode())
+
+
+def test_a_field_of_a_wrong_type_is_as_if_it_were_not_there():
+    right = {"nameOfIt": "x", "count": 3, "usd": 1, "at": 5, "more": {"a": 1}}
+    assert lax.view(right, Sample) == Sample("x", 3, 1.0, 5, {"a": 1})
+    wrong = {"nameOfIt": "x", "count": -1, "usd": 10**400, "at": "now", "more": []}
+    assert lax.view(wrong, Sample) == Sample("x")
+    assert lax.view({**right, "nameOfIt": ["x"]}, Sample) is None
+    assert lax.view([], Sample) is None
+
+
+@pytest.mark.parametrize("beyond", [2**53 + 1, -(2**53) - 1, 10**400, 1e300])
+def test_numbers_that_no_program_counts_to_are_left_out_wherever_they_stand(beyond):
+    assert lax.tame({"a": beyond, "b": [1, beyond, {"c": beyond}], "d": 2**53}) == {"b": [1, {}], "d": 2**53}
+    assert lax.tame(beyond) is None
+
+
+def test_what_is_tamed_can_be_written_into_a_record_again():
+    deep: Any = 1
+    for _ in range(lax.MAX_NESTING):
+        deep = [deep]
+    assert not lax.is_deep(msgspec.json.encode({"type": "custom", "data": lax.tame({"a": deep})}))
+    assert lax.tame([[1]]) == [[1]]
