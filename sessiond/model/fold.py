@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk, Spawn
+from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
+from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.record import FINAL, Record
 from sessiond.model.usage import Usage, cost_of, usage_in
 
@@ -24,30 +25,6 @@ FOLD_VERSION = 2
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
-# A foreign `running` ended with the program that wrote it; how is not known.
-_FOREIGN_STATUS = {"done": "ok", "failed": "error", "killed": "aborted", "running": None}
-_FOREIGN_NAMES = {"provider": "channel", "surface": "channel", "lastProvider": "lastChannel", "room": "groupId"}
-
-# What a `sessiond/entry` record may set, by wire name. The rest of its data stays in the file and does nothing.
-# When a session began and when something was last said in it are told by its header and its messages alone.
-_SPAWN = Spawn | None
-_PATCHABLE: dict[str, tuple[str, Any]] = {
-    field.encode_name: (field.name, field.type)
-    for field in msgspec.structs.fields(Entry)
-    if field.name
-    not in {
-        "session_id",
-        "session_key",
-        "updated_at",
-        "created_at",
-        "runs",
-        "keyed",
-        "talks",
-        "file",
-        "message_count",
-        "corrupt_records",
-    }
-}
 
 
 class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -78,7 +55,7 @@ def complaint_of(record: Record) -> str | None:
     """Why a record of this program's own says nothing, None where it does. For the log and for `sessiond doctor`."""
     kind = _NOTES.get(record.custom_type or "")
     if record.custom_type == records.ENTRY:
-        wrong = [name for name, value in lax.decode_dict(record.data).items() if not _is_settable(name, value)]
+        wrong = [name for name, value in lax.decode_dict(record.data).items() if not is_settable(name, value)]
         return f"a {records.ENTRY} record with {', '.join(wrong[:5])} of no use" if wrong else None
     note = lax.view_in(record.data, kind) if kind is not None else None
     if kind is None or (note is not None and whole_ms(getattr(note, "at", 0)) is not None):
@@ -98,7 +75,7 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             # A header anywhere else is another file's, spliced in.
             return _fold_header(entry, record, mtime_ms) if offset == 0 else entry
         case "custom", records.ENTRY:
-            return _fold_patch(entry, lax.decode_dict(record.data))
+            return patch_entry(entry, lax.decode_dict(record.data))
         case "custom", records.RUN:
             run = _run_note(record.data)
             return entry if run is None else _fold_run(entry, run, offset)
@@ -184,63 +161,6 @@ def _sum(before: int | None, more: float) -> int:
 
 def _sum_usd(before: float | None, more: float) -> float:
     return min(float(MAX_WHOLE), (before or 0.0) + more)
-
-
-def _fold_patch(entry: Entry, data: dict[str, Any]) -> Entry:
-    changes: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in _FOREIGN_NAMES:
-            name = _FOREIGN_NAMES[name]
-            if name in data:
-                continue  # the new name says it already
-        if name == "sessionKey" and isinstance(value, str) and value.startswith("agent:"):
-            changes["session_key"] = value
-        if name not in _PATCHABLE:
-            continue
-        field, kind = _PATCHABLE[name]
-        if name == "status" and isinstance(value, str):
-            value = _FOREIGN_STATUS.get(value, value)
-        try:
-            changes[field] = _patched(getattr(entry, field), value, kind)
-        except msgspec.ValidationError:
-            continue
-    return replace(entry, **changes) if changes else entry
-
-
-def _is_settable(name: str, value: Any) -> bool:
-    """Whether a patch may set the field to this. What is no field here is somebody else's, and no mistake."""
-    if name == "sessionKey":
-        return isinstance(value, str)
-    if name not in _PATCHABLE or value is None:
-        return True
-    try:
-        _patched(None, value, _PATCHABLE[name][1])
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _patched(old: Any, patch: Any, kind: Any) -> Any:
-    """The value of a field after a merge patch. ValidationError where it would be none."""
-    if kind == _SPAWN and type(patch) is dict:
-        # One fact of a wrong type does not cost the others.
-        patch = {**lax.fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
-    elif type(patch) is dict:
-        patch = lax.tame(patch)
-    return msgspec.convert(merge_patch(old, patch), kind)
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """`target` after a JSON merge patch. Source: RFC 7386, section 2."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge_patch(merged.get(name), value)
-    return merged
 
 
 def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:

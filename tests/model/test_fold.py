@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
-from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad, merge_patch
+from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad
+from sessiond.model.patching import merge_patch
 
 T = 1795224660000
 MTIME = 1795224999000
