@@ -34,11 +34,12 @@ class _ErrorMember(msgspec.Struct):
 
 
 class _Asked:
-    __slots__ = ("answer", "done")
+    __slots__ = ("answer", "done", "unreadable")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.answer: Envelope | None = None
+        self.unreadable = ""
 
 
 class Asking:
@@ -64,9 +65,23 @@ class Asking:
             del self._asked[request_id]
             if not asked.done.is_set():
                 self._send(encode_call("$/cancelRequest", {"id": request_id}))
+        if asked.unreadable:
+            raise RemoteError(0, f"The answer cannot be read: {asked.unreadable}")
         if asked.answer is None:
             raise PeerGone("The connection closed before the answer came.")
         return _result_of(asked.answer, result_type)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is due."""
+        return bool(self._asked)
+
+    def refuse(self, request_id: int, reason: str) -> None:
+        """An answer has come that cannot be read."""
+        asked = self._asked.get(request_id)
+        if asked is not None and not asked.done.is_set():
+            asked.unreadable = reason
+            asked.done.set()
 
     def settle(self, answer: Envelope) -> None:
         """An answer has come in. One that nobody waits for any more is no news."""

@@ -91,6 +91,21 @@ class CborCodec:
         return cbor2.dumps(msgspec.json.decode(text))
 
 
+def decode_leniently(frame: bytes) -> Any:
+    """What a refused CBOR frame holds, with U+FFFD for bytes that are no UTF-8. ValueError where that is nothing."""
+    import cbor2
+
+    try:
+        return cbor2.loads(
+            frame.removeprefix(_SELF_DESCRIBED),
+            tag_hook=_refuse_tag,
+            semantic_decoders=_refused_tags(),
+            str_errors="replace",
+        )
+    except cbor2.CBORDecodeError as error:
+        raise ValueError(str(error)) from None
+
+
 JSON = JsonCodec()
 CBOR = CborCodec()
 CODECS: dict[CodecName, Codec] = {"json": JSON, "cbor": CBOR}

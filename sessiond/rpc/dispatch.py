@@ -89,7 +89,8 @@ class Dispatcher(Generic[S]):
         try:
             items = split_batch(message, self.limits.max_batch)
         except MessageError as bad:
-            peer.reply(encode_failure(bad.request_id, bad.error))
+            if not peer.salvage(message, bad.error):
+                peer.reply(encode_failure(bad.request_id, bad.error))
             return
         batch = Batch(len(items), peer.reply)
         for item in items:
@@ -99,7 +100,10 @@ class Dispatcher(Generic[S]):
         try:
             envelope = parse(message, self.limits.max_nesting)
         except MessageError as bad:
-            reply(encode_failure(bad.request_id, bad.error))
+            if not peer.salvage(message, bad.error):
+                reply(encode_failure(bad.request_id, bad.error))
+            elif no_reply is not None:
+                no_reply()
             return
         request_id = envelope.id
         if envelope.method is UNSET:

@@ -15,7 +15,8 @@ from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
 from sessiond.rpc.asking import Asking
 from sessiond.rpc.codecs import Codec, CodecName, to_json
-from sessiond.rpc.messages import Envelope, encode_call, encode_failure
+from sessiond.rpc.messages import Envelope, MessageError, encode_call, encode_failure, parse
+from sessiond.rpc.salvage import salvage
 from sessiond.rpc.sending import PeerGone, SendQueue, Sink
 
 if TYPE_CHECKING:
@@ -145,6 +146,25 @@ class Peer:
         """An answer to a request of ours has come in."""
         self._asking.settle(answer)
 
+    def salvage(self, frame: bytes, error: SessiondError, codec: CodecName = "json") -> bool:
+        """Whether a frame that was refused with `error` is an answer to a request of ours and could be mended.
+
+        One that could not be mended ends the wait for it.
+        """
+        if not self._asking.waits:
+            return False
+        mended = False
+        for answer in salvage(frame, codec):
+            try:
+                if answer.text is not None:
+                    self._asking.settle(parse(answer.text, self._limits.max_nesting))
+                    mended = True
+                    continue
+            except MessageError as bad:
+                error = bad.error
+            self._asking.refuse(answer.request_id, error.message)
+        return mended
+
     # Requests of the client
 
     def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
@@ -220,7 +240,8 @@ class Peer:
             try:
                 text = await to_json(self._link.codec, frame)
             except SessiondError as error:
-                self.reply(encode_failure(None, error))
+                if not self.salvage(frame, error, self.codec):
+                    self.reply(encode_failure(None, error))
                 continue
             self._dispatcher.accept(self, text)
             if self._hold or out.queued_bytes > _PAUSE_BYTES:

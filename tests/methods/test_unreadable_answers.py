@@ -1,0 +1,51 @@
+"""A run whose agent's answer cannot be read ends: taken with a replacement, or as an error that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from inside import inside
+from inside_agents import attached
+
+ANSWERS = {
+    "a lone surrogate": (rb'"result":{"reply":"cut \ud83d"}', ("ok", "cut \ufffd", None)),
+    "one in a message": (
+        rb'"result":{"messages":[{"role":"assistant","content":"cut \ud83d"}]}',
+        ("ok", "cut \ufffd", None),
+    ),
+    "no number": (b'"result":{"reply":"x","usage":{"input":NaN}}', ("error", None, "cannot be read")),
+    "no end": (b'"result":{"reply":"x","usage":{"input":Infinity}}', ("error", None, "cannot be read")),
+    "no object": (b'"result":{"reply"}', ("error", None, "cannot be read")),
+    "no UTF-8": (b'"result":{"reply":"\xff"}', ("error", None, "cannot be read")),
+    "too deep": (b'"result":' + b"[" * 2000 + b"]" * 2000, ("error", None, "cannot be read")),
+    "both": (b'"result":1,"error":{}', ("error", None, "cannot be read")),
+    "long": (b'"result":{"reply":"' + b"x" * 400_000 + b'","usage":NaN}', ("error", None, "cannot be read")),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("shape", [b"%s", b"[%s]"])
+async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: str, shape: bytes) -> None:
+    text, (status, reply, error) = ANSWERS[answer]
+    async with inside(tmp_path, attached("alice")) as there, there.connect() as agent, there.connect() as owner:
+        await agent.call("agents.attach", agentId="alice")
+        accepted = await owner.call("chat.send", sessionKey="agent:alice:main", message="hello")
+        started = await agent.receive()
+        assert started["method"] == "run.start"
+        frame = b'{"jsonrpc":"2.0","id":%d,%s}' % (started["id"], text)
+        await agent.write(shape % frame + b"\n")
+        with trio.fail_after(20):
+            ended = await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
+        assert (ended["status"], ended.get("reply")) == (status, reply)
+        assert error is None or error in ended["error"]
+        # And the next one is taken as ever.
+        accepted = await owner.call("chat.send", sessionKey="agent:alice:main", message="again")
+        message = await agent.receive()
+        while isinstance(message, list) or message.get("method") != "run.start":
+            refused = message[0] if isinstance(message, list) else message
+            assert refused["error"]["code"] in (-32700, -32600)
+            message = await agent.receive()
+        await agent.write(b'{"jsonrpc":"2.0","id":%d,"result":{"reply":"fine"}}\n' % message["id"])
+        assert (await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000))["reply"] == "fine"
