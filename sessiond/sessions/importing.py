@@ -19,9 +19,9 @@ from sessiond.sessions import openclaw
 from sessiond.sessions.openclaw import Item, Plan, Skipped
 from sessiond.store import adoption, blocks, dirfd, folding, layout, scan, transcript
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.committer import storage_error
 from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
+from sessiond.store.writing import storage_error
 
 _CHUNK = 1 << 20
 # What is folded between two chances for others to run: a few milliseconds of work.

@@ -21,6 +21,8 @@ from sessiond.model.lax import whole_ms
 Foreign = dict[str, dict[str, Any]]
 # What the file itself says, and what only the other program's paths and file facts are about.
 _LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
+# How an adopting record begins, wherever it stands.
+MARK = b'\n{"type":"custom","customType":"sessiond/entry","data":{"sessionKey":'
 _FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from sortedcontainers import SortedList
@@ -28,13 +28,22 @@ class Folder:
     dirty: bool = False
 
 
+class Remnant(NamedTuple):
+    """Bytes of a refused append that could not be blanked out, in the file with this inode."""
+
+    inode: int
+    offset: int
+    data: bytes
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
 
     `leaving` is there while the session is being reset or deleted, and set when that is over.
     `epoch` changes whenever the file has to be read again from the start. `written_id` is the id of the newest record
-    that the daemon wrote, which ends at `written_end`: the fold may not have come that far.
+    that the daemon wrote, which ends at `written_end`: the fold may not have come that far. `remnants` go before the
+    next append is written.
     """
 
     key: str
@@ -45,6 +54,7 @@ class Session:
     written_id: str | None = None
     written_end: int = 0
     epoch: int = 0
+    remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     _order: tuple[int, str] | None = None
 

@@ -1,7 +1,7 @@
 """Group commit: many appends, few fdatasyncs.
 
 Appends to one transcript are written in the order they were asked for. What waits while a sync is under way goes to the
-next one together. Knows files and bytes; knows nothing of what the lines say, except that each names the one before it.
+next one together. Knows sessions and who waits; `writing` knows how lines come to stand.
 """
 
 from __future__ import annotations
@@ -15,39 +15,24 @@ from typing import Any
 import trio
 
 from sessiond.errors import Stopping, StorageError
-from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Session
+from sessiond.store.writing import Append, Compose, Sync, Writing, storage_error
 
 RunSync = Callable[..., Awaitable[Any]]
-# Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
-Compose = Callable[[str | None], list[bytes]]
 # How an append ended: where its lines stand, or why it is not there.
 Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
 # Journalling file systems merge the syncs of several files that run at once; more than this gains nothing.
 LANES = 4
 
 
-class _Waiting:
-    """One append: what to write, and then where it stands or why it does not."""
+class _Waiting(Append):
+    """One append, and who is told how it ended where nobody waits for it."""
 
-    __slots__ = ("compose", "error", "last_id", "lines", "offset", "size", "tell")
+    __slots__ = ("tell",)
 
     def __init__(self, compose: Compose, last_id: str) -> None:
-        self.compose = compose
-        self.last_id = last_id
-        self.lines: list[bytes] = []
-        self.offset = 0
-        self.size = 0
-        self.error: OSError | None = None
+        super().__init__(compose, last_id)
         self.tell: Tell | None = None
-
-    def places(self) -> list[tuple[int, int]]:
-        made: list[tuple[int, int]] = []
-        offset = self.offset
-        for line in self.lines:
-            made.append((offset, offset + len(line)))
-            offset += len(line)
-        return made
 
 
 class _Job:
@@ -66,11 +51,13 @@ class Committer:
     """`append` returns when the bytes are on disk. `run` does the work and belongs to the background nursery.
 
     `on_committed(session)` is called on the loop after every commit, before the callers go on. `syncs` counts the
-    commits: with fdatasync it is how many of them there were.
+    commits: with `sync`, which is called on the descriptor, it is how many syncs there were.
     """
 
-    def __init__(self, *, sync: bool, run_sync: RunSync, on_committed: Callable[[Session], None]) -> None:
-        self._sync = sync
+    def __init__(
+        self, *, sync: Sync | None, record_limit: int, run_sync: RunSync, on_committed: Callable[[Session], None]
+    ) -> None:
+        self._sync, self._record_limit = sync, record_limit
         self._run_sync = run_sync
         self._on_committed = on_committed
         self._pending: dict[Session, _Job] = {}
@@ -91,7 +78,7 @@ class Committer:
         await job.done.wait()
         if waiting.error is not None:
             raise storage_error(waiting.error, session.key)
-        return waiting.places()
+        return waiting.places
 
     def append_later(self, session: Session, compose: Compose, last_id: str, tell: Tell) -> None:
         """As `append`, for one who does not wait: `tell(places, None)` or `tell([], error)` is called on the loop."""
@@ -157,7 +144,7 @@ class Committer:
         try:
             # Shielded, not the nursery: its body, which waits for work, must end when it is told to.
             with trio.CancelScope(shield=True):
-                await self._run_sync(_commit, jobs, self._sync)
+                await self._run_sync(_commit, jobs, self._record_limit, self._sync)
         except BaseException:
             # No thread to be had, or a mistake in here. Nobody may take that for an acknowledgement.
             for job in jobs:
@@ -176,13 +163,13 @@ class Committer:
         session.in_flight -= len(job.waiters)
         for waiting in job.waiters:
             if waiting.error is None:
-                session.written_id, session.written_end = waiting.last_id, waiting.offset + waiting.size
+                session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
         self._on_committed(session)
         job.done.set()
         for waiting in job.waiters:
             if waiting.tell is not None:
                 error = None if waiting.error is None else storage_error(waiting.error, session.key)
-                waiting.tell(waiting.places() if error is None else [], error)
+                waiting.tell(waiting.places if error is None else [], error)
 
     def _release(self, sessions: list[Session]) -> None:
         self._busy.difference_update(sessions)
@@ -190,78 +177,11 @@ class Committer:
         self._freed = trio.Event()
 
 
-def _commit(jobs: list[_Job], sync: bool) -> None:
+def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
     for job in jobs:
-        try:
-            _commit_one(job, sync)
-        except OSError as error:
-            _fail(job.waiters, error)
+        Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
 
 
 def _fail(waiters: list[_Waiting], error: OSError) -> None:
     for waiting in waiters:
         waiting.error = waiting.error or error
-
-
-def _commit_one(job: _Job, sync: bool) -> None:
-    session, waiters = job.session, job.waiters
-    fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
-    try:
-        try:
-            _write(fd, waiters, job.parent)
-        except OSError:
-            if len(waiters) == 1:
-                raise
-            # One of them may be too large for the room that is left; the others need not suffer for it.
-            _write_apart(fd, waiters, job.parent)
-        if sync:
-            _sync(fd, waiters)
-    finally:
-        os.close(fd)
-
-
-def _write(fd: int, waiters: list[_Waiting], parent: str | None) -> None:
-    data: list[bytes] = []
-    for waiting in waiters:
-        waiting.lines = waiting.compose(parent)
-        waiting.size = sum(map(len, waiting.lines))
-        data += waiting.lines
-        parent = waiting.last_id
-    offset = transcript.append(fd, b"".join(data))
-    for waiting in waiters:
-        waiting.offset = offset
-        offset += waiting.size
-
-
-def _write_apart(fd: int, waiters: list[_Waiting], parent: str | None) -> None:
-    for waiting in waiters:
-        try:
-            _write(fd, [waiting], parent)
-        except OSError as error:
-            waiting.error = error
-        else:
-            parent = waiting.last_id
-
-
-def _sync(fd: int, waiters: list[_Waiting]) -> None:
-    written = [waiting for waiting in waiters if waiting.error is None]
-    if not written:
-        return
-    try:
-        os.fdatasync(fd)
-    except OSError as error:
-        _fail(written, error)
-        for waiting in written:
-            transcript.blank_out(fd, waiting.offset, waiting.size)
-        raise
-
-
-def storage_error(error: OSError, key: str) -> StorageError:
-    """What a caller is told when the disk refuses."""
-    reason = os.strerror(error.errno) if error.errno else "input/output error"
-    return StorageError(
-        f"could not write to the transcript of {key}: {reason}; nothing was stored."
-        " Make room or check the disk, then send again",
-        sessionKey=key,
-        reason=reason,
-    )

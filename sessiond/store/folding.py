@@ -89,7 +89,7 @@ def advance_open(
     """As `advance`, on an open file."""
     stat = os.fstat(fd)
     facts = entry.file
-    rewritten = not _continues(fd, facts, stat)
+    rewritten = not continues(fd, facts, stat)
     if rewritten or facts.fold != FOLD_VERSION:
         entry = Entry(session_id=entry.session_id)
         facts = FileFacts()
@@ -157,7 +157,8 @@ def is_current(facts: FileFacts, stat: os.stat_result) -> bool:
     return same_file and facts.fold == FOLD_VERSION
 
 
-def _continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
+def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
+    """Whether the file still begins with what was folded; False where it was emptied, cut, or is another one."""
     if facts.inode == 0:
         return True
     if facts.inode != stat.st_ino or stat.st_size < facts.bytes:

@@ -19,6 +19,8 @@ from sessiond.model.keys import KeyRules
 from sessiond.store import adoption, dirfd, folding, index, layout, transcript
 from sessiond.store.catalog import Folder, Session
 
+# How far the record that gives a file without a header its key is looked for.
+_MARKED_BYTES = 1 << 20
 Progress = Callable[[int, int, str], None]
 
 
@@ -108,11 +110,13 @@ def read_session(
 
 
 def is_transcript(fd: int, record_limit: int) -> bool:
-    """Whether the file begins as a session does."""
+    """Whether the file begins as a session does, or says near its beginning which session it is."""
     # Other programs keep other JSON Lines beside their transcripts; those are theirs. A first line that cannot be
-    # read does not count against a file.
+    # read does not count against a file, nor that somebody emptied it and wrote on without a header.
     first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)
-    return first is not None and (first.record is None or first.record.type == "session")
+    if first is None or first.record is None or first.record.type == "session":
+        return first is not None
+    return adoption.MARK in os.pread(fd, _MARKED_BYTES, 0)
 
 
 def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, settings: ScanSettings) -> Entry:

@@ -24,10 +24,11 @@ from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record
 from sessiond.store import dirfd, folding, index, layout, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
-from sessiond.store.committer import Committer, RunSync, storage_error
+from sessiond.store.committer import Committer, RunSync
 from sessiond.store.cursor import Cursors, Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
+from sessiond.store.writing import Sync, storage_error
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -40,7 +41,15 @@ class SessionStore:
     """All transcripts and their entries. Build it with `open_store`."""
 
     def __init__(
-        self, opened: opening.Opened, *, durable: bool, record_limit: int, clock: Clock, ids: Ids, run_sync: RunSync
+        self,
+        opened: opening.Opened,
+        *,
+        durable: bool,
+        record_limit: int,
+        clock: Clock,
+        ids: Ids,
+        run_sync: RunSync,
+        sync: Sync,
     ) -> None:
         self.path = opened.path
         self.root_fd = opened.root_fd
@@ -59,7 +68,12 @@ class SessionStore:
         self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = _nobody
         self._clock, self._ids, self._durable = clock, ids, durable
-        self.committer = Committer(sync=durable, run_sync=run_sync, on_committed=self._committed)
+        self.committer = Committer(
+            sync=sync if durable else None,
+            record_limit=record_limit,
+            run_sync=run_sync,
+            on_committed=self._committed,
+        )
 
     def _committed(self, session: Session) -> None:
         self.on_committed(session)
@@ -275,13 +289,14 @@ async def open_store(
     clock: Clock | None = None,
     ids: Ids | None = None,
     run_sync: RunSync = trio.to_thread.run_sync,
+    sync: Sync = os.fdatasync,
     progress: scan.Progress = _nobody,
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
     clock, ids = clock or Clock(), ids or Ids()
     with opening.opened(path, clock) as opened:
         store = SessionStore(
-            opened, durable=durable, record_limit=record_limit, clock=clock, ids=ids, run_sync=run_sync
+            opened, durable=durable, record_limit=record_limit, clock=clock, ids=ids, run_sync=run_sync, sync=sync
         )
         store.rules = rules
         try:

@@ -5,7 +5,9 @@ Synchronous. Knows lines and offsets. Does not know sessions, nor which lines an
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import zlib
 from collections.abc import Iterator
@@ -129,53 +131,82 @@ def checksum(fd: int, offset: int) -> int:
     return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
 
 
-def append(fd: int, data: bytes) -> int:
+class HalfWritten(OSError):
+    """An append failed and could not be taken back either: `data`, or a part of it, stands at `offset`."""
+
+    def __init__(self, code: int, offset: int, data: bytes) -> None:
+        super().__init__(code, os.strerror(code))
+        self.offset, self.data = offset, data
+
+
+def is_torn(fd: int) -> bool:
+    """Whether the file ends within a line."""
+    size = os.fstat(fd).st_size
+    return not boundary(fd, size)
+
+
+def append(fd: int, data: bytes, *, torn: bool | None = None) -> int:
     """Write `data` (whole lines) at the end in one write, behind a newline of its own where the file ends torn.
 
-    Returns the offset where `data` begins. On a short write or an error what was written is blanked out, so that it
-    never becomes a record, and OSError is raised.
+    `torn` says how it ended when the caller looked. Somebody may write half a line behind any look: who has to know
+    that a line begins where ours does looks there afterwards.
+
+    Returns the offset where `data` begins. On a short write or an error what was written is blanked out, on disk, so
+    that it never becomes a record, and OSError is raised.
     """
     size = os.fstat(fd).st_size
-    torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    if torn is None:
+        torn = not boundary(fd, size)
     payload = b"\n" + data if torn else data
     try:
         written = os.write(fd, payload)
-    except OSError:
-        _blank_out_start(fd, size, payload)
+    except OSError as error:
+        # Some file systems fail a write and keep a part of it. What stands there may be a stranger's instead, so look.
+        kept = os.pread(fd, len(payload), size)
+        if kept and payload.startswith(kept):
+            _take_back(fd, size, kept, error.errno or errno.EIO)
         raise
     # Where an O_APPEND write ended: a stranger may have appended between fstat and write.
     end = os.lseek(fd, 0, os.SEEK_CUR)
     if written < len(payload):
-        blank_out(fd, end - written, written)
+        _take_back(fd, end - written, payload[:written], errno.ENOSPC)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return end - len(data)
 
 
-def _blank_out_start(fd: int, offset: int, payload: bytes) -> None:
-    # Some file systems fail a write and keep a part of it. What stands there may be a stranger's instead, so look.
-    kept = os.pread(fd, len(payload), offset)
-    if kept and payload.startswith(kept):
-        blank_out(fd, offset, len(kept))
+def _take_back(fd: int, offset: int, data: bytes, code: int) -> None:
+    try:
+        blank_out(fd, offset, len(data))
+    except OSError:
+        raise HalfWritten(code, offset, data) from None
+    # Else a power cut could bring back what was refused.
+    with contextlib.suppress(OSError):
+        os.fdatasync(fd)
 
 
-def blank_out(fd: int, offset: int, length: int) -> None:
-    """Overwrite bytes that this process appended with spaces and a newline.
+def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> None:
+    """Overwrite bytes that this process appended with spaces and a newline (or another `ending`).
 
     Truncating would race with a stranger's append behind ours and lose it; overwriting our own bytes cannot.
     """
     if length <= 0:
         return
-    # An O_APPEND descriptor ignores the offset of pwrite on Linux, so it takes a second descriptor.
-    plain = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    # On Linux pwrite on an O_APPEND descriptor ignores the offset. The flag is taken away for the moment, since there
+    # may be no second descriptor to be had.
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
     try:
         done = 0
-        blanks = b" " * (length - 1) + b"\n"
+        blanks = b" " * (length - len(ending)) + ending
         while done < length:
-            done += os.pwrite(plain, blanks[done:], offset + done)
+            step = os.pwrite(fd, blanks[done:], offset + done)
+            if not step:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            done += step
     except OSError:
         # Copy-on-write file systems need room to overwrite. What is ours alone at the end can still be cut off.
-        if os.fstat(plain).st_size != offset + length:
+        if os.fstat(fd).st_size != offset + length:
             raise
-        os.ftruncate(plain, offset)
+        os.ftruncate(fd, offset)
     finally:
-        os.close(plain)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)

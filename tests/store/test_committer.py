@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
 async def committing(
     run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: None
 ) -> AsyncIterator[Committer]:
-    committer = Committer(sync=False, run_sync=run_sync, on_committed=on_committed)
+    committer = Committer(sync=None, record_limit=1 << 20, run_sync=run_sync, on_committed=on_committed)
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         yield committer
@@ -145,7 +146,9 @@ async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):
 
 async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused(tmp_path, folder):
     session, gate = made(folder, tmp_path), Gate()
-    committer = Committer(sync=True, run_sync=gate.run_sync, on_committed=lambda session: None)
+    committer = Committer(
+        sync=os.fdatasync, record_limit=1 << 20, run_sync=gate.run_sync, on_committed=lambda session: None
+    )
     async with trio.open_nursery() as waiters:
         with trio.fail_after(5):
             async with trio.open_nursery() as background:

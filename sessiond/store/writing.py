@@ -1,0 +1,301 @@
+"""Lines into a transcript so that they stand: written, synced, and read back under the file's name.
+
+Other programs append to a transcript, empty it and put another file in its place, at any moment and without a lock. So
+nothing is believed for having been written. After the sync the name must still mean the open file, a line must begin
+where ours does, our bytes must stand there, and the file must still say its key. Where one of these fails the same
+lines, under their own ids, are looked for in what the name means now, and written there if they are missing.
+
+Knows files and lines; knows of the lines that each has an id and names the one before it. Does not group appends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sessiond.errors import StorageError
+from sessiond.model import record as records
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.record import BadLine
+from sessiond.store import dirfd, folding, transcript
+from sessiond.store.adoption import is_own_key
+from sessiond.store.catalog import Remnant, Session
+from sessiond.store.tail import Tail
+
+# Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
+Compose = Callable[[str | None], list[bytes]]
+# `os.fdatasync`, or what stands for it.
+Sync = Callable[[int], None]
+# Before each try. An editor that puts a new file in place leaves the name empty for some milliseconds.
+_PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
+_ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
+
+
+class Unsettled(OSError):
+    """Others changed the file each time before what was written could be read back."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EBUSY, "another program keeps changing it")
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    """What to write, and then where each line stands, or `error`. `last_id` is the id of the last line."""
+
+    compose: Compose
+    last_id: str
+    lines: list[bytes] = field(default_factory=list)
+    found: list[tuple[int, int] | None] = field(default_factory=list)
+    error: OSError | None = None
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Begin and end of each line, once it was read back."""
+        return [place for place in self.found if place is not None]
+
+    @property
+    def is_missing(self) -> bool:
+        return self.error is None and (not self.found or None in self.found)
+
+
+@dataclass(slots=True, frozen=True)
+class _Block:
+    """Bytes of ours in an open file."""
+
+    fd: int
+    offset: int
+    data: bytes
+
+    def stands(self) -> bool:
+        return os.pread(self.fd, len(self.data), self.offset) == self.data
+
+    def stands_apart(self) -> bool:
+        """Whether it stands at the beginning of a line."""
+        if not self.offset:
+            return self.stands()
+        return os.pread(self.fd, len(self.data) + 1, self.offset - 1) == b"\n" + self.data
+
+
+class Writing:
+    """One commit to one transcript. After `run` every append has its places or its error, and all share a sync."""
+
+    def __init__(
+        self, session: Session, appends: list[Append], parent: str | None, *, record_limit: int, sync: Sync | None
+    ) -> None:
+        self._session, self._appends, self._parent = session, appends, parent
+        self._limit, self._sync = record_limit, sync
+        self._facts = FileFacts()
+        self._replaced = False
+        # What has to stand in the file that is open now, and everything that was ever written, for the way back.
+        self._blocks: list[_Block] = []
+        self._written: list[_Block] = []
+
+    def run(self) -> None:
+        """Write. Does not raise OSError: where an append is not acknowledged, nothing of it is left."""
+        with contextlib.ExitStack() as opened:
+            try:
+                self._settle(opened)
+            except OSError as error:
+                for append in self._appends:
+                    append.error = append.error or error
+                self._withdraw()
+
+    def _settle(self, opened: contextlib.ExitStack) -> None:
+        session, why = self._session, OSError(errno.EIO, os.strerror(errno.EIO))
+        for number, pause_s in enumerate(_PAUSES_S):
+            if pause_s:
+                time.sleep(pause_s)  # noqa: TID251 - in a worker thread; no event tells when another program is done
+            try:
+                fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
+            except FileNotFoundError as gone:
+                why = gone
+                continue
+            opened.callback(os.close, fd)
+            self._settle_remnants(fd)
+            if number:
+                self._find(fd)
+            self._write(fd, self._preamble(fd))
+            self._make_last(fd)
+            if self._stands(fd):
+                return
+            why = Unsettled()
+        raise why
+
+    def _preamble(self, fd: int) -> bytes:
+        """What must come first so that the file says its key: nothing, unless it was written anew without one."""
+        session, status = self._session, os.fstat(fd)
+        if folding.continues(fd, session.entry.file, status):
+            self._facts, self._replaced = session.entry.file, False
+            return b""
+        empty = Entry(session_id=session.session_id)
+        entry = folding.advance_open(fd, empty, self._limit, collect=False).entry
+        self._facts, self._replaced = entry.file, True
+        if is_own_key(entry.session_key, session.folder.agent_id):
+            return b""
+        now_ms = status.st_mtime_ns // 1_000_000
+        if not status.st_size:
+            self._parent = None
+            return _header(session, now_ms)
+        # A header counts in the first line only; a record of this kind anywhere.
+        data = {"sessionKey": session.key, "cwd": session.entry.cwd, "spawnedBy": session.entry.spawned_by}
+        data = {name: value for name, value in data.items() if value is not None}
+        return records.custom_line(os.urandom(8).hex(), None, now_ms, records.ENTRY, data)
+
+    def _write(self, fd: int, preamble: bytes) -> None:
+        missing = [append for append in self._appends if append.is_missing]
+        try:
+            self._put(fd, preamble, missing, self._parent)
+        except OSError:
+            if len(missing) < 2:
+                raise
+            # One of them may be too large for the room that is left; the others need not suffer for it.
+            self._write_apart(fd, preamble, missing)
+
+    def _write_apart(self, fd: int, preamble: bytes, missing: list[Append]) -> None:
+        parent = self._parent
+        for append in missing:
+            try:
+                self._put(fd, preamble, [append], parent)
+            except OSError as error:
+                append.error = error
+            else:
+                parent, preamble = append.last_id, b""
+
+    def _put(self, fd: int, preamble: bytes, appends: list[Append], parent: str | None) -> None:
+        torn, data = transcript.is_torn(fd), [preamble]
+        for append in appends:
+            if not any(append.found):
+                append.lines = append.compose(parent)
+                append.found = [None] * len(append.lines)
+            data += [line for line, place in zip(append.lines, append.found, strict=True) if place is None]
+            parent = append.last_id
+        payload = b"".join(data)
+        if not payload:
+            return
+        try:
+            offset = transcript.append(fd, payload, torn=torn)
+        except transcript.HalfWritten as left:
+            self._session.remnants += (Remnant(os.fstat(fd).st_ino, left.offset, left.data),)
+            raise
+        block = _Block(fd, offset, payload)
+        self._blocks.append(block)
+        self._written.append(block)
+        offset += len(preamble)
+        for append in appends:
+            for number, line in enumerate(append.lines):
+                if append.found[number] is None:
+                    append.found[number] = offset, offset + len(line)
+                    offset += len(line)
+
+    def _make_last(self, fd: int) -> None:
+        if self._sync is None or not self._blocks:
+            return
+        self._sync(fd)
+        if self._replaced:
+            # Whoever put this file in place need not have synced its name; with the old one our lines would be gone.
+            dirfd.fsync_dir(self._session.folder.fd)
+
+    def _stands(self, fd: int) -> bool:
+        """Whether all of it can be read under the name. If not, it is to be tried again, from the search on."""
+        session, status = self._session, os.fstat(fd)
+        named: os.stat_result | None = None
+        with contextlib.suppress(FileNotFoundError):
+            named = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+        is_named = named is not None and os.path.samestat(named, status)
+        torn = [block for block in self._blocks if not block.stands_apart()]
+        if is_named and not torn and folding.continues(fd, self._facts, status):
+            return True
+        if is_named:
+            for block in torn:
+                if block.stands():
+                    # Behind half a line that somebody else wrote meanwhile: no record, and it would come twice.
+                    transcript.blank_out(fd, block.offset, len(block.data))
+        self._blocks = []
+        for append in self._appends:
+            append.found = [None] * len(append.found)
+        return False
+
+    def _find(self, fd: int) -> None:
+        """Take the lines that stand in this file already as they stand: a rewriting program may have copied them."""
+        wanted: dict[str, tuple[Append, int]] = {}
+        for append in self._appends:
+            for number, line in enumerate(append.lines):
+                if append.error is None and (line_id := _id_of(line)) is not None:
+                    wanted[line_id] = append, number
+        for begin, line in _lines(fd, self._limit):
+            if not any(name.decode("utf-8", "replace") in wanted for name in _ID.findall(line)):
+                continue
+            if (line_id := _id_of(line)) in wanted:
+                append, number = wanted.pop(line_id or "")
+                append.found[number] = begin, begin + len(line)
+                block = _Block(fd, begin, line)
+                self._blocks.append(block)
+                self._written.append(block)
+
+    def _settle_remnants(self, fd: int) -> None:
+        """Blank out what an earlier, refused append had to leave; while that cannot be done nothing is appended."""
+        session = self._session
+        inode = os.fstat(fd).st_ino
+        for remnant in session.remnants:
+            block = _Block(fd, remnant.offset, remnant.data)
+            if remnant.inode == inode and block.stands():
+                transcript.blank_out(fd, block.offset, len(block.data))
+        session.remnants = ()
+
+    def _withdraw(self) -> None:
+        """Nothing was acknowledged: blank out all that still stands, on disk."""
+        # From the end on, so that a disk without room to overwrite can still cut off one after the other.
+        for block in reversed(self._written):
+            try:
+                if block.stands():
+                    transcript.blank_out(block.fd, block.offset, len(block.data))
+            except OSError:
+                inode = os.fstat(block.fd).st_ino
+                self._session.remnants += (Remnant(inode, block.offset, block.data),)
+        if self._sync is not None:
+            for fd in {block.fd for block in self._written}:
+                with contextlib.suppress(OSError):
+                    self._sync(fd)
+
+
+def _header(session: Session, now_ms: int) -> bytes:
+    entry, agent_id = session.entry, session.folder.agent_id
+    created_ms = entry.created_at or now_ms
+    return records.header_line(
+        session.session_id, session.key, agent_id, created_ms, cwd=entry.cwd or "", spawned_by=entry.spawned_by
+    )
+
+
+def _lines(fd: int, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Every whole line within the limit, newline included, and where it begins."""
+    tail = Tail(0, limit)
+    while chunk := os.pread(fd, transcript.BLOCK, tail.offset):
+        for begin, line in tail.feed(chunk):
+            if line is not None:
+                yield begin, line + b"\n"
+
+
+def _id_of(line: bytes) -> str | None:
+    try:
+        return records.parse(line[:-1]).id
+    except BadLine:
+        return None
+
+
+def storage_error(error: OSError, key: str) -> StorageError:
+    """What a caller is told when the disk refuses."""
+    if isinstance(error, Unsettled):
+        reason, hint = error.strerror or "", "Find out what writes to it"
+    else:
+        reason = os.strerror(error.errno) if error.errno else "input/output error"
+        hint = "Make room or check the disk"
+    return StorageError(
+        f"could not write to the transcript of {key}: {reason}; nothing was stored. {hint}, then send again",
+        sessionKey=key,
+        reason=reason,
+    )
