@@ -17,11 +17,11 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import Entry
 from sessiond.sessions import openclaw
 from sessiond.sessions.openclaw import Item, Plan, Skipped
-from sessiond.store import adoption, blocks, dirfd, folding, layout, scan, transcript
+from sessiond.store import adoption, blocks, dirfd, folding, layout, making, scan, transcript
 from sessiond.store.catalog import Folder, Session
+from sessiond.store.refusals import storage_error
 from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
-from sessiond.store.writing import storage_error
 
 _CHUNK = 1 << 20
 # What is folded between two chances for others to run: a few milliseconds of work.
@@ -113,7 +113,7 @@ class Copy:
         self.entry: Entry | None = None
         self.refused: str | None = None
         self._plan, self._item, self._settings, self._target_fd = plan, item, settings, target.fd
-        self._temporary = dirfd.TEMP_PREFIX + os.urandom(8).hex()
+        self._temporary = making.temporary_name()
 
     def steps(self) -> Iterator[None]:
         """Copy, fold and adopt; runs in worker threads. OSError where the store cannot be written to."""
@@ -166,14 +166,15 @@ class Copy:
         """Put the file in its place, under its name. FileExistsError where another has it."""
         assert self.entry is not None
         session = Session(key=self.entry.session_key, entry=self.entry, folder=folder)
-        dirfd.rename(self._target_fd, self._temporary, folder.fd, session.file_name, replace=False)
-        if self._settings.sync:
-            dirfd.fsync_dir(folder.fd)
+        with dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, os.O_RDWR)) as fd:
+            making.put_in_place(
+                self._target_fd, self._temporary, folder.fd, session.file_name, fd, sync=self._settings.sync
+            )
         return session
 
     def discard(self) -> None:
-        """Remove what was copied, where it was not put in its place."""
-        with contextlib.suppress(FileNotFoundError):
+        """Remove what was copied, where it was not put in its place. What the disk does not let go, a start removes."""
+        with contextlib.suppress(OSError):
             os.unlink(self._temporary, dir_fd=self._target_fd)
 
 

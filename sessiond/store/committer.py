@@ -16,7 +16,8 @@ import trio
 
 from sessiond.errors import Stopping, StorageError
 from sessiond.store.catalog import Session
-from sessiond.store.writing import Append, Compose, Sync, Writing, storage_error
+from sessiond.store.refusals import storage_error
+from sessiond.store.writing import Append, Compose, Sync, Writing
 
 RunSync = Callable[..., Awaitable[Any]]
 # How an append ended: where its lines stand, or why it is not there.

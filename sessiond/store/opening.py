@@ -17,7 +17,7 @@ import msgspec
 
 from sessiond.clock import Clock
 from sessiond.errors import ConfigError, StoreInUse
-from sessiond.store import dirfd, layout
+from sessiond.store import dirfd, layout, making
 from sessiond.store.scan import Problem
 
 
@@ -117,6 +117,7 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
 
 def _secret(root_fd: int) -> bytes:
     with dirfd.closing(open_folder(root_fd, (layout.KEYS,))) as keys_fd:
+        making.remove_leftovers(keys_fd)
         try:
             fd = dirfd.open_file(keys_fd, layout.SIGNING_KEY, os.O_RDONLY)
         except FileNotFoundError:

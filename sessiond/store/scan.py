@@ -16,7 +16,7 @@ import msgspec
 from sessiond.clock import Clock, Ids
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
-from sessiond.store import adoption, dirfd, folding, index, layout, transcript
+from sessiond.store import adoption, dirfd, folding, index, layout, making, transcript
 from sessiond.store.catalog import Folder, Session
 
 # How far the record that gives a file without a header its key is looked for.
@@ -48,6 +48,7 @@ def problem_of(path: str, error: OSError) -> Problem:
 
 def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:
     """The sessions of one folder, folded up to their files. Foreign ones are adopted on the way."""
+    making.remove_leftovers(folder.fd)
     known = index.load(folder.fd)
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
     names = _transcripts(folder, problems)
@@ -143,7 +144,7 @@ def _settings_only(
         # A header as pi writes it: should the adoption not come to its end, the next start goes on with it.
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
-            create_file(folder.fd, name, header, settings.sync)
+            making.create_file(folder.fd, name, header, settings.record_limit, sync=settings.sync)
             session = read_session(folder, name, None, known.foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))
@@ -160,21 +161,6 @@ def _exists(folder_fd: int, name: str) -> bool:
     except OSError as error:
         return not isinstance(error, FileNotFoundError)
     return True
-
-
-def create_file(folder_fd: int, name: str, data: bytes, sync: bool) -> None:
-    """Make a transcript, on disk when this returns (with `sync`). After an error it is gone again."""
-    fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
-    try:
-        transcript.append(fd, data)
-        if sync:
-            os.fdatasync(fd)
-            dirfd.fsync_dir(folder_fd)
-    except OSError:
-        os.unlink(name, dir_fd=folder_fd)
-        raise
-    finally:
-        os.close(fd)
 
 
 def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.stat_result]]:

@@ -6,7 +6,6 @@ subscribers. Whoever wants to see appends sets `on_committed` and `on_created`.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,16 +18,16 @@ import trio
 from sessiond.clock import Clock, Ids
 from sessiond.errors import ConfigError, StorageError
 from sessiond.model import record as records
-from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record
-from sessiond.store import dirfd, folding, index, layout, opening, scan, transcript
+from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
 from sessiond.store.cursor import Cursors, Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
-from sessiond.store.writing import Sync, storage_error
+from sessiond.store.refusals import reason_of, storage_error
+from sessiond.store.writing import Sync
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -41,15 +40,7 @@ class SessionStore:
     """All transcripts and their entries. Build it with `open_store`."""
 
     def __init__(
-        self,
-        opened: opening.Opened,
-        *,
-        durable: bool,
-        record_limit: int,
-        clock: Clock,
-        ids: Ids,
-        run_sync: RunSync,
-        sync: Sync,
+        self, opened: opening.Opened, *, record_limit: int, clock: Clock, ids: Ids, run_sync: RunSync, sync: Sync | None
     ) -> None:
         self.path = opened.path
         self.root_fd = opened.root_fd
@@ -67,13 +58,9 @@ class SessionStore:
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = _nobody
-        self._clock, self._ids, self._durable = clock, ids, durable
-        self.committer = Committer(
-            sync=sync if durable else None,
-            record_limit=record_limit,
-            run_sync=run_sync,
-            on_committed=self._committed,
-        )
+        self._clock, self._ids, self._durable = clock, ids, sync is not None
+        how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
+        self.committer = Committer(on_committed=self._committed, **how)
 
     def _committed(self, session: Session) -> None:
         self.on_committed(session)
@@ -85,6 +72,7 @@ class SessionStore:
 
     def load(self, progress: scan.Progress) -> None:
         """Find every session. Blocks; call it in a worker thread."""
+        making.remove_leftovers(self.root_fd)
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
             path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
             for where, opened in ((path, self.folder), (f"{path}/{layout.ARCHIVE}", self.archive_folder)):
@@ -136,7 +124,9 @@ class SessionStore:
         self.busy_names.add(name)
         try:
             folder = self.folder(agent_id)
-            made = await self.run_sync(self._create, folder, name, header + b"".join(lines))
+            data = header + b"".join(lines)
+            make = partial(making.create_file, sync=self._durable)
+            made = await self.run_sync(make, folder.fd, name, data, self.record_limit)
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
@@ -147,11 +137,6 @@ class SessionStore:
         if announce:
             self.on_created(session, made.steps)
         return session, written_at(len(header), drafts, lines)
-
-    def _create(self, folder: Folder, name: str, data: bytes) -> folding.Advance:
-        scan.create_file(folder.fd, name, data, self._durable)
-        empty = Entry(session_id=name[: -len(layout.SUFFIX)])
-        return folding.advance(folder.fd, empty, name, self.record_limit)
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns once they are on disk, folded and announced."""
@@ -219,8 +204,7 @@ class SessionStore:
                     raise
                 return await self.run_sync(work)  # it was moved to the archive just then
         except OSError as error:
-            reason = os.strerror(error.errno or errno.EIO)
-            raise StorageError(f"could not read the transcript of {session.key}: {reason}") from None
+            raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
 
     def cursor(self, session: Session, offset: int, seq: int) -> str:
         """The cursor behind a line of this session."""
@@ -273,8 +257,7 @@ class SessionStore:
             await self.run_sync(index.save, folder.fd, pieces)
             saved = True
         except OSError as error:
-            reason = os.strerror(error.errno or errno.EIO)
-            raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason}") from None
+            raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason_of(error)}") from None
         finally:
             folder.dirty = folder.dirty or not saved
 
@@ -295,14 +278,13 @@ async def open_store(
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
     clock, ids = clock or Clock(), ids or Ids()
     with opening.opened(path, clock) as opened:
-        store = SessionStore(
-            opened, durable=durable, record_limit=record_limit, clock=clock, ids=ids, run_sync=run_sync, sync=sync
-        )
+        given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "sync": sync if durable else None}
+        store = SessionStore(opened, record_limit=record_limit, **given)
         store.rules = rules
         try:
             await run_sync(store.load, progress)
         except OSError as error:
-            raise ConfigError(f"the store {path} cannot be read: {os.strerror(error.errno or errno.EIO)}") from None
+            raise ConfigError(f"the store {path} cannot be read: {reason_of(error)}") from None
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.committer.run)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import zlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -139,24 +140,28 @@ class HalfWritten(OSError):
         self.offset, self.data = offset, data
 
 
-def is_torn(fd: int) -> bool:
-    """Whether the file ends within a line."""
-    size = os.fstat(fd).st_size
-    return not boundary(fd, size)
+class End(NamedTuple):
+    """How a file ended when it was looked at: `torn` within a line."""
+
+    size: int
+    torn: bool
 
 
-def append(fd: int, data: bytes, *, torn: bool | None = None) -> int:
+def end_of(fd: int, status: os.stat_result) -> End:
+    """How the file ends now."""
+    return End(status.st_size, not boundary(fd, status.st_size))
+
+
+def append(fd: int, data: bytes, end: End | None = None) -> int:
     """Write `data` (whole lines) at the end in one write, behind a newline of its own where the file ends torn.
 
-    `torn` says how it ended when the caller looked. Somebody may write half a line behind any look: who has to know
-    that a line begins where ours does looks there afterwards.
+    `end` is how the caller saw it end. Somebody may write half a line behind any look: who has to know that a line
+    begins where ours does looks there afterwards.
 
     Returns the offset where `data` begins. On a short write or an error what was written is blanked out, on disk, so
     that it never becomes a record, and OSError is raised.
     """
-    size = os.fstat(fd).st_size
-    if torn is None:
-        torn = not boundary(fd, size)
+    size, torn = end or end_of(fd, os.fstat(fd))
     payload = b"\n" + data if torn else data
     try:
         written = os.write(fd, payload)
@@ -167,11 +172,11 @@ def append(fd: int, data: bytes, *, torn: bool | None = None) -> int:
             _take_back(fd, size, kept, error.errno or errno.EIO)
         raise
     # Where an O_APPEND write ended: a stranger may have appended between fstat and write.
-    end = os.lseek(fd, 0, os.SEEK_CUR)
+    behind = os.lseek(fd, 0, os.SEEK_CUR)
     if written < len(payload):
-        _take_back(fd, end - written, payload[:written], errno.ENOSPC)
+        _take_back(fd, behind - written, payload[:written], errno.ENOSPC)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return end - len(data)
+    return behind - len(data)
 
 
 def _take_back(fd: int, offset: int, data: bytes, code: int) -> None:

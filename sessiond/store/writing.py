@@ -18,14 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from sessiond.errors import StorageError
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.adoption import is_own_key
 from sessiond.store.catalog import Remnant, Session
+from sessiond.store.refusals import Unsettled
 from sessiond.store.tail import Tail
+from sessiond.store.transcript import End
 
 # Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
 Compose = Callable[[str | None], list[bytes]]
@@ -34,13 +35,6 @@ Sync = Callable[[int], None]
 # Before each try. An editor that puts a new file in place leaves the name empty for some milliseconds.
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
 _ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
-
-
-class Unsettled(OSError):
-    """Others changed the file each time before what was written could be read back."""
-
-    def __init__(self) -> None:
-        super().__init__(errno.EBUSY, "another program keeps changing it")
 
 
 @dataclass(slots=True, eq=False)
@@ -119,16 +113,17 @@ class Writing:
             self._settle_remnants(fd)
             if number:
                 self._find(fd)
-            self._write(fd, self._preamble(fd))
+            status = os.fstat(fd)
+            self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
             self._make_last(fd)
             if self._stands(fd):
                 return
             why = Unsettled()
         raise why
 
-    def _preamble(self, fd: int) -> bytes:
+    def _preamble(self, fd: int, status: os.stat_result) -> bytes:
         """What must come first so that the file says its key: nothing, unless it was written anew without one."""
-        session, status = self._session, os.fstat(fd)
+        session = self._session
         if folding.continues(fd, session.entry.file, status):
             self._facts, self._replaced = session.entry.file, False
             return b""
@@ -146,10 +141,10 @@ class Writing:
         data = {name: value for name, value in data.items() if value is not None}
         return records.custom_line(os.urandom(8).hex(), None, now_ms, records.ENTRY, data)
 
-    def _write(self, fd: int, preamble: bytes) -> None:
+    def _write(self, fd: int, preamble: bytes, end: End) -> None:
         missing = [append for append in self._appends if append.is_missing]
         try:
-            self._put(fd, preamble, missing, self._parent)
+            self._put(fd, preamble, missing, self._parent, end)
         except OSError:
             if len(missing) < 2:
                 raise
@@ -160,25 +155,27 @@ class Writing:
         parent = self._parent
         for append in missing:
             try:
-                self._put(fd, preamble, [append], parent)
+                self._put(fd, preamble, [append], parent, transcript.end_of(fd, os.fstat(fd)))
             except OSError as error:
                 append.error = error
             else:
                 parent, preamble = append.last_id, b""
 
-    def _put(self, fd: int, preamble: bytes, appends: list[Append], parent: str | None) -> None:
-        torn, data = transcript.is_torn(fd), [preamble]
+    def _put(self, fd: int, preamble: bytes, appends: list[Append], parent: str | None, end: End) -> None:
+        data = [preamble]
         for append in appends:
-            if not any(append.found):
+            if any(append.found):
+                data += [line for line, place in zip(append.lines, append.found, strict=True) if place is None]
+            else:
                 append.lines = append.compose(parent)
                 append.found = [None] * len(append.lines)
-            data += [line for line, place in zip(append.lines, append.found, strict=True) if place is None]
+                data += append.lines
             parent = append.last_id
         payload = b"".join(data)
         if not payload:
             return
         try:
-            offset = transcript.append(fd, payload, torn=torn)
+            offset = transcript.append(fd, payload, end)
         except transcript.HalfWritten as left:
             self._session.remnants += (Remnant(os.fstat(fd).st_ino, left.offset, left.data),)
             raise
@@ -240,6 +237,8 @@ class Writing:
     def _settle_remnants(self, fd: int) -> None:
         """Blank out what an earlier, refused append had to leave; while that cannot be done nothing is appended."""
         session = self._session
+        if not session.remnants:
+            return
         inode = os.fstat(fd).st_ino
         for remnant in session.remnants:
             block = _Block(fd, remnant.offset, remnant.data)
@@ -285,17 +284,3 @@ def _id_of(line: bytes) -> str | None:
         return records.parse(line[:-1]).id
     except BadLine:
         return None
-
-
-def storage_error(error: OSError, key: str) -> StorageError:
-    """What a caller is told when the disk refuses."""
-    if isinstance(error, Unsettled):
-        reason, hint = error.strerror or "", "Find out what writes to it"
-    else:
-        reason = os.strerror(error.errno) if error.errno else "input/output error"
-        hint = "Make room or check the disk"
-    return StorageError(
-        f"could not write to the transcript of {key}: {reason}; nothing was stored. {hint}, then send again",
-        sessionKey=key,
-        reason=reason,
-    )

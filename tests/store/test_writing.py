@@ -18,8 +18,9 @@ from sessiond.model.entry import Entry
 from sessiond.model.record import header_line
 from sessiond.store import folding, scan
 from sessiond.store.catalog import Folder, Remnant, Session
+from sessiond.store.refusals import Unsettled
 from sessiond.store.scan import ScanSettings
-from sessiond.store.writing import Append, Unsettled, Writing
+from sessiond.store.writing import Append, Writing
 
 KEY = "agent:main:main"
 LIMIT = 1 << 20

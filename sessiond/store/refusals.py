@@ -1,0 +1,33 @@
+"""What a caller is told when the disk, or another program, lets nothing be stored or read."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sessiond.errors import StorageError
+
+
+class Unsettled(OSError):
+    """Others changed the file each time before what was written could be read back."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EBUSY, "another program keeps changing it")
+
+
+def reason_of(error: OSError) -> str:
+    """The kernel's words, without any path."""
+    return os.strerror(error.errno or errno.EIO)
+
+
+def storage_error(error: OSError, key: str) -> StorageError:
+    """Nothing was stored in the transcript of `key`."""
+    if isinstance(error, Unsettled):
+        reason, hint = error.strerror or "", "Find out what writes to it"
+    else:
+        reason, hint = reason_of(error), "Make room or check the disk"
+    return StorageError(
+        f"could not write to the transcript of {key}: {reason}; nothing was stored. {hint}, then send again",
+        sessionKey=key,
+        reason=reason,
+    )

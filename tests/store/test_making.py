@@ -1,0 +1,137 @@
+"""A new transcript is whole and taken on, or it is not there: also after a fault, a kill and a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sessiond.errors import StorageError
+from sessiond.model.record import header_line
+from sessiond.store import making
+
+KEY = "agent:main:main"
+HEADER = header_line("s", KEY, "main", 1, cwd="/")
+LIMIT = 1 << 20
+
+
+@contextmanager
+def descriptors(left: int) -> Iterator[None]:
+    """No more descriptors than so many may be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
+    try:
+        while True:
+            try:
+                held.append(os.dup(0))
+            except OSError:
+                break
+        for _ in range(left):
+            os.close(held.pop())
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
+    got = making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, sync=True)
+    assert (tmp_path / "s.jsonl").read_bytes() == HEADER
+    assert stat.S_IMODE((tmp_path / "s.jsonl").stat().st_mode) == 0o600
+    assert (got.entry.session_key, got.entry.file.inode) == (KEY, (tmp_path / "s.jsonl").stat().st_ino)
+    assert os.listdir(tmp_path) == ["s.jsonl"]
+
+
+def test_a_name_that_is_taken_stays_as_it_is_and_nothing_is_left(tmp_path, folder):
+    (tmp_path / "s.jsonl").write_text("precious")
+    with pytest.raises(FileExistsError):
+        making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, sync=True)
+    assert (tmp_path / "s.jsonl").read_text() == "precious"
+    assert os.listdir(tmp_path) == ["s.jsonl"]
+
+
+def test_a_file_whose_folder_cannot_be_synced_is_not_there(tmp_path, folder):
+    # The sync of a folder that is open as a path only fails: EBADF.
+    path_fd = os.open(tmp_path, os.O_PATH)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        making.create_file(path_fd, "s.jsonl", HEADER, LIMIT, sync=True)
+    os.close(path_fd)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3])
+async def test_a_create_without_free_descriptors_is_refused_and_not_there_after_a_restart(opener, left):
+    async with opener() as store:
+        await store.create("agent:main:other", "main")
+        made = None
+        with descriptors(left):
+            with contextlib.suppress(StorageError):
+                made, _ = await store.create(KEY, "main")
+        assert (made is None) is (left == 0)
+        assert [name for name in os.listdir(store.path / "agents/main/sessions") if name.startswith(".tmp-")] == []
+    async with opener() as store:
+        assert (KEY in store.catalog.by_key) is (made is not None)
+
+
+_KILLED = """
+import os, sys
+from sessiond.store import making
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+making.create_file(fd, "s.jsonl", sys.argv[2].encode(), 1 << 20, sync=True)
+"""
+
+
+@pytest.mark.parametrize("syscall", ["write", "fdatasync", "renameat2", "fsync"])
+def test_a_kill_at_any_step_leaves_no_transcript_or_a_whole_one(tmp_path, folder, syscall):
+    target = tmp_path / "in"
+    target.mkdir()
+    traced = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"]
+    try:
+        done = subprocess.run(
+            [*traced, "-e", f"inject={syscall}:signal=KILL", sys.executable, "-c", _KILLED, target, HEADER.decode()],
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("strace is not there")
+    if done.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        pytest.skip("strace may not trace")
+    left = os.listdir(target)
+    assert len(left) == 1
+    if syscall == "fsync":
+        assert (target / "s.jsonl").read_bytes() == HEADER
+        return
+    fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    assert "s.jsonl" not in left
+    making.remove_leftovers(fd)
+    os.close(fd)
+    assert os.listdir(target) == []
+
+
+async def test_a_start_removes_what_cut_off_writes_left_and_nothing_else(opener, tmp_path):
+    name, others = ".tmp-0123456789abcdef", (".tmp-1", ".tmp-0123456789abcdeg", "x.tmp-0123456789abcdef")
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        await store.archive(session)
+    sessions = store.path / "agents/main/sessions"
+    folders = [store.path, store.path / "keys", sessions, sessions / "archive"]
+    for path in folders:
+        for each in (name, *others):
+            (path / each).write_text("x")
+    (sessions / ".tmp-00000000000000ff").mkdir()
+    (sessions / ".tmp-00000000000000fe").symlink_to(tmp_path)
+    async with opener():
+        pass
+    for path in folders:
+        assert [each for each in (name, *others) if (path / each).exists()] == list(others)
+    assert (sessions / ".tmp-00000000000000ff").is_dir() and (sessions / ".tmp-00000000000000fe").is_symlink()
