@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sessiond.errors import StorageError
 from sessiond.runs.run import Run
 from sessiond.sessions.tokens import Tokens
 
@@ -25,16 +26,24 @@ class RunCredentials:
                 os.unlink(self._folder / name)
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
-        """The file with the run's token."""
+        """The file with the run's token. StorageError where it cannot be made."""
         text = self._tokens.mint_for_run(
             run_id=run.run_id, session_key=run.key, scopes=self._scopes(run.key), sandboxed=sandboxed
         )
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / f"{run.run_id}.token"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            os.fchmod(fd, 0o600)
-            file.write(text)
+        try:
+            # Under socket activation the sockets' folder need not be there, nor stay.
+            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                os.fchmod(fd, 0o600)
+                file.write(text)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else "input/output error"
+            raise StorageError(
+                f"the run's token cannot be written beside the daemon's sockets: {reason}; the run was not started"
+            ) from None
         self._files[run.run_id] = path
         return path
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import trio
 
 from sessiond.config import AgentConfig, Config
@@ -18,8 +20,12 @@ from sessiond.runs.exec import ExecRuntime
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
 from sessiond.runs.sandbox import Bubblewrap
+from sessiond.sessions import history
 from sessiond.store.store import SessionStore
 
+# What a program that begins anew each time is told of the conversation (`input = "json"`).
+_HISTORY_MESSAGES = 100
+_HISTORY_BYTES = 1024 * 1024
 # Longer than any run; a caller may ask for 1e308 seconds, which as milliseconds is no number.
 _LONGEST_RUN_S = 1e9
 
@@ -106,8 +112,6 @@ class DaemonHost:
     def spec(self, run: Run) -> RunSpec:
         config, request, entry = self._config(), run.request, run.session.entry
         agent_id = agent_of(run.key)
-        agent = config.agent(agent_id)
-        model = request.model or entry.model_override or (agent.model if agent is not None else None)
         deadline = None
         if run.started_at and request.timeout_s:
             deadline = run.started_at + int(min(request.timeout_s, _LONGEST_RUN_S) * 1000)
@@ -129,7 +133,7 @@ class DaemonHost:
             context=request.context,
             provenance=request.message.get("provenance"),
             thinking=request.thinking or entry.thinking_level or config.agents.defaults.thinking,
-            model=model or config.agents.defaults.model,
+            model=self._model(run),
             attachments=request.attachments or standing.get("attachments"),
             mount_path=request.mount_path if request.attachments else standing.get("mountPath"),
             deadline_ms=deadline,
@@ -138,7 +142,31 @@ class DaemonHost:
             turn=request.turn,
             max_turns=request.max_turns,
             sandboxed=sandboxed,
+            history=partial(self._history, run),
         )
+
+    async def _history(self, run: Run) -> list[msgspec.Raw]:
+        """What was said before the run's own message, as far back as is of use, oldest first."""
+        session = run.session
+        page = await history.page(
+            self._store,
+            session,
+            limit=_HISTORY_MESSAGES + 1,
+            include_tools=True,
+            max_bytes=_HISTORY_BYTES,
+        )
+        messages = list(page.messages)
+        own = next((n for n in reversed(range(len(messages))) if _is_same(messages[n], run.request.message)), None)
+        if own is not None:
+            del messages[own]
+        return messages[-_HISTORY_MESSAGES:]
+
+    def _model(self, run: Run) -> str | None:
+        """The model that the run told of, else the one that it was to have."""
+        config = self._config()
+        agent = config.agent(agent_of(run.key))
+        chosen = run.model or run.request.model or run.session.entry.model_override
+        return chosen or (agent.model if agent is not None else None) or config.agents.defaults.model
 
     def retire(self, run: Run) -> None:
         self._credentials.retire(run)
@@ -155,10 +183,18 @@ class DaemonHost:
         usage = run.usage
         if usage is None or usage.get("cost") is not None:
             return None
-        price = self._config().models.pricing.get(run.session.entry.model or "")
+        price = self._config().models.pricing.get(self._model(run) or "")
         if price is None:
             return None
         cached = usage.get("cacheRead", 0) * (price.cache_read if price.cache_read is not None else price.input)
         stored = usage.get("cacheWrite", 0) * (price.cache_write if price.cache_write is not None else price.input)
         total = usage.get("input", 0) * price.input + usage.get("output", 0) * price.output + cached + stored
         return float(total) / 1_000_000
+
+
+def _is_same(raw: msgspec.Raw, message: dict[str, Any]) -> bool:
+    """Whether a stored message is the one that was asked for."""
+    try:
+        return bool(msgspec.json.decode(raw) == message)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

@@ -124,7 +124,7 @@ class ExecRuntime:
         argv = [_fill(word, spec) for word in self._runtime.command]
         own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
         env = _environment(self._environ, own, spec)
-        stdin = _json_input(spec) if self._runtime.input == "json" else _lines(_text(spec))
+        stdin = await _json_input(spec) if self._runtime.input == "json" else _lines(_text(spec))
         if self._preset is not None:
             argv, stdin = self._preset.command(spec, argv), _text(spec)
         fds: Mapping[int, int] = {}
@@ -175,7 +175,7 @@ def _lines(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n"
 
 
-def _json_input(spec: RunSpec) -> bytes:
+async def _json_input(spec: RunSpec) -> bytes:
     """One JSON object. Absent members are null where runs.md names them, and left out where it does not."""
     extra = {
         "context": spec.context,
@@ -194,7 +194,7 @@ def _json_input(spec: RunSpec) -> bytes:
         "message": spec.message,
         "thinking": spec.thinking,
         "model": spec.model,
-        "history": spec.history() if spec.history is not None else [],
+        "history": await spec.history() if spec.history is not None else [],
         **{name: value for name, value in extra.items() if value is not None},
     }
     return msgspec.json.encode(data) + b"\n"

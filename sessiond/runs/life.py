@@ -169,4 +169,5 @@ class RunLife:
 
     def _settle(self, run: Run, end: ending.Ending) -> None:
         run.status, run.reply, run.error, run.usage = end.status, end.reply, end.error, end.usage
+        run.model = end.model
         run.ended_at = run.ended_at or self._clock.wall_ms()

@@ -69,6 +69,8 @@ class Run:
         self.reply: str | None = None
         self.error: str | None = None
         self.usage: dict[str, Any] | None = None
+        # What the runtime said that it was; until its end nobody knows.
+        self.model: str | None = None
         self.stored = trio.Event()
         self.done = trio.Event()
         self.scope: trio.CancelScope | None = None

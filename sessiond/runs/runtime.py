@@ -6,7 +6,7 @@ message gets into a transcript.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,7 +24,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     puts it there. `attachments` is the receipt of runs.md, "Attachments" (`relDir` is relative to `workspace`),
     `mount_path` its `attachAs.mountPath`. `socket` is `agent.sock`. `deadline_ms` is milliseconds since 1970 and is
     for telling the agent: the supervisor cancels. `native_session_id` is what `RunSink.native_session` was told by an
-    earlier run of this session. `history` gives earlier messages, oldest first, read only when somebody asks.
+    earlier run of this session. `history` gives earlier messages (at most 100, and a mebibyte), oldest first, read only
+    when somebody asks.
     """
 
     run_id: str
@@ -47,7 +48,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     turn: int | None = None
     max_turns: int | None = None
     sandboxed: bool = False
-    history: Callable[[], list[msgspec.Raw]] | None = None
+    history: Callable[[], Awaitable[list[msgspec.Raw]]] | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

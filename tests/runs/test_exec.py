@@ -119,6 +119,10 @@ async def test_bytes_that_are_no_utf8_are_replaced(make_spec, recorder) -> None:
 
 
 async def test_json_input_says_all_about_the_run(make_spec, recorder) -> None:
+    async def history() -> list[msgspec.Raw]:
+        await trio.lowlevel.checkpoint()
+        return [msgspec.Raw(b'{"role":"user","content":"before"}')]
+
     spec = make_spec(
         "hi",
         context="note",
@@ -128,7 +132,7 @@ async def test_json_input_says_all_about_the_run(make_spec, recorder) -> None:
         turn=1,
         max_turns=5,
         provenance={"kind": "inter_session"},
-        history=lambda: [msgspec.Raw(b'{"role":"user","content":"before"}')],
+        history=history,
     )
     outcome = await exec_runtime("cat", input="json").run(spec, recorder)
     assert outcome.reply is not None

@@ -1,0 +1,117 @@
+"""What a run is told and what it cost, with real programs as agents."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import Inside, inside
+from inside_agents import agent, attached
+
+from sessiond.daemon import host
+
+CAT = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = { type = "exec", command = ["cat"], input = "json" }
+"""
+PRICES = """
+[models.pricing]
+"cheap" = { input = 1.0, output = 1.0 }
+"dear" = { input = 1000.0, output = 1000.0 }
+"""
+
+
+async def reply(there: Inside, owner: Any, key: str, message: str) -> dict[str, Any]:
+    sent = await owner.call("chat.send", sessionKey=key, message=message)
+    ended: dict[str, Any] = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+    assert ended["status"] == "ok", ended
+    return ended
+
+
+def texts(history: list[dict[str, Any]]) -> list[str]:
+    said = []
+    for message in history:
+        content = message["content"]
+        said.append(content if isinstance(content, str) else content[0]["text"])
+    return said
+
+
+async def test_a_program_that_reads_json_is_told_what_was_said_before(tmp_path: Path) -> None:
+    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+        first = json.loads((await reply(there, owner, "main", "one"))["reply"])
+        assert first["history"] == []
+        second = json.loads((await reply(there, owner, "main", "one"))["reply"])
+        assert texts(second["history"])[0] == "one"
+        assert json.loads(texts(second["history"])[1])["message"] == "one"
+        assert len(second["history"]) == 2
+        await owner.call(
+            "chat.inject", sessionKey="main", messages=[{"role": "toolResult", "toolCallId": "1", "content": []}]
+        )
+        third = json.loads((await reply(there, owner, "main", "three"))["reply"])
+        assert [message["role"] for message in third["history"]] == [
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+            "toolResult",
+        ]
+
+
+async def test_the_history_is_bounded(tmp_path: Path) -> None:
+    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+        await owner.call("sessions.create", key="main")
+        count = host._HISTORY_MESSAGES + 5
+        messages = [{"role": "user", "content": str(number)} for number in range(count)]
+        for start in range(0, count, 50):
+            await owner.call("chat.inject", sessionKey="main", messages=messages[start : start + 50])
+        told = json.loads((await reply(there, owner, "main", "now"))["reply"])["history"]
+        assert texts(told) == [str(number) for number in range(5, count)]
+
+
+@pytest.mark.parametrize("model", ["cheap", "dear"])
+async def test_the_price_is_that_of_the_runs_own_model_also_on_its_first_run(tmp_path: Path, model: str) -> None:
+    async def answer(_: object, __: dict[str, Any]) -> Any:
+        return {"reply": "hi", "usage": {"input": 1000, "output": 1000, "totalTokens": 2000}, "model": model}
+
+    async with inside(tmp_path, attached("alice", more=PRICES)) as there, agent(there, "alice", answer):
+        async with there.connect() as owner:
+            await reply(there, owner, "agent:alice:main", "hello")
+        session = there.services.store.catalog.by_key["agent:alice:main"]
+        assert session.entry.estimated_cost_usd == {"cheap": 0.002, "dear": 2.0}[model]
+
+
+async def test_the_runs_model_counts_not_the_one_of_the_turn_before(tmp_path: Path) -> None:
+    models = iter(["dear", "cheap"])
+
+    async def answer(_: object, __: dict[str, Any]) -> Any:
+        return {"reply": "hi", "usage": {"input": 1000, "output": 0, "totalTokens": 1000}, "model": next(models)}
+
+    async with inside(tmp_path, attached("alice", more=PRICES)) as there, agent(there, "alice", answer):
+        session = None
+        async with there.connect() as owner:
+            await reply(there, owner, "agent:alice:main", "hello")
+            session = there.services.store.catalog.by_key["agent:alice:main"]
+            assert session.entry.estimated_cost_usd == 1.0
+            await reply(there, owner, "agent:alice:main", "hello")
+            assert session.entry.estimated_cost_usd == pytest.approx(1.001)
+
+
+async def test_a_runtime_folder_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+        shutil.rmtree(tmp_path / "sockets")
+        await reply(there, owner, "main", "hello")
+        assert (tmp_path / "sockets").stat().st_mode & 0o777 == 0o700
+        # And where it cannot be made, the run says so.
+        shutil.rmtree(tmp_path / "sockets")
+        (tmp_path / "sockets").write_text("in the way")
+        sent = await owner.call("chat.send", sessionKey="main", message="hello")
+        ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+        assert (ended["status"], ended["error"]) == (
+            "error",
+            "the run's token cannot be written beside the daemon's sockets: Not a directory; the run was not started",
+        )
