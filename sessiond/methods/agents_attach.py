@@ -12,7 +12,7 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import AGENT_ID, agent_of, main_key
-from sessiond.policy.visibility import Action
+from sessiond.policy.visibility import ACTIONS
 from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
@@ -128,8 +128,8 @@ def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
 
 def _administers(caller: Caller, agent_id: str, services: Services) -> bool:
     """Whether the caller may do as it likes with every session of the agent: what is attached is told all of them."""
-    actions: tuple[Action, ...] = ("read", "send")
-    return caller.has("admin") and all(services.sight(caller, action).reaches_agent(agent_id) for action in actions)
+    sights = [services.sight(caller, action) for action in ACTIONS]
+    return caller.has("admin") and all(sight.reaches_agent(agent_id) for sight in sights)
 
 
 def _is_for(caller: Caller, agent_id: str, services: Services) -> bool:

@@ -95,6 +95,11 @@ class Services:
         """What the caller may reach. Everything that names a session asks here."""
         return visibility.sight(caller, visibility.rules_from(self.config), action)
 
+    def sees(self, caller: Caller) -> Callable[[str], bool]:
+        """Whether the caller may see the session of a key, be it to read it or to write to it."""
+        catalog, sights = self.store.catalog, [self.sight(caller, action) for action in visibility.ACTIONS]
+        return lambda key: any(resolve.reaches(catalog, sight, key) for sight in sights)
+
     def sees_token_of(self, caller: Caller, row: TokenRow) -> bool:
         """Whether a token is of a session that the caller may see."""
         rules = visibility.rules_from(self.config)

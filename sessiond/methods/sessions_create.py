@@ -62,7 +62,7 @@ async def _made(ctx: Context, params: SessionsCreateParams, key: str, spawned_by
     if params.model is not None:
         entry |= check_model(services.config, params.model)
     if params.label is not None:
-        entry["label"] = check_label(services.store.catalog, key, params.label)
+        entry["label"] = check_label(services.store.catalog, key, params.label, services.sees(ctx.caller))
     if spawned_by is not None:
         entry["spawnedBy"] = spawned_by
     if ctx.caller.sandboxed and key not in services.store.catalog.by_key:

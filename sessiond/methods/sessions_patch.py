@@ -41,7 +41,7 @@ async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResu
         for field in msgspec.structs.fields(params)
         if field.name != "key" and (value := getattr(params, field.name)) is not UNSET
     }
-    session = await patch.apply(services.births, services.config, session, wanted)
+    session = await patch.apply(services.births, services.config, session, wanted, services.sees(ctx.caller))
     row = listing.row(services.store, session, ctx.caller.agent_id, services.sight(ctx.caller))
     return SessionsPatchResult(key=session.key, row=row)
 

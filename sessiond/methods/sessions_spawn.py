@@ -84,7 +84,9 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
             limit="limits.maxRecordBytes",
             value=services.store.record_limit,
         )
-    made = await services.spawner.spawn(requester, wanted, sandboxed=ctx.caller.sandboxed)
+    made = await services.spawner.spawn(
+        requester, wanted, sandboxed=ctx.caller.sandboxed, sees=services.sees(ctx.caller)
+    )
     return SessionsSpawnResult(
         status="accepted",
         run_id=made.run_id,

@@ -46,6 +46,16 @@ def target_of(key: str, entry: Entry) -> Target | None:
     return Target(channel=channel, to=to, account_id=account, thread_id=_text(context.get("threadId")))
 
 
+def thread_fields(key: str, entry: Entry, thread: str | None) -> dict[str, Any]:
+    """The entry fields of a child bound to a thread: its words go there, in the chat of its requester `key`."""
+    target = target_of(key, entry) if thread is not None else None
+    if target is None:
+        return {}
+    context = {"channel": target.channel, "to": target.to, "accountId": target.account_id, "threadId": thread}
+    present = {name: value for name, value in context.items() if value is not None}
+    return {"deliveryContext": present, "lastChannel": target.channel, "lastTo": target.to}
+
+
 def _group(channel: str, chat: str, context: dict[str, Any], entry: Entry) -> Target:
     found = _THREAD.fullmatch(chat)
     thread = found["thread"] if found is not None else None

@@ -30,7 +30,9 @@ Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["read", "send"]
 SpawnerOf = Callable[[str], str | None]
 
-_ACTIONS: tuple[Action, ...] = ("read", "send")
+ACTIONS: tuple[Action, ...] = ("read", "send")
+# Deeper than anything lies that was spawned here (`maxSpawnDepth` is 5 at most).
+LEAST_STEPS = 8
 _RANK: dict[Visibility, int] = {"self": 0, "tree": 1, "agent": 2, "all": 3}
 
 
@@ -70,12 +72,15 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent_to_agent: bool = False
     allow: tuple[str, ...] = ()
 
-    def reaches(self, target_key: str, spawner_of: SpawnerOf) -> bool:
-        """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key that spawned a key."""
+    def reaches(self, target_key: str, spawner_of: SpawnerOf, *, least_steps: int = 0) -> bool:
+        """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key that spawned a key.
+
+        With LEAST_STEPS a key that is hidden takes as many as one that is not there: for keys that the caller named.
+        """
         if target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
             return True
         in_sight = _RANK[self.level] >= _RANK["tree"] and self.own_key is not None
-        return in_sight and in_tree(self.own_key or "", target_key, spawner_of)
+        return in_sight and in_tree(self.own_key or "", target_key, spawner_of, least_steps)
 
     def reaches_agent(self, agent_id: str) -> bool:
         """Whether the caller may see every session of an agent, whichever there are."""
@@ -130,7 +135,7 @@ def may_see(
     caller: Caller, target_key: str, rules: VisibilityRules, spawner_of: SpawnerOf, action: Action = "read"
 ) -> bool:
     """Whether `caller` may see (or send to) the session `target_key`. For many targets make one `sight`."""
-    return sight(caller, rules, action).reaches(target_key, spawner_of)
+    return sight(caller, rules, action).reaches(target_key, spawner_of, least_steps=LEAST_STEPS)
 
 
 def check_mint(
@@ -153,14 +158,16 @@ def check_mint(
     if caller.sandboxed and not sandboxed:
         raise Forbidden("a sandboxed caller mints sandboxed tokens only: pass sandboxed = true", code="token_wider")
     key = acts_as(session_key, agent_id, rules)
-    if key is None or not all(may_see(caller, key, rules, spawner_of, action) for action in _ACTIONS):
+    if key is None or not all(may_see(caller, key, rules, spawner_of, action) for action in ACTIONS):
         raise Forbidden("a token can be minted only for a session that you may see yourself", code="token_wider")
 
 
-def in_tree(root_key: str, target_key: str, spawner_of: SpawnerOf) -> bool:
+def in_tree(root_key: str, target_key: str, spawner_of: SpawnerOf, least_steps: int = 0) -> bool:
     """Whether `target_key` is `root_key` or was spawned from it, at any depth and under any agent.
 
-    A transcript says itself who spawned it, and anyone may write transcripts: a circle ends the walk.
+    A transcript says itself who spawned it, and anyone may write transcripts: a circle ends the walk. A walk that
+    finds nothing has `least_steps`, so that nobody learns from its length how deep a hidden session lies, or that
+    there is none.
     """
     passed: set[str] = set()
     key: str | None = target_key
@@ -169,6 +176,8 @@ def in_tree(root_key: str, target_key: str, spawner_of: SpawnerOf) -> bool:
             return True
         passed.add(key)
         key = spawner_of(key)
+    for _ in range(len(passed), least_steps):
+        spawner_of(target_key)
     return False
 
 

@@ -59,8 +59,9 @@ class Registry:
 
     def session_of(self, run_id: str) -> Session | None:
         """The session a run id names, live or archived; whether the run exists is not looked up."""
-        run = self.get(run_id)
-        return run.session if run is not None else self._store.catalog.by_id.get(session_id_of(run_id))
+        # Both are looked up always: how long it takes is not to tell whether there is such a run.
+        run, named = self.get(run_id), self._store.catalog.by_id.get(session_id_of(run_id))
+        return run.session if run is not None else named
 
     async def find(self, run_id: str) -> View | None:
         """What is known of a run, read back from the end of its transcript where memory has forgotten it."""

@@ -29,11 +29,11 @@ from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
 from sessiond.policy import spawn as policy
 from sessiond.policy.spawn import SpawnFacts, SpawnPlan, SpawnRequest
-from sessiond.policy.target import target_of
+from sessiond.policy.target import thread_fields
 from sessiond.runs.intents import Intents
 from sessiond.runs.run import Request, Run, payload_hash
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.sessions.patch import check_label
+from sessiond.sessions.patch import Sees, check_label
 from sessiond.sessions.resolve import spawner_of
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
@@ -112,8 +112,13 @@ class Spawner:
                 await self._attachments.remove(self._workspace(agent_id), child_id)
             self._intents.done(child_id)
 
-    async def spawn(self, requester: Session, wanted: Wanted, *, sandboxed: bool) -> Spawned:
-        """The child, accepted. Every refusal comes before the first byte is written."""
+    async def spawn(
+        self, requester: Session, wanted: Wanted, *, sandboxed: bool, sees: Sees = lambda _key: True
+    ) -> Spawned:
+        """The child, accepted. Every refusal comes before the first byte is written.
+
+        `sees(key)` says which sessions the caller may see: the labels of others are no reason for a refusal.
+        """
         child_id = self._child_id(requester, wanted)
         agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
         child_key = f"agent:{agent_id}:subagent:{child_id}"
@@ -131,7 +136,9 @@ class Spawner:
             prepared = self._attachments.check(wanted.attachments, config.tools.sessions_spawn.attachments)
             mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
             policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
-            label = check_label(self._store.catalog, child_key, wanted.label) if wanted.label is not None else None
+            label = None
+            if wanted.label is not None:
+                label = check_label(self._store.catalog, child_key, wanted.label, sees)
             child = _Child(
                 key=child_key, id=child_id, plan=plan, facts=facts, mount_path=mount_path, payload=payload, label=label
             )
@@ -258,7 +265,7 @@ class Spawner:
         thinking = plan.thinking or subagents.thinking
         entry |= {"thinkingLevel": thinking} if thinking is not None else {}
         entry |= {"label": child.label} if child.label is not None else {}
-        entry |= _thread_fields(requester, thread)
+        entry |= thread_fields(requester.key, requester.entry, thread)
         limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
         provenance = {"kind": "inter_session", "sourceSessionKey": requester.key, "sourceTool": "sessions_spawn"}
         request = Request(
@@ -288,13 +295,3 @@ def _context(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mou
     if receipt is not None:
         lines.append(describe(receipt, mount_path))
     return "\n".join(lines)
-
-
-def _thread_fields(requester: Session, thread: str | None) -> dict[str, Any]:
-    """The entry of a child that was bound to a thread: its words go there, in the requester's chat."""
-    target = target_of(requester.key, requester.entry) if thread is not None else None
-    if target is None:
-        return {}
-    context = {"channel": target.channel, "to": target.to, "accountId": target.account_id, "threadId": thread}
-    present = {name: value for name, value in context.items() if value is not None}
-    return {"deliveryContext": present, "lastChannel": target.channel, "lastTo": target.to}

@@ -19,6 +19,7 @@ from sessiond.sessions.lifecycle import Births, settled
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.store import Custom
 
+Sees = Callable[[str], bool]
 MAX_LABEL_CHARS = 512
 VERBOSE_LEVELS = ("off", "on", "full")
 SEND_POLICIES = ("allow", "deny")
@@ -33,7 +34,7 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     thread_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-async def apply(births: Births, config: Config, session: Session, wanted: Mapping[str, Any]) -> Session:
+async def apply(births: Births, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees) -> Session:
     """Change the session's metadata as `wanted` says: by wire name, None clears. One record, on disk when this returns.
 
     The session that was changed is returned: a reset may have put another in its place. InvalidParams for a value that
@@ -44,7 +45,7 @@ async def apply(births: Births, config: Config, session: Session, wanted: Mappin
         return await _append(births, session, fields(config, session, wanted))
     # Two who take the same label at the same time: the second has to see the first one's.
     async with births.alone(f"labels of {agent_of(session.key)}"):
-        label = check_label(store.catalog, session.key, wanted["label"])
+        label = check_label(store.catalog, session.key, wanted["label"], sees)
         return await _append(births, session, fields(config, session, {**wanted, "label": label}))
 
 
@@ -110,10 +111,14 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def check_label(catalog: Catalog, key: str, label: str, *, field: str = "$.label") -> str:
-    """A label for the session of `key`: trimmed, printable, and no other session's of the same agent."""
+def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: str = "$.label") -> str:
+    """A label for the session of `key`: trimmed, printable, and no other session's of the same agent.
+
+    Only sessions count that the caller may see (`sees(key)`): whether a hidden one has a label is told to nobody. Who
+    sees both then has to name them by their keys.
+    """
     text = _printable(label, field)
-    if any(other != key for other in catalog.labelled(agent_of(key), text)):
+    if any(other != key and sees(other) for other in catalog.labelled(agent_of(key), text)):
         raise Conflict(f"the label {text!r} is in use by another session of this agent", code="label_in_use")
     return text
 

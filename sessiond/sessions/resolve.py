@@ -8,8 +8,11 @@ from __future__ import annotations
 from sessiond.errors import Conflict, InvalidParams, NotFound
 from sessiond.model.caller import Caller
 from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean
-from sessiond.policy.visibility import Sight
+from sessiond.policy.visibility import LEAST_STEPS, Sight
 from sessiond.store.catalog import Catalog, Session
+
+# A key that no session can have: agents have names.
+NOBODYS_KEY = "agent::"
 
 
 def spawner_of(catalog: Catalog, key: str) -> str | None:
@@ -21,6 +24,15 @@ def spawner_of(catalog: Catalog, key: str) -> str | None:
 def reaches(catalog: Catalog, sight: Sight, key: str) -> bool:
     """Whether a caller with this sight may see the session of `key`."""
     return sight.unlimited or sight.reaches(key, lambda target: spawner_of(catalog, target))
+
+
+def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str | None = None) -> bool:
+    """Whether a caller with this sight may see what it named: a session, or the key of one that is not there.
+
+    Both take the same steps, whatever there is and however deep it lies.
+    """
+    sought = session.key if session is not None else key or NOBODYS_KEY
+    return sight.unlimited or sight.reaches(sought, lambda target: spawner_of(catalog, target), least_steps=LEAST_STEPS)
 
 
 def key_of(caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
@@ -35,10 +47,13 @@ def key_of(caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessio
 def find(
     catalog: Catalog, sight: Sight, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey"
 ) -> Session:
-    """The session for a key, an alias or a session id. NotFound where there is none that the caller may see."""
+    """The session for a key, an alias or a session id. NotFound where there is none that the caller may see.
+
+    It is asked of one that is not there as well whether it is in sight: it takes as long as one that is hidden.
+    """
     key = key_of(caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
-    if session is None or not reaches(catalog, sight, session.key):
+    if not may_name(catalog, sight, session, key) or session is None:
         raise missing(text)
     return session
 
@@ -46,16 +61,15 @@ def find(
 def by_id(catalog: Catalog, text: str) -> Session | None:
     """The session with this id, live or archived; a UUID in any case."""
     text = text.strip()
-    found = catalog.by_id.get(text)
-    if found is None and UUID.fullmatch(text.lower()):
-        found = catalog.by_id.get(text.lower())
-    return found
+    low = text.lower()
+    found, again = catalog.by_id.get(text), catalog.by_id.get(low)
+    return found or (again if UUID.fullmatch(low) else None)
 
 
 def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
     """The one session with that label (of one agent, where it is given) that the caller may see."""
     found = catalog.labelled(agent_id, label) if agent_id is not None else catalog.with_label(label)
-    visible = [key for key in found if reaches(catalog, sight, key)]
+    visible = [key for key in found or [NOBODYS_KEY] if may_name(catalog, sight, None, key) and key in catalog.by_key]
     if not visible:
         raise NotFound(f"no session has the label {label!r}; `sessions_list` shows the labels there are")
     if len(visible) > 1:
@@ -75,7 +89,7 @@ def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, 
     """
     if sight.unlimited:
         return parent
-    if named and not reaches(catalog, sight, key):
+    if named and not may_name(catalog, sight, None, key):
         raise missing(key)
     if key in catalog.by_key or key == sight.own_key:
         return None

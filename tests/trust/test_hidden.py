@@ -1,0 +1,177 @@
+"""What a caller may not see is not there for it: the same answer, by the same steps, and no label is taken by it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from inside import Connection, Inside, inside
+
+import sessiond
+from sessiond.methods.table import METHODS
+from sessiond.policy.visibility import LEAST_STEPS, in_tree
+
+CONFIG = '[store]\ndurability = "os"\n'
+OWN = "agent:main:own"
+# Spawned one below the other, so that each lies deeper than the one before; none of them from OWN.
+HIDDEN = [f"agent:main:hidden{depth}" for depth in range(4)]
+ABSENT = "agent:main:nothing"
+ADMIN = ("admin",)
+ROOT = Path(sessiond.__file__).parent
+# What goes on in the daemon whoever asks for what.
+BESIDE = ("rpc", "transports", "daemon", "events")
+
+# Every method that takes the name of a session, and how it is given: by key and by id.
+BY_NAME: dict[str, dict[str, Any]] = {
+    "sessions_history": {"sessionKey": "?"},
+    "chat.history": {"sessionKey": "?"},
+    "sessions_search": {"sessionKey": "?", "query": "x"},
+    "sessions_send": {"sessionKey": "?", "message": "x"},
+    "sessions.resolve": {"key": "?"},
+    "sessions.preview": {"keys": ["?"]},
+    "sessions.usage": {"key": "?"},
+    "sessions.create": {"key": "?"},
+    "sessions.patch": {"key": "?", "label": "x"},
+    "sessions.reset": {"key": "?"},
+    "sessions.delete": {"key": "?"},
+    "sessions.kill": {"key": "?"},
+    "sessions.steer": {"key": "?", "message": "x"},
+    "chat.send": {"sessionKey": "?", "message": "x"},
+    "chat.inject": {"sessionKey": "?", "messages": [{"role": "user", "content": "x"}]},
+    "chat.abort": {"sessionKey": "?"},
+    "sessions.messages.subscribe": {"key": "?"},
+    "sessions.messages.unsubscribe": {"key": "?"},
+    "tokens.mint": {"sessionKey": "?", "scopes": ["list"]},
+}
+# Name no session of others, or give lists, which hold what is in sight.
+WITHOUT = {
+    *("initialize", "ping", "rpc.discover", "daemon.status", "daemon.doctor", "agents_list", "tokens.list"),
+    *("sessions_list", "sessions.list", "sessions_spawn", "sessions_inbox", "sessions.prune", "sessions.import"),
+    *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
+}
+BY_RUN = {"agent.wait"}
+
+
+def test_every_method_is_in_a_table_here() -> None:
+    assert {method.name for method in METHODS} == BY_NAME.keys() | WITHOUT | BY_RUN
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[tuple[Inside, Connection, Connection]]:
+    """The parts, the owner, and an admin who sees nothing but OWN."""
+    async with inside(folder, CONFIG) as parts, parts.connect() as owner:
+        await owner.say(OWN, "hello")
+        above: dict[str, str] = {}
+        for key in HIDDEN:
+            await owner.call("sessions.create", key=key, **above)
+            await owner.say(key, "hello")
+            above = {"parentSessionKey": key}
+        token = (await owner.call("tokens.mint", scopes=ADMIN, sessionKey=OWN))["token"]
+        async with parts.connect(parts.services.tokens.caller(token)) as connection:
+            yield parts, owner, connection
+
+
+@contextmanager
+def steps() -> Iterator[list[str]]:
+    """Every function of ours that is called meanwhile, but for what goes on beside."""
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and ROOT in file.parents and file.relative_to(ROOT).parts[0] not in BESIDE:
+            found.append(f"{file.relative_to(ROOT)}:{frame.f_code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+def named(params: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: name if value == "?" else [name] if value == ["?"] else value for key, value in params.items()}
+
+
+@pytest.mark.parametrize("method", BY_NAME)
+async def test_hidden_and_missing_take_the_same_steps_to_the_same_answer(tmp_path: Path, method: str) -> None:
+    async with world(tmp_path) as (parts, owner, connection):
+        ids = [(await owner.call("sessions.resolve", key=key))["sessionId"] for key in (HIDDEN[0], HIDDEN[-1])]
+        for names in ([ABSENT, *HIDDEN], ["0" * 8 + ids[0][8:], *ids]):
+            taken: list[tuple[list[str], str]] = []
+            for name in (names[0], *names):  # once more at first: what is cached is cached for all
+                with steps() as found:
+                    answer = await connection.answer(await connection.send(method, **named(BY_NAME[method], name)))
+                shown = str(answer.get("error", answer.get("result"))).replace(name, "?")
+                taken.append((found, shown))
+            assert taken[2:] == [taken[1]] * (len(names) - 1)
+            assert not [step for step in taken[1][0] if step.startswith("store/store") and "cursor" not in step]
+            assert parts.services.supervisor.live_runs() == 0
+
+
+async def test_the_run_of_a_hidden_session_is_as_missing_as_any(tmp_path: Path) -> None:
+    async with world(tmp_path) as (_, owner, connection):
+        runs = [(await owner.call("chat.send", sessionKey=key, message="x"))["runId"] for key in HIDDEN]
+        for run_id in runs:
+            await owner.call("agent.wait", runId=run_id)
+        taken = []
+        # In memory, of a session that is there, of none.
+        for run_id in ["none." + "0" * 16, "none." + "0" * 16, *runs, runs[0][:-1] + "?", runs[-1][:-1] + "?"]:
+            with steps() as found:
+                answer = await connection.answer(await connection.send("agent.wait", runId=run_id))
+            taken.append((found, str(answer["error"]).replace(run_id, "?")))
+        assert taken[1:] == [taken[1]] * (len(taken) - 1)
+
+
+@pytest.mark.parametrize("depth", range(LEAST_STEPS + 3))
+def test_a_walk_that_finds_nothing_tells_nothing_of_its_length(depth: int) -> None:
+    asked: list[str] = []
+
+    def spawner_of(key: str) -> str | None:
+        asked.append(key)
+        number = int(key)
+        return str(number - 1) if number else None
+
+    assert not in_tree("own", str(depth), spawner_of, LEAST_STEPS)
+    assert len(asked) == max(depth + 1, LEAST_STEPS)
+
+
+@pytest.mark.parametrize("way", ["spawn", "patch", "create"])
+async def test_the_label_of_a_hidden_session_is_free(tmp_path: Path, way: str) -> None:
+    async with world(tmp_path) as (_, owner, connection):
+        await owner.call("sessions.patch", key=HIDDEN[0], label="secret project")
+
+        async def take(label: str) -> dict[str, Any]:
+            if way == "spawn":
+                request = await connection.send("sessions_spawn", task="x", label=label)
+            elif way == "patch":
+                request = await connection.send("sessions.patch", key="current", label=label)
+            else:
+                request = await connection.send("sessions.create", label=label)
+            return await connection.answer(request)
+
+        assert "result" in await take("secret project")
+        # What is in sight still counts, and so does it for the owner, who sees all.
+        await connection.call("sessions.create", label="mine")
+        assert (await take("mine"))["error"]["data"]["code"] == "label_in_use"
+        assert (await owner.failure("sessions.create", label="secret project"))["data"]["code"] == "label_in_use"
+        # Nobody's words go astray because of it: who sees both names one.
+        failed = await owner.failure("sessions_send", label="secret project", message="x")
+        assert failed["code"] == -32004 and HIDDEN[0] in failed["message"]
+        resolved = await connection.call("sessions.resolve", label="secret project")
+        assert resolved["key"] not in HIDDEN
+
+
+@pytest.mark.parametrize("label", ["hidden label", "no such label"])
+async def test_a_label_finds_nothing_hidden(tmp_path: Path, label: str) -> None:
+    async with world(tmp_path) as (_, owner, connection):
+        await owner.call("sessions.patch", key=HIDDEN[2], label="hidden label")
+        for params in ({"label": label}, {"label": label, "agentId": "main"}):
+            assert (await connection.failure("sessions.resolve", **params))["code"] == -32002
+            assert (await connection.failure("sessions_send", message="x", **params))["code"] == -32002
+        if label == "no such label":
+            assert (await owner.failure("sessions.resolve", label=label))["code"] == -32002
