@@ -26,6 +26,7 @@ from sessiond.model.event import Event, MessageEvent, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.peer import Peer
 from sessiond.sessions.resolve import missing
+from sessiond.store.catalog import Session
 from sessiond.transports.exchange import Answer, Events, Request, Response, json_response
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
@@ -71,14 +72,24 @@ async def _history(services: Services, request: Request) -> Answer:
         raise missing(request.params["key"])  # nothing will ever come of it
     # Only who says so is spared the tool results: a follower gets every message that is appended.
     tools = query.get("includeTools", "1") in ("1", "true")
-    page: SessionsHistoryResult | None = None
-    cursor, field = request.headers.get("last-event-id"), "Last-Event-ID"
-    if not cursor:
-        page = await sessions_history.handle(_context(services, request.caller), params)
-        cursor, field = page.cursor, "cursor"
-    at = services.store.position(session, cursor, field)
-    start = Place(session.session_id, at.offset, at.seq)
+    cursor = request.headers.get("last-event-id")
+    if cursor:
+        return Events(partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools))
+    page = await sessions_history.handle(_context(services, request.caller), params)
+    start = replay.place_of(services.store, session, page.cursor, "cursor")
     return Events(partial(_follow, services, session.key, start, page=page, tools=tools))
+
+
+def _resume(services: Services, session: Session, cursor: str) -> Place:
+    """Where to read on for a reader that comes back."""
+    try:
+        return replay.place_of(services.store, session, cursor, "Last-Event-ID")
+    except InvalidParams as error:
+        if error.code != "cursor_stale":
+            raise  # no daemon ever gave it
+        # A browser that is answered with an error never comes back: it is told to begin again. What it shows may be
+        # of a transcript that was removed meanwhile.
+        return Place(session.session_id, 0, 0, "reset")
 
 
 def _number(query: Any, name: str) -> float | None:
@@ -156,7 +167,7 @@ async def _follow(
     start: Place,
     stream: EventStream,
     *,
-    page: SessionsHistoryResult | None,
+    page: SessionsHistoryResult | None = None,
     tools: bool,
 ) -> None:
     """The history, then each message as it comes; for the key, so that a reset of the session does not end it."""

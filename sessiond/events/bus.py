@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from sessiond.events.subscription import Place, Sees, Subscription
 from sessiond.model.event import Event
 
@@ -64,23 +62,21 @@ class EventBus:
         for subscription in self._followers(event.key):
             subscription.offer(event)
 
-    def fall_back(self, key: str, place: Place) -> None:
-        """Let everyone who follows the session read it again from `place`."""
+    def begin(self, key: str, place: Place, *, known_only: bool = False) -> None:
+        """Another session has the key from now on: let everyone read on from `place`, or those who knew the key."""
         for subscription in self._followers(key):
-            subscription.fall_back(key, place)
-
-    def begin(self, key: str, place: Place, *, announced: bool) -> None:
-        """Another session has the key from now on, and its transcript begins at `place`.
-
-        Who knew the key is told to begin again, behind what is left of the old transcript. The others read the new one
-        from its file, or with `announced` wait for its events.
-        """
-        again = msgspec.structs.replace(place, reason="reset")
-        for subscription in self._followers(key):
-            if subscription.knew(key):
-                subscription.begin(key, again)
-            elif not announced:
+            if not known_only or subscription.knew(key):
                 subscription.begin(key, place)
+
+    def rewrite(self, key: str, place: Place, *, live: bool) -> None:
+        """The file of a session of the key was written anew: `place` is its beginning."""
+        for subscription in self._followers(key):
+            subscription.rewrite(key, place, live=live)
+
+    def wake(self, key: str) -> None:
+        """There is more to read in a session of the key that is not the live one."""
+        for subscription in self._followers(key):
+            subscription.wake(key)
 
     def _followers(self, key: str) -> Iterator[Subscription]:
         everything = self._everything

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import structlog
 import trio
 from msgspec.structs import replace
 
 from sessiond.events.bus import EventBus
+from sessiond.events.changes import change_of, changed_event, end_of
 from sessiond.events.folders import Folders
 from sessiond.events.replay import message_event
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import RETRY_S, Place
 from sessiond.events.watch import Watcher
-from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
-from sessiond.model.record import ENTRY, FINAL, RUN, Record
-from sessiond.store import folding, scan
+from sessiond.store import dirfd, folding, scan
 from sessiond.store.adoption import is_own_key
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
@@ -33,11 +31,6 @@ MAX_STEP_BYTES = 128 * 1024
 
 
 log = structlog.get_logger("sessiond.feed")
-
-
-class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    status: str = ""
-    request: object = None
 
 
 class TranscriptFeed:
@@ -52,6 +45,9 @@ class TranscriptFeed:
         # Sessions with more to read than one step takes, and those whose new file does not say its key.
         self._behind: dict[Session, None] = {}
         self._nameless: dict[Session, None] = {}
+        # Sessions whose file could not be opened just now.
+        self._refused: dict[Session, None] = {}
+        self._refusal = trio.Event()
         self._work = trio.Event()
         self.changed = trio.Event()
         # Told of every session that left the catalog by somebody else's doing.
@@ -69,6 +65,7 @@ class TranscriptFeed:
         """Follow the watcher until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_behind)
+            nursery.start_soon(self._read_again)
             await self._folders.follow(watcher)
 
     def poke(self, session: Session) -> None:
@@ -77,17 +74,24 @@ class TranscriptFeed:
         # An append returns when it is announced; what strangers wrote behind it may wait for its turn.
         while more:
             more = self._step(session) and session.entry.file.folded_to < session.written_end
+        if session.archived:
+            # Who is in it still goes on, and when nothing more can come goes over to the key's next session.
+            self._bus.wake(session.key)
 
     def _step(self, session: Session) -> bool:
         """Read on by one step; whether there is more."""
-        if session.folder.archived or session in self._nameless:
+        if session in self._nameless:
             return False
         try:
             got = folding.advance(
                 session.folder.fd, session.entry, session.file_name, self._store.record_limit, max_bytes=MAX_STEP_BYTES
             )
-        except OSError:
-            return False  # moved or removed; the watcher tells, and the caller of the append gets its own error
+        except OSError as error:
+            # Moved or removed: the watcher tells, and the caller of the append gets its own error.
+            if dirfd.is_passing(error):
+                self._refused[session] = None
+                self._refusal.set()
+            return False
         self._take(session, got)
         if got.more:
             self._behind[session] = None
@@ -98,9 +102,9 @@ class TranscriptFeed:
         """A session was made by the daemon: announce it and what it began with."""
         self.changed.set()
         self.publish(session, "create", "create")
-        self._bus.begin(session.key, Place(session.session_id, 0, 0), announced=True)
+        self._begin_behind_older(session)
         self._announce(session, steps)
-        self._look(session)  # the watcher's word of it did not count while it was made
+        self._store.look(session)  # the watcher's word of it did not count while it was made
 
     def found(self, session: Session) -> None:
         """A session appeared that somebody else has made: announce it, and let its followers read all of it."""
@@ -109,8 +113,7 @@ class TranscriptFeed:
             return
         rivals = self._store.catalog.superseded(session.key)
         self.publish(session, "reset" if rivals else "create", "found")
-        place = Place(session.session_id, 0, 0, "reset" if rivals else None)
-        self._bus.begin(session.key, place, announced=False)
+        self._begin(session)
 
     def lost(self, session: Session, reason: str) -> None:
         """A session is no longer where it was. Where an older one had its key, that one is followed again."""
@@ -123,7 +126,9 @@ class TranscriptFeed:
             self.publish(session, "delete", reason, deleted=True)
         else:
             self.publish(heir, "reset", reason)
-            self.restarted(heir, "reset")
+            self._bus.begin(session.key, Place(heir.session_id, 0, 0, "reset"))
+            self._store.look(heir)
+        self._bus.wake(session.key)
 
     def publish(self, session: Session, phase: Phase, reason: str | None, *, deleted: bool = False) -> None:
         """Tell of a change to a session that is no record of its transcript, such as a reset."""
@@ -144,13 +149,31 @@ class TranscriptFeed:
         )
         self._bus.publish(event)
 
-    def restarted(self, session: Session, reason: str) -> None:
-        """The session's transcript begins anew: let its followers read it from the start."""
-        if reason == "reset":
-            self._bus.begin(session.key, Place(session.session_id, 0, 0, "reset"), announced=False)
-            self._look(session)
-        else:
-            self._bus.fall_back(session.key, Place(session.session_id, 0, 0, "rewritten"))
+    def succeed(self, session: Session) -> None:
+        """A reset made the session in the place of another: announce it, and let its followers read that one to its
+        end, also where it moves meanwhile, and then this one.
+        """
+        self.changed.set()
+        self.publish(session, "reset", None)
+        self._begin(session)
+        self._store.look(session)
+
+    def _begin(self, session: Session) -> None:
+        """Let the key's followers read on in a session that is new to them."""
+        rivals = self._store.catalog.superseded(session.key)
+        if not rivals:
+            self._begin_behind_older(session)
+            self._bus.begin(session.key, Place(session.session_id, 0, 0))
+            return
+        # The newest of them had the key until now. Everyone has had, or will have, what was read of it.
+        self._bus.begin(session.key, end_of(rivals[-1]))
+        self._store.look(rivals[-1])
+
+    def _begin_behind_older(self, session: Session) -> None:
+        """Let those who followed a session that had the key before, and was deleted, finish it first."""
+        older = self._store.catalog.older(session.key)
+        place = end_of(older[-1]) if older else Place(session.session_id, 0, 0)
+        self._bus.begin(session.key, place, known_only=True)
 
     def _take(self, session: Session, got: Advance) -> None:
         entry = got.entry
@@ -168,20 +191,25 @@ class TranscriptFeed:
             self._work.set()
         else:
             self._store.catalog.replace(session, entry)
-            if not session.superseded:
+            # Of one that was deleted the last words may still come. Of one that was reset they are read by the pumps.
+            if self._store.catalog.by_key.get(session.key, session) is session:
                 self._announce(session, got.steps)
 
     def _renew(self, session: Session, entry: Entry) -> None:
         """The file was written anew, or is another one under the same name."""
         session.epoch += 1
         self._store.catalog.replace(session, entry)
-        if not session.superseded:
-            self.restarted(session, "rewritten")
+        live = self._store.catalog.by_key.get(session.key) is session
+        self._bus.rewrite(session.key, Place(session.session_id, 0, 0, "rewritten"), live=live)
+        if live:
             self.publish(session, "patch", "rewritten")
 
     def _rename(self, session: Session, entry: Entry) -> None:
         """The file says another key than before: one session is gone, another is found, as after a restart."""
         catalog = self._store.catalog
+        if session.folder.archived:
+            self._take_away(session, entry)
+            return
         catalog.remove(session)
         self.lost(session, f"its transcript is that of {entry.session_key} now")
         session.epoch += 1
@@ -190,23 +218,27 @@ class TranscriptFeed:
         catalog.add(session)
         self.found(session)
 
+    def _take_away(self, session: Session, entry: Entry) -> None:
+        """A file in the archive says another key: no follower of the old one reads it."""
+        self._store.catalog.remove(session)
+        self._bus.wake(session.key)
+        session.epoch += 1
+        session.key = entry.session_key
+        self._store.catalog.replace(session, entry)
+        self._store.catalog.add(session)
+
     async def _claim(self, session: Session) -> None:
         """The new file does not say its key: it is adopted, and keeps the key that it had."""
         async with self._store.committer.hold(session):
             entry = await self._folders.read_again(session)
             del self._nameless[session]
-        if entry is None or not (session.superseded or self._store.catalog.by_key.get(session.key) is session):
+        if entry is None or not (session.archived or self._store.catalog.by_key.get(session.key) is session):
             return  # it went in the meantime; the watcher tells
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
         else:
             self._renew(session, replace(entry, session_key=session.key))
-        self._look(session)
-
-    def _look(self, session: Session) -> None:
-        # What is being written is not acknowledged yet, and may be taken back; its commit pokes.
-        if not session.in_flight:
-            self.poke(session)
+        self._store.look(session)
 
     def _announce(self, session: Session, steps: list[Step]) -> None:
         if not self._bus.interested(session.key):
@@ -216,9 +248,9 @@ class TranscriptFeed:
             if record is None:
                 continue
             if record.message is not None:
-                self._bus.publish(message_event(self._store, session, step.line, step.seq))
+                self._bus.publish(message_event(self._store, session, step.line, step.seq, step.check))
             if self._bus.watched and (change := change_of(record)) is not None:
-                self._bus.publish(_changed(session, step, *change))
+                self._bus.publish(changed_event(session, step, *change))
 
     async def _read_behind(self) -> None:
         while True:
@@ -234,38 +266,12 @@ class TranscriptFeed:
             await self._work.wait()
             self._work = trio.Event()
 
-
-def _changed(session: Session, step: Step, phase: Phase, reason: str | None) -> ChangedEvent:
-    return ChangedEvent(
-        key=session.key,
-        session_id=session.session_id,
-        phase=phase,
-        reason=reason,
-        entry=step.entry,
-        after=step.line.end,
-        seq=step.seq,
-        spawned_by=step.entry.spawned_by,
-    )
-
-
-def change_of(record: Record) -> tuple[Phase, str | None] | None:
-    """The phase that a record means for `sessions.changed`, None where it changes no row."""
-    if record.message is not None:
-        return "message", None
-    if record.custom_type == ENTRY or record.type in ("model_change", "thinking_level_change", "session_info"):
-        return "patch", None
-    if record.custom_type != RUN:
-        return None
-    data = lax.view_in(record.data, _RunNews) or _RunNews()
-    match data.status:
-        case "running":
-            return "start", None
-        case "error" | "timeout":
-            return "error", data.status
-        case status if status in FINAL:
-            return "end", status
-        case "accepted" if isinstance(data.request, dict) and "message" in data.request:
-            # Only a run that has to wait carries its message; one that starts at once has it in the next record.
-            return "patch", "queued"
-        case _:
-            return None
+    async def _read_again(self) -> None:
+        """What could not be opened for want of a descriptor is looked at again, in a second."""
+        while True:
+            await self._refusal.wait()
+            self._refusal = trio.Event()
+            await trio.sleep(RETRY_S)
+            refused, self._refused = self._refused, {}
+            for session in refused:
+                self._store.look(session)

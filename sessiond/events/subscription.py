@@ -124,8 +124,10 @@ class Subscription:
     def has_had(self, key: str, place: Place) -> bool:
         """Whether every message behind `place` was given to this subscriber, or will be."""
         since = self._since.get(key)
-        # Of another session of the key it was told from the beginning. Counted in messages: other records lie between.
-        return since is not None and (since.session_id != place.session_id or since.seq <= place.seq)
+        if since is None or place.reason is not None or since.session_id != place.session_id:
+            return False
+        # Counted in messages: other records lie between.
+        return since.seq <= place.seq
 
     def fall_back(self, key: str, place: Place) -> None:
         """Let the pump bring this session up from `place` on. What was queued of it is read again with the rest."""
@@ -144,12 +146,35 @@ class Subscription:
         self._wake.set()
 
     def begin(self, key: str, place: Place) -> None:
-        """The key's transcript is another one from now on: let the pump finish the old one, then read from `place`."""
+        """The key's transcript is another one from now on: let the pump read on from `place`, behind what waits.
+
+        `place` is where those stand who have had everything so far: in the old transcript, or at the start of the new.
+        """
         if key in self.behind:
             return  # the pump finds the other session when it gets there
-        places = (_place_before(event, None) for event in self.queue if event.key == key)
-        waiting = next((found for found in places if found is not None and found.session_id != place.session_id), None)
-        self.fall_back(key, waiting or place)
+        if place.offset == 0 and self.knew(key):
+            place = msgspec.structs.replace(place, reason="reset")
+        self.behind[key] = Lag(place)
+        self._since.setdefault(key, place)
+        self._wake.set()
+
+    def rewrite(self, key: str, place: Place, *, live: bool) -> None:
+        """The file of a session was written anew. Where it is not the `live` one, only who is in it cares."""
+        lag = self.behind.get(key)
+        if live if lag is None else lag.place.session_id == place.session_id:
+            self.fall_back(key, place)
+
+    def go_over(self, key: str, place: Place) -> None:
+        """One session of the key was read to its end: read on in the next one."""
+        self.behind[key].place = place
+        self._since[key] = place
+
+    def wake(self, key: str) -> None:
+        """There is more to read in a session of the key: let the pump look again if it waits for that."""
+        lag = self.behind.get(key)
+        if lag is not None:
+            lag.held = False
+            self._wake.set()
 
     def knew(self, key: str) -> bool:
         """Whether the subscriber followed the key, or was told of its messages, before."""
@@ -190,14 +215,17 @@ class Subscription:
             lag.held = False
 
     def _overflow(self) -> None:
+        told: set[str] = set()
         for event in self.queue:
-            lag = self.behind.get(event.key)
-            if lag is None:
+            key, lag = event.key, self.behind.get(event.key)
+            # What was queued comes before any place to read on from.
+            if key not in told and (lag is None or isinstance(event, MessageEvent)):
                 place = _place_before(event, "lagged")
                 if place is None:
                     continue
-                lag = self.behind[event.key] = Lag(place)
-            if isinstance(event, ChangedEvent):
+                told.add(key)
+                lag = self.behind[key] = Lag(place, lag.change if lag is not None else None)
+            if lag is not None and isinstance(event, ChangedEvent):
                 lag.change = event
         self.queue.clear()
         self._queued_bytes = 0

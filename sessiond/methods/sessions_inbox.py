@@ -69,6 +69,9 @@ class _Bell(Subscription):
     def begin(self, key: str, place: Place) -> None:  # noqa: ARG002
         self.rung.set()
 
+    def rewrite(self, key: str, place: Place, *, live: bool) -> None:  # noqa: ARG002
+        self.rung.set()
+
 
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
     services = ctx.services

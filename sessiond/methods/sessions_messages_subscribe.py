@@ -1,7 +1,12 @@
-"""`sessions.messages.subscribe`: what came after a cursor, then everything as it comes; no gap, nothing twice."""
+"""`sessions.messages.subscribe`: what came after a cursor, then everything as it comes; no gap, nothing twice.
+
+A cursor may be of a session that had the key before a reset: its rest comes first, then `session.resync`. After a
+rewrite of the file `session.resync` comes at once. The cursor `start` is before the first record.
+"""
 
 from __future__ import annotations
 
+from sessiond.events import replay
 from sessiond.events.subscription import Place
 from sessiond.methods.following import follow, subscription
 from sessiond.methods.params import Params, Result
@@ -30,8 +35,7 @@ def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedR
     place = Place(session.session_id, facts.folded_to, session.entry.message_count)
     now = place
     if params.cursor is not None:
-        position = services.store.position(session, params.cursor)
-        place = Place(session.session_id, position.offset, position.seq)
+        place = replay.place_of(services.store, session, params.cursor)
     following = subscription(ctx)
     # What this connection follows already, it has had or will have: nothing twice.
     caught_up = place == now or following.has_had(session.key, place)
@@ -39,7 +43,9 @@ def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedR
     # From here to the return nothing is awaited: what is not replayed is offered live.
     if not caught_up:
         following.fall_back(session.key, place)
-    cursor = services.store.cursor(session, place.offset, place.seq)
+    cursor = params.cursor
+    if cursor is None or place.offset == 0:
+        cursor = services.store.cursor(session, place.offset, place.seq)
     return MessagesSubscribedResult(subscribed=True, key=session.key, cursor=cursor)
 
 

@@ -136,7 +136,7 @@ def _read(fd: int, store: SessionStore, session: Session, start: Position, stop:
             Kept(
                 id=record.id,
                 seq=place.seq,
-                cursor=store.cursor(session, place.offset, place.seq),
+                cursor=store.cursor(session, place.offset, place.seq, transcript.checksum(fd, place.offset)),
                 timestamp=iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None,
                 sender=sender.source_session_key,
                 source_tool=sender.source_tool,

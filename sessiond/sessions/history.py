@@ -66,14 +66,14 @@ async def page(
     messages: list[msgspec.Raw] = []
     positions: list[Position] = []
     size = 0
-    for line, seq in got.lines:
+    for (line, seq), check in zip(got.lines, got.checks, strict=True):
         record = line.record
         assert record is not None and record.message is not None
         message = record.message if len(record.message) <= max_bytes else _omit(record.message)
         size += len(message)
         messages.append(msgspec.Raw(message))
         stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-        positions.append(Position(record.id, seq, store.cursor(session, line.end, seq), stamp))
+        positions.append(Position(record.id, seq, store.cursor(session, line.end, seq, check), stamp))
     return History(
         messages=messages,
         positions=positions,

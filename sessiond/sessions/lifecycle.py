@@ -123,9 +123,7 @@ async def reset(
             with trio.CancelScope(shield=True):
                 new = await _successor(store, old)
                 # Nobody has had a chance yet to write to the new session: followers learn of it before its messages.
-                feed.changed.set()
-                feed.publish(new, "reset", None)
-                feed.restarted(new, "reset")
+                feed.succeed(new)
                 archived = await _put_away(store, new.key)
     return new, archived
 

@@ -97,6 +97,7 @@ class Catalog:
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._superseded: dict[str, list[Session]] = {}
+        self._archived: dict[str, dict[Session, None]] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -123,6 +124,7 @@ class Catalog:
             self.by_id[session.session_id] = session
         session.superseded = False
         if session.folder.archived:
+            self._archived.setdefault(session.key, {})[session] = None
             return False
         rival = self.by_key.get(session.key)
         if rival is not None and rival is not session:
@@ -142,6 +144,7 @@ class Catalog:
         """Forget a session. Where an older one had its key, that one is the key's again, as after a restart."""
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
+        self._drop(self._archived, session.key, session)
         older = self._superseded.get(session.key, [])
         if session in older:
             older.remove(session)
@@ -186,6 +189,17 @@ class Catalog:
         """The older sessions of a key that were not moved to the archive."""
         return list(self._superseded.get(key, ()))
 
+    def older(self, key: str) -> list[Session]:
+        """The sessions that had the key before its live one, in the archive or not, oldest first."""
+        found = [*self._superseded.get(key, ()), *self._archived.get(key, ())]
+        found.sort(key=lambda session: session._age)
+        return found
+
+    def newest_of(self, key: str) -> int:
+        """When the newest of the older sessions of a key began, 0 where there are none."""
+        older = self.older(key)
+        return older[-1].entry.created_at if older else 0
+
     def newest(self, after: tuple[int, str] | None = None) -> Iterator[Session]:
         """The live sessions, newest message first, from a place in the order on. Do not await while iterating."""
         by_key = self.by_key
@@ -229,7 +243,7 @@ class Catalog:
             self._children.setdefault(session.entry.spawned_by, {})[session.key] = None
 
     @staticmethod
-    def _drop(table: dict[Any, dict[str, None]], group: object, key: str) -> None:
+    def _drop(table: dict[Any, dict[Any, None]], group: object, key: object) -> None:
         keys = table.get(group)
         if keys is not None:
             keys.pop(key, None)

@@ -1,8 +1,9 @@
 """Cursors: a place in one transcript, as text that a client keeps and shows again.
 
-`<offset>-<seq>-<tag>`: the byte offset behind a line, the number of messages up to there, and a keyed hash over both,
-the session and the file. So a cursor of another session, a made-up one, and one from before the file was replaced are
-told apart from a good one without reading the file. Knows no files.
+`<offset>-<seq>-<mark><tag>`: the byte offset behind a line, the number of messages up to there, what stood in the file
+right before it, and a keyed hash over all of these and the session. So a cursor of another session and a made-up one
+are told apart from a good one without reading the file, and one from before the file was written anew, also in place
+and at the same length, by reading the few bytes before its offset. Knows no files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 
-_SHAPE = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})-([0-9a-f]{12})")
+# With twelve digits it is one of release 0.1, which says nothing of what stood in the file.
+_SHAPE = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})-((?:[0-9a-f]{8})?)([0-9a-f]{12})")
+# The place before the first record of whichever session has the key: what a client says that has had nothing.
+START = "start"
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
@@ -24,34 +28,62 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     seq: int
 
 
+class Cursor(msgspec.Struct, frozen=True, gc=False):
+    """A cursor taken apart."""
+
+    offset: int
+    seq: int
+    mark: str
+    tag: str
+
+    @property
+    def position(self) -> Position:
+        return Position(self.offset, self.seq)
+
+
 class Cursors:
     """Makes and reads cursors with the store's secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(key=secret[:64], digest_size=6)
 
-    def _tag(self, session_id: str, inode: int, offset: int, seq: int) -> str:
+    def _tag(self, session_id: str, offset: int, seq: int, mark: str) -> str:
         mac = self._keyed.copy()
-        mac.update(f"{session_id}\0{inode}\0{offset}\0{seq}".encode())
+        mac.update(f"{session_id}\0{offset}\0{seq}\0{mark}".encode())
         return mac.hexdigest()
 
-    def text(self, session_id: str, inode: int, offset: int, seq: int) -> str:
-        """The cursor for a place in that session's file."""
-        return f"{offset}-{seq}-{self._tag(session_id, inode, offset, seq)}"
+    def text(self, session_id: str, inode: int, check: int, position: Position) -> str:
+        """The cursor for a place in that session's file; `check` is `transcript.checksum` there."""
+        mark = _mark(inode, check)
+        offset, seq = position.offset, position.seq
+        return f"{offset}-{seq}-{mark}{self._tag(session_id, offset, seq, mark)}"
 
-    def read(self, text: str, session_id: str, inode: int, size: int, *, field: str = "$.cursor") -> Position:
-        """The place a cursor names. InvalidParams where it is not one of this session's file as it is now."""
-        shape = _SHAPE.fullmatch(text)
-        if shape is None:
-            raise InvalidParams(
-                f"{field} is not a cursor; use one from sessions_history or an event as it is",
-                field=field,
-                code="cursor_invalid",
-            )
-        offset, seq = int(shape[1]), int(shape[2])
-        if shape[3] != self._tag(session_id, inode, offset, seq) or offset > size:
-            raise stale(field)
-        return Position(offset, seq)
+    def is_of(self, cursor: Cursor, session_id: str) -> bool:
+        """Whether the cursor was made for this session, however its file may look by now."""
+        return cursor.tag == self._tag(session_id, cursor.offset, cursor.seq, cursor.mark)
+
+    def is_old(self, cursor: Cursor, session_id: str, inode: int) -> bool:
+        """Whether release 0.1 made the cursor for this session's file: inboxes keep them for years."""
+        mac = self._keyed.copy()
+        mac.update(f"{session_id}\0{inode}\0{cursor.offset}\0{cursor.seq}".encode())
+        return not cursor.mark and cursor.tag == mac.hexdigest()
+
+
+def parse(text: str, *, field: str = "$.cursor") -> Cursor:
+    """The parts of a cursor. InvalidParams where it has no cursor's shape."""
+    shape = _SHAPE.fullmatch(text)
+    if shape is None:
+        raise InvalidParams(
+            f"{field} is not a cursor; use one from sessions_history or an event as it is",
+            field=field,
+            code="cursor_invalid",
+        )
+    return Cursor(int(shape[1]), int(shape[2]), shape[3], shape[4])
+
+
+def is_in(cursor: Cursor, inode: int, check: int) -> bool:
+    """Whether the file with this inode still has before the cursor's offset what stood there when it was made."""
+    return cursor.mark == _mark(inode, check)
 
 
 def stale(field: str) -> InvalidParams:
@@ -62,3 +94,7 @@ def stale(field: str) -> InvalidParams:
         field=field,
         code="cursor_stale",
     )
+
+
+def _mark(inode: int, check: int) -> str:
+    return f"{(check ^ inode ^ (inode >> 32)) & 0xFFFFFFFF:08x}"

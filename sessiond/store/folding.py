@@ -22,11 +22,12 @@ _NAMED = 5
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line and the entry after it. `seq` is the number of messages up to and with it."""
+    """One line and the entry after it, with the number of messages and the checksum there."""
 
     line: Line
     entry: Entry
     seq: int
+    check: int
 
 
 class Odd(msgspec.Struct, frozen=True):
@@ -103,7 +104,7 @@ def advance_open(
     for line in transcript.read_tail(fd, tail, stop=stat.st_size):
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
         if collect:
-            steps.append(Step(line, entry, entry.message_count))
+            steps.append(Step(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
         if max_bytes is not None and line.end - start >= max_bytes:
             read_to = line.end
             break

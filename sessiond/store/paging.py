@@ -24,7 +24,8 @@ class Page(msgspec.Struct, frozen=True):
     """Messages read backwards, each with its `seq`, oldest first.
 
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
-    this page's stretch; `bytes` the messages that fit.
+    this page's stretch; `bytes` the messages that fit. `checks` are the checksums behind the lines, where they were
+    asked for.
     """
 
     lines: list[tuple[Line, int]]
@@ -33,6 +34,7 @@ class Page(msgspec.Struct, frozen=True):
     has_more: bool
     skipped: int
     bytes: int
+    checks: list[int] = []
 
 
 class _TooLong(Exception):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
 from sessiond.errors import ConfigError, StorageError
@@ -23,9 +24,10 @@ from sessiond.model.record import Record
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
-from sessiond.store.cursor import Cursors, Position, stale
+from sessiond.store.cursor import Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
+from sessiond.store.places import Places
 from sessiond.store.refusals import reason_of, storage_error
 from sessiond.store.writing import Sync
 
@@ -46,7 +48,8 @@ class SessionStore:
         self.root_fd = opened.root_fd
         self.secret = opened.secret
         self.catalog = Catalog()
-        self.cursors = Cursors(opened.secret)
+        places = Places(opened.secret, self.catalog)
+        self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
         self.problems: list[scan.Problem] = []
         self.folders: dict[str, Folder] = {}
         self.archives: dict[str, Folder] = {}
@@ -60,10 +63,8 @@ class SessionStore:
         self.on_folder: Callable[[Folder], None] = _nobody
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
-        self.committer = Committer(on_committed=self._committed, **how)
-
-    def _committed(self, session: Session) -> None:
-        self.on_committed(session)
+        # A lambda: who is told is set later.
+        self.committer = Committer(on_committed=lambda session: self.on_committed(session), **how)  # noqa: PLW0108
 
     @property
     def settings(self) -> scan.ScanSettings:
@@ -116,7 +117,8 @@ class SessionStore:
         Its header is younger than `after_ms`. Without `announce` the caller tells of it.
         """
         session_id = session_id or self._ids.uuid()
-        now = max(self._clock.wall_ms(), after_ms + 1)
+        # Younger than every session that had the key before, also where the clock was put back.
+        now = max(self._clock.wall_ms(), after_ms + 1, self.catalog.newest_of(key) + 1)
         header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
         lines = lines_of(drafts, None)
@@ -178,7 +180,8 @@ class SessionStore:
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
             most = {"limit": limit, "max_bytes": max_bytes, "record_limit": self.record_limit}
-            return page_backwards(fd, end.offset, end.seq, wanted=wanted, clean=clean, **most)
+            found = page_backwards(fd, end.offset, end.seq, wanted=wanted, clean=clean, **most)
+            return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
 
         page: Page = await self.read(session, read)
         return page
@@ -206,14 +209,11 @@ class SessionStore:
         except OSError as error:
             raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
 
-    def cursor(self, session: Session, offset: int, seq: int) -> str:
-        """The cursor behind a line of this session."""
-        return self.cursors.text(session.session_id, session.entry.file.inode, offset, seq)
-
-    def position(self, session: Session, text: str, field: str = "$.cursor") -> Position:
-        """What a cursor says. InvalidParams where it is not this session's."""
-        facts = session.entry.file
-        return self.cursors.read(text, session.session_id, facts.inode, facts.folded_to, field=field)
+    def look(self, session: Session) -> None:
+        """Let the followers' feed read what the file has and the entry has not."""
+        # What is being written is not acknowledged yet, and may be taken back; its commit is told of.
+        if not session.in_flight:
+            self.on_committed(session)
 
     async def archive(self, session: Session, *, on_leave: Callable[[], None] = _nobody) -> bool:
         """Move the transcript to the archive, by rename; on disk when this returns. False where it was gone already.
@@ -227,11 +227,14 @@ class SessionStore:
             async with self.committer.hold(session):
                 archive = self.archive_folder(session.folder.agent_id)
                 moved = await self.run_sync(dirfd.move, session.folder.fd, archive.fd, name, self._durable)
-                on_leave()
-                self.catalog.remove(session)
                 session.folder.dirty = True
                 if moved:
                     session.folder = archive
+                    # Its followers read it to its end: what a stranger wrote right before the move belongs to it.
+                    self.look(session)
+                on_leave()
+                self.catalog.remove(session)
+                if moved:
                     archive.dirty = True
                     self.catalog.add(session)
         except OSError as error:

@@ -96,7 +96,7 @@ async def test_falling_back_takes_the_session_out_of_the_queue_but_for_its_newes
     reader.stop()
     for event in (said(1), changed(1), said(1, OTHER), said(2), changed(2)):
         bus.publish(event)
-    bus.fall_back(KEY, Place("s", 0, 0, "rewritten"))
+    bus.rewrite(KEY, Place("s", 0, 0, "rewritten"), live=True)
     assert list(subscription.queue) == [said(1, OTHER)]
     lag = subscription.behind[KEY]
     assert (lag.place, lag.change) == (Place("s", 0, 0, "rewritten"), changed(2))
@@ -112,7 +112,7 @@ async def test_what_was_had_live_is_known_by_the_first_message_that_came(seq: in
     assert subscription.has_had(KEY, Place("s", 0, seq)) is had
 
 
-async def test_a_new_session_of_a_followed_key_begins_with_a_reset_behind_what_waits_of_the_old_one() -> None:
+async def test_a_new_session_of_a_key_is_read_behind_the_old_one_and_behind_what_waits_of_it() -> None:
     bus = EventBus()
     waiting, read, lagging, new = (follower(bus, key, limit=9) for key in (KEY, KEY, KEY, None))
     waiting[1].stop()
@@ -121,13 +121,56 @@ async def test_a_new_session_of_a_followed_key_begins_with_a_reset_behind_what_w
     bus.publish(said(2))
     lagging[0].fall_back(KEY, Place("s", 50, 0))
     bus.follow(new[0], None, sees_all)
-    bus.begin(KEY, Place("t", 0, 0), announced=True)
-    assert waiting[0].behind[KEY].place == Place("s", 100, 0)
-    assert read[0].behind[KEY].place == Place("t", 0, 0, "reset")
+    bus.begin(KEY, Place("s", 300, 2), known_only=True)
+    assert list(waiting[0].queue) == [said(1), said(2)]
+    assert waiting[0].behind[KEY].place == Place("s", 300, 2)
+    assert read[0].behind[KEY].place == Place("s", 300, 2)
     assert lagging[0].behind[KEY].place == Place("s", 50, 0)
     assert new[0].behind == {}
-    bus.begin(KEY, Place("u", 0, 0), announced=False)
+    bus.begin(KEY, Place("u", 0, 0))
     assert new[0].behind[KEY].place == Place("u", 0, 0)
+
+
+async def test_an_overflow_goes_back_to_what_was_queued_before_the_place_to_read_on_from() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, KEY, OTHER, limit=2)
+    reader.stop()
+    bus.publish(said(1))
+    bus.publish(said(2))
+    bus.begin(KEY, Place("s", 300, 2))
+    bus.publish(said(1, OTHER))
+    assert subscription.behind[KEY].place == Place("s", 100, 0, "lagged")
+
+
+async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session_before() -> None:
+    bus = EventBus()
+    knew, _ = follower(bus, None)
+    bus.publish(said(1))
+    new, _ = follower(bus, None)
+    bus.begin(KEY, Place("u", 0, 0))
+    assert (knew.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
+
+
+@pytest.mark.parametrize(
+    ("place", "live", "expected"),
+    [
+        (None, True, Place("s", 0, 0, "rewritten")),
+        (None, False, None),
+        (Place("s", 9, 1), False, Place("s", 0, 0, "rewritten")),
+        (Place("older", 9, 1), True, Place("older", 9, 1)),
+    ],
+    ids=["live and followed live", "not live and not read", "not live and being read", "not reached yet"],
+)
+async def test_a_file_written_anew_is_read_again_by_those_who_are_in_it(
+    place: Place | None, live: bool, expected: Place | None
+) -> None:
+    bus = EventBus()
+    subscription, _ = follower(bus, KEY)
+    if place is not None:
+        subscription.fall_back(KEY, place)
+    bus.rewrite(KEY, Place("s", 0, 0, "rewritten"), live=live)
+    lag = subscription.behind.get(KEY)
+    assert (lag.place if lag is not None else None) == expected
 
 
 async def test_sessions_take_turns_in_catching_up_and_one_that_cannot_be_read_waits(autojump_clock: object) -> None:

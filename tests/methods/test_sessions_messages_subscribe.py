@@ -165,23 +165,65 @@ def test_the_cursor_of_another_session_shows_nothing_of_either(road: type[Hearin
         assert hearing.events == []
 
 
-def test_a_cursor_from_before_the_file_was_replaced_or_reset_is_stale(
-    shared: Daemon, fresh: str, tmp_path: Path
+@pytest.mark.parametrize("how", ["replaced", "in place", "in place at the same length"])
+def test_a_cursor_from_before_the_file_was_written_anew_is_answered_with_all_of_it(
+    shared: Daemon, fresh: str, tmp_path: Path, how: str
 ) -> None:
-    before = shared.call("sessions_history", sessionKey=fresh)["cursor"]
+    before = say(shared, fresh, "first")["cursor"]
+    say(shared, fresh, "a", "b")
     path = Path(row(shared, fresh)["transcriptPath"])
-    (tmp_path / "new").write_bytes(path.read_bytes())
+    text = path.read_bytes().replace(b"first", b"other" if how.endswith("length") else b"something else")
+    with HEARING["ndjson"](shared) as watching:
+        watching.call("sessions.messages.subscribe", key=fresh)
+        if how == "replaced":
+            (tmp_path / "new").write_bytes(text)
+            (tmp_path / "new").rename(path)
+        else:
+            path.write_bytes(text)
+        said = "other" if how.endswith("length") else "something else"
+        with HEARING["ndjson"](shared) as hearing:
+            got = hearing.call("sessions.messages.subscribe", key=fresh, cursor=before)
+            assert got["cursor"] != before
+            method, params = hearing.event()
+            assert (method, params["reason"]) == ("session.resync", "rewritten")
+            heard: list[str] = []
+            while "b" not in heard:
+                method, params = hearing.event()
+                heard = [*heard, params["message"]["content"]] if method == "session.message" else []
+            assert heard[-3:] == [said, "a", "b"]
+
+
+def test_a_cursor_from_before_resets_brings_what_came_before_each_of_them(
+    road: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    cursor = say(shared, fresh, "had")["cursor"]
+    say(shared, fresh, "tail 1", "tail 2")
+    shared.call("sessions.reset", key=fresh)
+    say(shared, fresh, "between")
+    shared.call("sessions.reset", key=fresh)
+    say(shared, fresh, "new")
+    with road(shared) as hearing:
+        hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
+        heard = [hearing.event() for _ in range(6)]
+        assert [params.get("reason") or params["message"]["content"] for _, params in heard] == [
+            "tail 1",
+            "tail 2",
+            "reset",
+            "between",
+            "reset",
+            "new",
+        ]
+        # The cursor of the last resync is one to subscribe from.
+        with road(shared) as again:
+            again.call("sessions.messages.subscribe", key=fresh, cursor=heard[4][1]["cursor"])
+            assert again.said(1) == ["new"]
+
+
+def test_start_is_before_the_first_message(shared: Daemon, fresh: str) -> None:
+    say(shared, fresh, "a")
     with HEARING["ndjson"](shared) as hearing:
-        hearing.call("sessions.messages.subscribe", key=fresh)
-        (tmp_path / "new").rename(path)
-        assert hearing.event()[1]["reason"] == "rewritten"
-        after = hearing.said(1) and shared.call("sessions_history", sessionKey=fresh)["cursor"]
-        for cursor in (before, after):
-            if cursor == after:
-                shared.call("sessions.reset", key=fresh)
-            with pytest.raises(Refused) as refused:
-                hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
-            assert refused.value.error["data"]["code"] == "cursor_stale"
+        hearing.call("sessions.messages.subscribe", key=fresh, cursor="start")
+        assert hearing.said(3)[-1] == "a"
 
 
 def test_an_unknown_an_invisible_and_an_archived_session_are_not_found(shared: Daemon, fresh: str) -> None:

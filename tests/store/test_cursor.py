@@ -2,59 +2,66 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.errors import InvalidParams
-from sessiond.store.cursor import Cursors, Position
+from sessiond.store.cursor import Cursors, Position, is_in, parse
 
 CURSORS = Cursors(b"k" * 32)
 places = st.integers(0, 10**17)
+GOOD = CURSORS.text("s", 7, 99, Position(1234, 56))
 
 
-@given(places, places, st.text(max_size=10), st.integers(0, 2**63))
-def test_a_cursor_names_the_place_it_was_made_for(offset, seq, session_id, inode):
-    text = CURSORS.text(session_id, inode, offset, seq)
+@given(places, places, st.text(max_size=10), st.integers(0, 2**63), st.integers(0, 2**32 - 1))
+def test_a_cursor_names_the_place_it_was_made_for(offset, seq, session_id, inode, check):
+    text = CURSORS.text(session_id, inode, check, Position(offset, seq))
     assert text.isascii() and text.isprintable() and " " not in text
-    assert CURSORS.read(text, session_id, inode, offset) == Position(offset, seq)
+    cursor = parse(text)
+    assert cursor.position == Position(offset, seq)
+    assert CURSORS.is_of(cursor, session_id) and is_in(cursor, inode, check)
 
 
-@given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}-[0-9a-f]{12}", fullmatch=True))
-def test_made_up_cursors_are_refused(text):
-    with pytest.raises(InvalidParams) as refused:
-        CURSORS.read(text, "s", 1, 10**18, field="$.before")
-    assert refused.value.data == {"field": "$.before"}
-    assert refused.value.code in ("cursor_invalid", "cursor_stale")
-    assert refused.value.message.startswith("$.before ")
+@given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}-[0-9a-f]{12}([0-9a-f]{8})?", fullmatch=True))
+def test_made_up_cursors_are_no_sessions(text):
+    error: InvalidParams | None = None
+    try:
+        cursor = parse(text, field="$.before")
+    except InvalidParams as refused:
+        error = refused
+    if error is not None:
+        assert error.data == {"field": "$.before"}
+        assert (error.code, error.message[:9]) == ("cursor_invalid", "$.before ")
+    else:
+        assert not CURSORS.is_of(cursor, "s") and not CURSORS.is_old(cursor, "s", 1)
 
 
 @given(st.data())
-def test_a_cursor_with_one_character_changed_is_refused(data):
-    text = CURSORS.text("s", 7, 1234, 56)
-    place = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.sampled_from("0123456789abcdef-x ").filter(lambda character: character != text[place]))
-    with pytest.raises(InvalidParams):
-        CURSORS.read(text[:place] + other + text[place + 1 :], "s", 7, 10**9)
+def test_a_cursor_with_one_character_changed_is_no_sessions(data):
+    place = data.draw(st.integers(0, len(GOOD) - 1))
+    other = data.draw(st.sampled_from("0123456789abcdef-x ").filter(lambda character: character != GOOD[place]))
+    try:
+        cursor = parse(GOOD[:place] + other + GOOD[place + 1 :])
+    except InvalidParams:
+        return
+    assert not CURSORS.is_of(cursor, "s")
 
 
-@pytest.mark.parametrize(
-    ("session_id", "inode", "size"),
-    [("other", 7, 5000), ("s", 8, 5000), ("s", 7, 1233)],
-    ids=["another session's", "from before the file was replaced", "from before the file shrank"],
-)
-def test_a_cursor_that_is_not_this_files_is_stale(session_id, inode, size):
-    text = CURSORS.text("s", 7, 1234, 56)
-    with pytest.raises(InvalidParams) as refused:
-        CURSORS.read(text, session_id, inode, size)
-    assert refused.value.code == "cursor_stale"
+@pytest.mark.parametrize(("inode", "check", "same"), [(7, 99, True), (8, 99, False), (7, 98, False)])
+def test_a_cursor_from_before_the_file_was_replaced_or_written_anew_is_told_apart(inode, check, same):
+    assert is_in(parse(GOOD), inode, check) is same
 
 
-def test_a_cursor_of_another_store_is_stale():
-    with pytest.raises(InvalidParams) as refused:
-        CURSORS.read(Cursors(b"j" * 32).text("s", 7, 1, 1), "s", 7, 10)
-    assert refused.value.code == "cursor_stale"
+def test_a_cursor_of_another_session_or_another_store_is_told_apart():
+    assert not CURSORS.is_of(parse(GOOD), "other")
+    assert not Cursors(b"j" * 32).is_of(parse(GOOD), "s")
 
 
-def test_a_cursor_at_the_very_end_is_good():
-    assert CURSORS.read(CURSORS.text("s", 7, 10, 1), "s", 7, 10) == Position(10, 1)
+def test_a_cursor_of_the_first_release_is_known_by_session_and_file():
+    tag = blake2b(b"s\0007\00010\0001", key=b"k" * 32, digest_size=6).hexdigest()
+    cursor = parse(f"10-1-{tag}")
+    assert CURSORS.is_old(cursor, "s", 7)
+    assert not CURSORS.is_old(cursor, "s", 8) and not CURSORS.is_old(cursor, "t", 7) and not CURSORS.is_of(cursor, "s")

@@ -1,0 +1,58 @@
+"""What a record means for the rows that subscribers show, as events. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.events.subscription import Place
+from sessiond.model import lax
+from sessiond.model.event import ChangedEvent, Phase
+from sessiond.model.record import ENTRY, FINAL, RUN, Record
+from sessiond.store.catalog import Session
+from sessiond.store.folding import Step
+
+
+class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    status: str = ""
+    request: object = None
+
+
+def end_of(session: Session) -> Place:
+    """Where those stand who have had all that was read of a session."""
+    return Place(session.session_id, session.entry.file.folded_to, session.entry.message_count)
+
+
+def changed_event(session: Session, step: Step, phase: Phase, reason: str | None) -> ChangedEvent:
+    return ChangedEvent(
+        key=session.key,
+        session_id=session.session_id,
+        phase=phase,
+        reason=reason,
+        entry=step.entry,
+        after=step.line.end,
+        seq=step.seq,
+        spawned_by=step.entry.spawned_by,
+    )
+
+
+def change_of(record: Record) -> tuple[Phase, str | None] | None:
+    """The phase that a record means for `sessions.changed`, None where it changes no row."""
+    if record.message is not None:
+        return "message", None
+    if record.custom_type == ENTRY or record.type in ("model_change", "thinking_level_change", "session_info"):
+        return "patch", None
+    if record.custom_type != RUN:
+        return None
+    data = lax.view_in(record.data, _RunNews) or _RunNews()
+    match data.status:
+        case "running":
+            return "start", None
+        case "error" | "timeout":
+            return "error", data.status
+        case status if status in FINAL:
+            return "end", status
+        case "accepted" if isinstance(data.request, dict) and "message" in data.request:
+            # Only a run that has to wait carries its message; one that starts at once has it in the next record.
+            return "patch", "queued"
+        case _:
+            return None

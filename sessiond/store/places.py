@@ -1,0 +1,82 @@
+"""Places in the transcripts of a key as cursors, and back: which session a cursor is of, and whether it is still good.
+
+Knows the catalog and the few bytes of a file before an offset. Does not know who asks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sessiond.errors import StorageError
+from sessiond.store import cursor as cursor_text
+from sessiond.store import dirfd, transcript
+from sessiond.store.catalog import Catalog, Session
+from sessiond.store.cursor import Cursors, Position
+
+
+class Places:
+    """Makes cursors for the sessions of a catalog and finds the places that they name."""
+
+    def __init__(self, secret: bytes, catalog: Catalog) -> None:
+        self._cursors = Cursors(secret)
+        self._catalog = catalog
+
+    def cursor(self, session: Session, offset: int, seq: int, check: int | None = None) -> str:
+        """The cursor behind a line of this session. `check` is `transcript.checksum` there; else the file is read."""
+        facts = session.entry.file
+        if check is None and offset in (0, facts.folded_to):
+            check = facts.check if offset else 0
+        if check is None:
+            try:
+                _, check = _look_before(session, offset)
+            except OSError:
+                check = 0  # whoever shows the cursor is told to read again from the start
+        return self._cursors.text(session.session_id, facts.inode, check, Position(offset, seq))
+
+    def position(self, session: Session, text: str, field: str = "$.cursor") -> Position:
+        """What a cursor says. InvalidParams where it is not this session's, or its file was written anew since."""
+        found = cursor_text.parse(text, field=field)
+        if not self._is_from(found, session) or not self._still_in(found, session):
+            raise cursor_text.stale(field)
+        return found.position
+
+    def locate(self, session: Session, text: str, field: str = "$.cursor") -> tuple[Session, Position | None]:
+        """In which session of the key a cursor is, the live one or one before it, and where; None where that session's
+        file was written anew since. InvalidParams where the cursor is of no session of the key.
+        """
+        if text == cursor_text.START:
+            return self._catalog.by_key.get(session.key, session), Position(0, 0)
+        found = cursor_text.parse(text, field=field)
+        live = self._catalog.by_key.get(session.key, session)
+        for candidate in (live, *reversed(self._catalog.older(session.key))):
+            if self._is_from(found, candidate):
+                return candidate, found.position if self._still_in(found, candidate) else None
+        raise cursor_text.stale(field)
+
+    def _is_from(self, cursor: cursor_text.Cursor, session: Session) -> bool:
+        return self._cursors.is_of(cursor, session.session_id) or self._cursors.is_old(
+            cursor, session.session_id, session.entry.file.inode
+        )
+
+    def _still_in(self, cursor: cursor_text.Cursor, session: Session) -> bool:
+        facts = session.entry.file
+        if cursor.offset > facts.folded_to:
+            return False
+        if cursor.offset == facts.folded_to and cursor.mark:
+            return cursor_text.is_in(cursor, facts.inode, facts.check)
+        try:
+            starts_line, check = _look_before(session, cursor.offset)
+        except OSError as error:
+            reason = os.strerror(error.errno or errno.EIO)
+            raise StorageError(f"could not read the transcript of {session.key}: {reason}; try again") from None
+        return starts_line and (not cursor.mark or cursor_text.is_in(cursor, facts.inode, check))
+
+
+def _look_before(session: Session, offset: int) -> tuple[bool, int]:
+    """Whether a line begins at the offset, and the checksum there. Some 20 us, on the loop."""
+    fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
+    try:
+        return transcript.boundary(fd, offset), transcript.checksum(fd, offset)
+    finally:
+        os.close(fd)
