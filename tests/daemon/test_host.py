@@ -113,5 +113,5 @@ async def test_a_runtime_folder_that_is_gone_is_made_again(tmp_path: Path) -> No
         ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
         assert (ended["status"], ended["error"]) == (
             "error",
-            "the run's token cannot be written beside the daemon's sockets: Not a directory; the run was not started",
+            "the run's token cannot be written beside the daemon's sockets: File exists; the run was not started",
         )
