@@ -10,7 +10,8 @@ from sessiond.errors import NotFound
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
-from sessiond.runs.run import View, view
+from sessiond.runs.run import Run, View, view
+from sessiond.runs.send import waits_on
 from sessiond.sessions.resolve import may_name
 
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -29,6 +30,7 @@ class AgentWaitResult(Result, frozen=True, kw_only=True):
     started_at: int | None = None
     ended_at: int | None = None
     session_key: str
+    reason: Literal["ancestor_busy"] | None = None
 
 
 async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
@@ -39,12 +41,16 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     if not may_name(services.store.catalog, services.sight(ctx.caller), session) or session is None:
         raise _missing(params.run_id)
     run = registry.get(params.run_id)
-    if run is not None:
+    # A wait that closed a circle would end by its time alone: neither run could.
+    in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
+    if run is not None and not in_circle:
         timeout_ms = clamp(params.timeout_ms, 30_000, MAX_TIMEOUT_MS, least=0)
         heard = run.listening(ctx.caller.session_key)
         with trio.move_on_after(timeout_ms / 1000), services.parked(ctx, params.run_id), heard:
             await run.done.wait()
         found: View | None = view(run)
+    elif run is not None:
+        found = view(run)
     else:
         found = await registry.find(params.run_id)
     if found is None:
@@ -58,7 +64,13 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
         started_at=found.started_at,
         ended_at=found.ended_at,
         session_key=found.key,
+        reason="ancestor_busy" if in_circle else None,
     )
+
+
+def _waits_on_caller(ctx: Context, run: Run) -> bool:
+    own = ctx.services.acting_run(ctx.caller)
+    return own is not None and waits_on(ctx.services.supervisor, run, own)
 
 
 def _missing(run_id: str) -> NotFound:

@@ -13,11 +13,11 @@ from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import AGENT_ID, agent_of, main_key
 from sessiond.policy.visibility import ACTIONS
-from sessiond.rpc.asking import RemoteError
+from sessiond.rpc.asking import NotSent, RemoteError
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.sending import PeerGone
-from sessiond.runs.attached import ConnectionLost, Refused
+from sessiond.runs.attached import ConnectionLost, NotReached, Refused
 from sessiond.runs.runtime import RunSpec
 
 
@@ -37,6 +37,8 @@ async def ask(
     """The client's answer. ConnectionLost or Refused where there is none in time."""
     try:
         return await peer.request(method, params, timeout=timeout_s, result_type=result_type)
+    except NotSent:
+        raise NotReached from None
     except PeerGone:
         raise ConnectionLost from None
     except RemoteError as error:

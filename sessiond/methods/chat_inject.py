@@ -64,4 +64,5 @@ METHOD = Method(
     "Append messages to a transcript without running an agent.",
     aliases=("sessions.append",),
     later=True,
+    ordered=True,
 )

@@ -64,6 +64,7 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     if request.idempotency_key is not None and request.payload is not None:
         known = services.supervisor.known(session, request.idempotency_key, request.payload)
         if known is not None:
+            ctx.in_line()
             await services.supervisor.stored(known)
             return _accepted(ctx, session, known)
     prepared = services.attachments.check(params.attachments, services.config.tools.sessions_spawn.attachments)
@@ -81,9 +82,10 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
             request=request,
             prepared=prepared,
             workspace=services.workspace(agent_of(session.key)),
+            in_line=ctx.in_line,
         )
     else:
-        run_id = await services.supervisor.accept_once(session, request)
+        run_id = await services.supervisor.accept_once(session, request, in_line=ctx.in_line)
     # A reset may have put another session in the place of the one that was found.
     return _accepted(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
 
@@ -165,4 +167,5 @@ METHOD = Method(
     handle,
     "Send a message to a session and run its agent; the answer comes from agent.wait or as events.",
     aliases=("sessions.send", "agent"),
+    ordered=True,
 )

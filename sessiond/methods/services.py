@@ -152,7 +152,7 @@ class Services:
             return Source()
         key = visibility.acts_as(caller.session_key, caller.agent_id, rules)
         session = self.store.catalog.by_key.get(key) if key is not None else None
-        return Source(key, session, self.own_run(caller), counted_as=key or f"token {caller.token_id}")
+        return Source(key, session, self.own_run(caller), key or f"token {caller.token_id}", self.acting_run(caller))
 
     def stranger(self, caller: Caller, target_key: str) -> Source | None:
         """Who writes into a session that is not their own; None where it is the owner, or the session's own client.
@@ -163,10 +163,16 @@ class Services:
         own = source.counted_as is None or (source.key == target_key and caller.run_id is None)
         return None if own else source
 
+    def acting_run(self, caller: Caller) -> Run | None:
+        """The run whose own token this is. Who has only a token for its session is somebody else, and may wait as
+        long as he likes without holding anything up.
+        """
+        return self.supervisor.registry.live.get(caller.run_id) if caller.run_id is not None else None
+
     @contextmanager
     def parked(self, ctx: Context, run_id: str) -> Iterator[None]:
         """While the run that asks waits for another, it leaves its place to others."""
-        own = self.own_run(ctx.caller)
+        own = self.acting_run(ctx.caller)
         if own is None or own.ended:
             yield
             return

@@ -92,5 +92,11 @@ def _key(ctx: Context, params: SessionsCreateParams) -> str:
 
 
 METHOD = Method(
-    "sessions.create", "admin", SessionsCreateParams, SessionsCreateResult, handle, "Make a session, or find it."
+    "sessions.create",
+    "admin",
+    SessionsCreateParams,
+    SessionsCreateResult,
+    handle,
+    "Make a session, or find it.",
+    ordered=True,
 )

@@ -10,7 +10,7 @@ import trio
 from sessiond.errors import InvalidParams
 from sessiond.methods.chat_send import check_idempotency_key, check_text
 from sessiond.methods.params import Params, Result
-from sessiond.methods.services import Context, clamp
+from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import freshened
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
@@ -57,7 +57,8 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
     check_idempotency_key(params.idempotency_key)
     if params.timeout_seconds is not None and params.timeout_seconds < 0:
         raise InvalidParams("`$.timeoutSeconds` is below 0; 0 does not wait.", field="$.timeoutSeconds")
-    timeout_s = clamp(params.timeout_seconds, DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, least=0)
+    # Not `clamp`, which is for counts: a fraction of a second is waited for.
+    timeout_s = min(DEFAULT_TIMEOUT_S if params.timeout_seconds is None else params.timeout_seconds, MAX_TIMEOUT_S)
     keeps = services.supervisor.keeps(target.key)
     sent = await services.sends.send(
         services.source(ctx.caller),
@@ -66,8 +67,10 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
         params.idempotency_key,
         # What nobody has read yet is no old conversation.
         freshened=None if keeps else partial(freshened, services),
+        in_line=ctx.in_line,
     )
-    target = services.store.catalog.by_key.get(target.key, target)
+    # A reset may have put another session in the place of the one that was found.
+    target = services.supervisor.registry.session_of(sent.run_id) or target
     reason = "ancestor_busy" if sent.ancestor_busy and timeout_s else None
     if keeps:
         return SessionsSendResult(run_id=sent.run_id, status="accepted", reason="inbox", session_key=target.key)
@@ -133,7 +136,7 @@ async def _delivery(ctx: Context, target: Session, run_id: str) -> SendDelivery:
     services = ctx.services
     run = services.supervisor.registry.get(run_id)
     # The announcement comes after the answer, except for who asks again by idempotency key.
-    fresh = run is not None and (not run.ended or any(one.talk_id == run_id for one in target.entry.talks))
+    fresh = run is not None and not run.ended
     status = "pending" if fresh else await services.announcing.status(target, run_id)
     return SendDelivery(status=status, mode="announce")
 
@@ -145,4 +148,5 @@ METHOD = Method(
     SessionsSendResult,
     handle,
     "Send a message to another session, and wait for its reply.",
+    ordered=True,
 )

@@ -58,6 +58,7 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         session=session,
         request=request,
         stamped=stamped,
+        in_line=ctx.in_line,
     )
     return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=steered.interrupted)
 
@@ -69,4 +70,5 @@ METHOD = Method(
     SessionsSteerResult,
     handle,
     "Interrupt the live run of a session and send it a message.",
+    ordered=True,
 )

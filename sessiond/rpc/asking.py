@@ -17,6 +17,10 @@ from sessiond.rpc.messages import ABSENT, Envelope, encode_call
 from sessiond.rpc.sending import PeerGone
 
 
+class NotSent(PeerGone):
+    """The connection was gone before the request left: the other side knows nothing of it."""
+
+
 class RemoteError(Exception):
     """The other side answered a request of ours with an error, or with something that is no answer (code 0)."""
 
@@ -43,22 +47,26 @@ class _Asked:
 
 
 class Asking:
-    """The requests of one connection that wait for an answer. `send` takes JSON text and never waits."""
+    """The requests of one connection that wait for an answer. `send` takes JSON text and never waits; `is_broken` says
+    afterwards whether the connection was found broken by it.
+    """
 
-    def __init__(self, send: Callable[[bytes], object]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[bytes], object], is_broken: Callable[[], bool] = lambda: False) -> None:
+        self._send, self._is_broken = send, is_broken
         self._asked: dict[int, _Asked] = {}
         self._ids = count(1)
         self._ended = False
 
     async def ask(self, method: str, params: Any, timeout: float | None, result_type: Any) -> Any:
         """See `Peer.request`."""
-        if self._ended:
-            raise PeerGone("The connection is gone.")
+        if self._ended or self._is_broken():
+            raise NotSent("The connection is gone.")
         request_id = next(self._ids)
         asked = self._asked[request_id] = _Asked()
         self._send(encode_call(method, params, request_id))
         try:
+            if self._is_broken():
+                raise NotSent("The connection is gone.")
             with trio.fail_after(float("inf") if timeout is None else timeout):
                 await asked.done.wait()
         finally:

@@ -160,7 +160,8 @@ class Dispatcher(Generic[S]):
         decoded = decode_params(route.decode, params)
         context = Context(caller=caller, peer=peer, services=self.services, request_id=request_id, params_meta=meta)
         key = request_id if reply is not None else object()
-        if not route.is_async:
+        # Behind a request that has no place yet even a handler that does not wait has to.
+        if not route.is_async and not (route.method.ordered and peer.has_line):
             outcome = route.handle(context, decoded)
             if not route.waits:
                 return encode_result(request_id, outcome)
@@ -198,7 +199,10 @@ class Dispatcher(Generic[S]):
         answer: bytes | None = None
         try:
             with pending.scope:
-                result = await pending.route.handle(pending.context, pending.params)
+                if pending.turn is not None:
+                    await pending.turn.wait()
+                result = pending.route.handle(pending.context, pending.params)
+                result = await (result if pending.route.is_async else result.wait())
                 answer = encode_result(request_id, result)
             if answer is None:
                 answer = encode_failure(request_id, pending.reason)
@@ -207,6 +211,8 @@ class Dispatcher(Generic[S]):
         except Exception as error:  # noqa: BLE001
             answer = self._fault(pending.route.method.name, request_id, error)
         finally:
+            if pending.turn is not None:
+                pending.turn.pass_on()
             peer.finished(pending)
         if pending.reply is not None:
             pending.reply(answer)

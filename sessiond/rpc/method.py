@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
+import trio
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
@@ -25,7 +26,7 @@ class Context(Generic[S]):
     `request_id` is None for a notification too. `params_meta` is the `_meta` object of the params.
     """
 
-    __slots__ = ("caller", "params_meta", "peer", "request_id", "services")
+    __slots__ = ("caller", "in_line", "params_meta", "peer", "request_id", "services")
 
     def __init__(
         self,
@@ -41,6 +42,12 @@ class Context(Generic[S]):
         self.services = services
         self.request_id = request_id
         self.params_meta = params_meta
+        # For handlers of `ordered` methods: call it once the request has its place, and later ones may follow.
+        self.in_line: Callable[[], None] = _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 class Later:
@@ -69,6 +76,17 @@ class Later:
         if self._outcome is not None:
             settle(*self._outcome)
 
+    async def wait(self) -> object:
+        """The result; its error is raised."""
+        over = trio.Event()
+        self.then(lambda _result, _error: over.set())
+        await over.wait()
+        assert self._outcome is not None
+        result, error = self._outcome
+        if error is not None:
+            raise error
+        return result
+
     def _done(self, result: object, error: SessiondError | None) -> None:
         self._outcome = (result, error)
         if self._settle is not None:
@@ -85,6 +103,8 @@ class Method:
     `scope` None asks for no scope, but still for a caller who is somebody, unless `before_auth`. While a method of
     `before_auth` runs, nothing else of its connection is read: what follows is judged by what it made of the caller.
     `later` marks a plain handler that gives a `Later`: it waits like an async one, without the cost of a task.
+    `ordered` marks what is accepted in the order in which it came on its connection: a handler begins when those before
+    it have called `ctx.in_line`, or have ended.
     `streams` marks what needs a lasting connection; `POST /rpc` refuses it.
     """
 
@@ -98,3 +118,4 @@ class Method:
     before_auth: bool = False
     streams: bool = False
     later: bool = False
+    ordered: bool = False

@@ -16,6 +16,7 @@ from sessiond.model.caller import Caller
 from sessiond.rpc.asking import Asking
 from sessiond.rpc.codecs import Codec, CodecName, to_json
 from sessiond.rpc.messages import Envelope, MessageError, encode_call, encode_failure, parse
+from sessiond.rpc.pending import Turn
 from sessiond.rpc.salvage import salvage
 from sessiond.rpc.sending import PeerGone, SendQueue, Sink
 
@@ -70,7 +71,8 @@ class Peer:
         self._out = SendQueue(link)
         self._idle = trio.lowlevel.ParkingLot()
         self._hold = False
-        self._asking = Asking(self.reply)
+        self._asking = Asking(self.reply, lambda: self._out.broken)
+        self._line: dict[Turn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self._caller = caller
         self._set_limit()
@@ -167,9 +169,17 @@ class Peer:
 
     # Requests of the client
 
+    @property
+    def has_line(self) -> bool:
+        """Whether a request is still to be accepted that later ones may not overtake."""
+        return bool(self._line)
+
     def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
         """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
         self.pending[pending.key] = pending
+        if pending.route.method.ordered:
+            pending.turn = Turn(self._line)
+            pending.context.in_line = pending.turn.pass_on
         self._hold = self._hold or pending.route.method.before_auth
         self.nursery.start_soon(run, pending)
 

@@ -34,7 +34,7 @@ class Route:
 class Pending:
     """A request whose handler runs in a task of its own, from its acceptance to its answer."""
 
-    __slots__ = ("context", "key", "params", "reason", "reply", "route", "scope")
+    __slots__ = ("context", "key", "params", "reason", "reply", "route", "scope", "turn")
 
     def __init__(self, route: Route, context: Context[Any], params: Any, key: object, reply: Reply | None) -> None:
         self.route = route
@@ -44,12 +44,38 @@ class Pending:
         self.reply = reply
         self.scope = trio.CancelScope()
         self.reason: SessiondError = RequestCancelled("The request was cancelled.")
+        self.turn: Turn | None = None
 
     def cancel(self, reason: SessiondError | None = None) -> None:
         """End the wait; the request is answered with `reason` (-32800 unless told otherwise)."""
         if reason is not None:
             self.reason = reason
         self.scope.cancel()
+
+
+class Turn:
+    """A request's place among those of its connection that are accepted in order."""
+
+    __slots__ = ("_came", "_line")
+
+    def __init__(self, line: dict[Turn, None]) -> None:
+        self._line = line
+        self._came = trio.Event()
+        line[self] = None
+        if next(iter(line)) is self:
+            self._came.set()
+
+    async def wait(self) -> None:
+        """Return when all that came before are in line. Where there are none, at once."""
+        if not self._came.is_set():
+            await self._came.wait()
+
+    def pass_on(self) -> None:
+        """The request is in line, or never will be: the next one may follow. Again is nothing."""
+        self._line.pop(self, None)
+        following = next(iter(self._line), None)
+        if following is not None:
+            following._came.set()
 
 
 class Promised:

@@ -100,10 +100,13 @@ class Announcing:
 
     async def status(self, session: Session, talk_id: str) -> DeliveryStatus:
         """How the delivery of a talk stands; `pending` where it has not come to that yet."""
-        if any(one.talk_id == talk_id for one in session.entry.talks):
+        # Of an archived transcript the entry is what it was: its file alone says whether the talk was closed since.
+        archived = session.archived
+        if not archived and any(one.talk_id == talk_id for one in session.entry.talks):
             return "pending"
+        end = None if archived else session.entry.file.folded_to
         closed: Closing | None = await self._store.read(
-            session, talks.closing_of, talk_id, session.entry.file.folded_to, self._store.record_limit
+            session, talks.closing_of, talk_id, end, self._store.record_limit
         )
         if closed is None or closed.delivery != "pending":
             return "pending" if closed is None else closed.delivery

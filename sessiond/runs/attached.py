@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from sessiond.errors import InvalidParams, LimitExceeded, SessiondError
-from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
+from sessiond.runs.runtime import AgentAway, Outcome, RunSink, RunSpec, Runtime
 from sessiond.runs.sink import checked_message
 
 # Messages that an agent sent and the disk has not taken yet. An agent that goes beyond it is not waited for.
@@ -24,6 +24,10 @@ STEER_S = 10.0
 
 class ConnectionLost(Exception):
     """The connection ended before the answer came."""
+
+
+class NotReached(ConnectionLost):
+    """The connection ended before the request left: the agent knows nothing of it."""
 
 
 class Refused(Exception):
@@ -169,7 +173,7 @@ class AttachedAgents:
         """One turn on one connection."""
         turn = self._turns[spec.run_id] = Turn(connection, sink)
         connection.meet(spec.run_id, spec)
-        answer: _Answer | Outcome | None = None
+        answer: _Answer | Outcome | AgentAway | None = None
         try:
             params = await started(spec)
             async with trio.open_nursery() as nursery:
@@ -179,6 +183,8 @@ class AttachedAgents:
             if turn.failure is not None:
                 raise turn.failure
             assert answer is not None
+            if isinstance(answer, AgentAway):
+                raise answer
             return answer if isinstance(answer, Outcome) else await _outcome(answer, sink)
         finally:
             connection.part(spec.run_id)
@@ -192,8 +198,13 @@ class _AttachedRuntime:
     async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:
         connection = self._agents.pick(self._agent_id)
         if connection is None:
-            return Outcome(error=f"agent {self._agent_id} left before the run began")
-        return await self._agents.live(connection, spec, sink)
+            raise AgentAway
+        try:
+            return await self._agents.live(connection, spec, sink)
+        except AgentAway:
+            # It is broken, and says so itself only when everything in it has ended.
+            self._agents.detach(connection)
+            raise
 
 
 async def started(spec: RunSpec) -> dict[str, Any]:
@@ -220,10 +231,12 @@ async def started(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-async def _ask(connection: Connection, agent_id: str, params: dict[str, Any]) -> _Answer | Outcome:
+async def _ask(connection: Connection, agent_id: str, params: dict[str, Any]) -> _Answer | Outcome | AgentAway:
     try:
         answer: _Answer | None = await connection.ask("run.start", params, _Answer | None)
         return answer or _Answer()
+    except NotReached:
+        return AgentAway()  # as a value: what is raised in a nursery is wrapped
     except ConnectionLost:
         return Outcome(error=f"agent {agent_id} lost its connection during the run")
     except Refused as error:

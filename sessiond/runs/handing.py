@@ -6,6 +6,7 @@ Knows receipts and requests; what is allowed was checked before. Source: shapes.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ async def accept_with_files(
     request: Request,
     prepared: Prepared,
     workspace: Path,
+    in_line: Callable[[], None],
 ) -> str:
     """The id of the run that has the message and its files. A crash in between leaves files that nobody names."""
     run_id = ""
@@ -49,7 +51,7 @@ async def accept_with_files(
             context="\n".join(filter(None, (request.context, describe(receipt, origin=_ORIGIN)))),
         )
         try:
-            run_id = await supervisor.accept_once(session, request)
+            run_id = await supervisor.accept_once(session, request, in_line=in_line)
         except SessiondError:
             await attachments.remove(workspace, receipt.attachments_id)
             raise

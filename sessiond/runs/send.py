@@ -32,18 +32,24 @@ class Source(msgspec.Struct, frozen=True):
     """Who sends: the key that the caller acts as, its session where there is one, and the run of it that does so.
 
     `counted_as` is whom the rate is counted for: a session's key, or the token of a program that is no session. The
-    owner has none of all this.
+    owner has none of all this. `waiter` is the run only where it sends itself: somebody outside with a token for the
+    session waits for himself.
     """
 
     key: str | None = None
     session: Session | None = None
     run: Run | None = None
     counted_as: str | None = None
+    waiter: Run | None = None
+
+
+def _nobody() -> None:
+    pass
 
 
 def source_session(session: Session, run: Run | None = None) -> Source:
     """A session that sends."""
-    return Source(session.key, session, run, counted_as=session.key)
+    return Source(session.key, session, run, counted_as=session.key, waiter=run)
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -71,16 +77,19 @@ class Sends:
         idempotency_key: str | None,
         *,
         freshened: Callable[[Session], Awaitable[Session]] | None = None,
+        in_line: Callable[[], None] = _nobody,
     ) -> Sent:
         """The message, accepted as a run of the target. Overloaded where sessions go on for too long or too fast.
 
-        `freshened` gives the session that a new message goes to where the conversation is over by its age.
+        `freshened` gives the session that a new message goes to where the conversation is over by its age; `in_line` is
+        called once the message has its place.
         """
         payload = payload_hash({"method": "sessions_send", "message": text, "source": source.key})
         busy = self._waits_on_sender(source, target)
         if idempotency_key is not None:
             known = self._supervisor.known(target, idempotency_key, payload)
             if known is not None:
+                in_line()
                 await self._supervisor.stored(known)
                 return Sent(known, ancestor_busy=busy)
         self.check(source, target)
@@ -94,7 +103,7 @@ class Sends:
         if idempotency_key is not None:
             request = replace(request, idempotency_key=idempotency_key, payload=payload)
         request = self.stamped(source, target, request, "sessions_send")
-        return Sent(await self._supervisor.accept_once(target, request), ancestor_busy=busy)
+        return Sent(await self._supervisor.accept_once(target, request, in_line=in_line), ancestor_busy=busy)
 
     def check(self, source: Source, target: Session) -> tuple[str, int]:
         """The trace of a message that is to be sent and its number in it. Overloaded where it may not go on."""
@@ -167,7 +176,7 @@ class Sends:
 
     def _waits_on_sender(self, source: Source, target: Session) -> bool:
         live = self._supervisor.current(target.key)
-        return live is not None and source.run is not None and waits_on(self._supervisor, live, source.run)
+        return live is not None and source.waiter is not None and waits_on(self._supervisor, live, source.waiter)
 
 
 def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:

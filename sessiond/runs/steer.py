@@ -38,8 +38,12 @@ async def steer(
     session: Session,
     request: Request,
     stamped: Callable[[Session, Request], Request],
+    in_line: Callable[[], None],
 ) -> Steered:
-    """Bring the message to the session's agent now. `stamped` makes it what is accepted, once it is known to be new."""
+    """Bring the message to the session's agent now. `stamped` makes it what is accepted, once it is known to be new.
+
+    `in_line` is called once the message has its place.
+    """
     session = await settled(store.catalog, session)
     if request.idempotency_key is not None and request.payload is not None:
         known = supervisor.known(session, request.idempotency_key, request.payload)
@@ -52,12 +56,13 @@ async def steer(
     if live is not None and attached.can_steer(live.run_id):
         # Written first: whatever becomes of the agent now, the message stands where it was said.
         await store.append(session, [Message(request.message), _steered(live, request, clock)])
+        in_line()
         # Of another session's message the agent has to know whose it is; a steer has one text for both.
         told = "\n\n".join(filter(None, (request.context, request.text)))
         if await attached.steer(live.run_id, told):
             return Steered(live.run_id, [])
         request = replace(request, in_transcript=True)
-    run = await supervisor.accept(session, request)
+    run = await supervisor.accept(session, request, in_line=in_line)
     interrupted = [] if live is None else await supervisor.stop(session, live.run_id)
     return Steered(run.run_id, interrupted)
 

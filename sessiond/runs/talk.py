@@ -7,6 +7,7 @@ whether it was taken and how it ended. Knows shapes; starts nothing. Source: sha
 
 from __future__ import annotations
 
+import os
 import uuid
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar
@@ -98,8 +99,10 @@ def opened_at(fd: int, talk: OpenTalk, record_limit: int) -> Opened | None:
     return opened if opened is not None and opened.talk_id == talk.talk_id else None
 
 
-def closing_of(fd: int, talk_id: str, end: int, record_limit: int) -> Closing | None:
-    """The closing record of a talk, looked for from the end of its transcript."""
+def closing_of(fd: int, talk_id: str, end: int | None, record_limit: int) -> Closing | None:
+    """The closing record of a talk, looked for from the end of its transcript (None: of the file)."""
+    if end is None:
+        end = os.fstat(fd).st_size
     needle = talk_id.encode()
     for line in transcript.read_backwards(fd, end, record_limit):
         record = line.record
