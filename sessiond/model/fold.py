@@ -21,7 +21,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -114,6 +114,7 @@ def _fold_header(entry: Entry, record: Record, mtime_ms: int) -> Entry:
         session_key=_text(body.get("sessionKey")) or entry.session_key,
         spawned_by=_text(body.get("spawnedBy")) or entry.spawned_by,
         cwd=_text(body.get("cwd")) or entry.cwd,
+        is_named_otherwise=record.id is not None and record.id != entry.session_id,
         created_at=entry.created_at or created,
         updated_at=entry.updated_at or created,
     )

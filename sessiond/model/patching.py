@@ -29,6 +29,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "session_key",
         "updated_at",
         "created_at",
+        "is_named_otherwise",
         "runs",
         "keyed",
         "talks",

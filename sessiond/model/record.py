@@ -178,6 +178,13 @@ def _why_bad(line: bytes) -> str:
     return "torn or not JSON"
 
 
+def _id_text(record_id: str | None) -> bytes:
+    try:
+        return _encode(record_id)
+    except ValueError:  # half a character, which others write into their ids
+        return b"null"
+
+
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """A record that waits for the id of the one before it: that is known when it is written and not sooner."""
 
@@ -190,9 +197,15 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         """The longest that the line can get, without its newline."""
         return len(self.before) + len(self.after) + 17  # an id is 16 characters in quotes; the newline does not count
 
-    def line(self, parent_id: str | None) -> bytes:
-        """The line behind the record `parent_id`, newline included."""
-        return b"".join((self.before, _encode(parent_id), self.after))
+    def line(self, parent_id: str | None, record_limit: int | None = None) -> bytes:
+        """The line behind the record `parent_id`, newline included.
+
+        A stranger's id may be as long as a record: where the line would be over the limit with it, it names none.
+        """
+        line = b"".join((self.before, _id_text(parent_id), self.after))
+        if record_limit is not None and len(line) - 1 > record_limit:
+            return b"".join((self.before, b"null", self.after))
+        return line
 
 
 def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> Draft:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from sessiond.errors import StorageError
 from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
@@ -63,7 +64,16 @@ class Removal:
                 self.kept.append((session, reason))
             yield
         for fd in folders:
-            dirfd.fsync_dir(fd)
+            try:
+                dirfd.fsync_dir(fd)
+            except OSError as error:
+                count, reason = len(self.removed), error.strerror or "input/output error"
+                raise StorageError(
+                    f"{count} transcripts were removed, but the folder could not be synced: {reason}; after a power cut"
+                    " they may be back. Check the disk, then prune again",
+                    removed=count,
+                    reason=reason,
+                ) from None
 
 
 def _refusal(session: Session) -> str | None:

@@ -36,8 +36,8 @@ class Claim(msgspec.Struct, frozen=True):
         """The record that adopts the file. Of an entry too large for one, only what this program reads is kept."""
         known = {name: value for name, value in self.fields.items() if name in _FIELDS}
         line = b""
-        for fields in (self.fields, known, {}):
-            line = self._line(record_id, parent_id, now_ms, lax.tame(fields))
+        for parent, fields in ((parent_id, self.fields), (parent_id, known), (None, known), (None, {})):
+            line = self._line(record_id, parent, now_ms, lax.tame(fields))
             if len(line) <= record_limit:
                 break
         return line

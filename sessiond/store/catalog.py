@@ -82,8 +82,9 @@ class Session:
         return self.written_id if self.written_end > facts.folded_to else facts.last_id
 
     @property
-    def _age(self) -> tuple[int, str]:
-        return self.entry.created_at, self.session_id
+    def _age(self) -> tuple[int, bool, str]:
+        # A copy has the header of what it was copied from; the file named like the id in it is the session.
+        return self.entry.created_at, not self.entry.is_named_otherwise, self.session_id
 
 
 class Catalog:

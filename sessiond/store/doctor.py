@@ -5,7 +5,7 @@ Synchronous; `sessiond doctor --offline` prints what it gives, and `daemon.docto
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,16 +54,16 @@ def inspect(root_fd: int, record_limit: int) -> Findings:
 
 def holder_of(root_fd: int) -> str | None:
     """Who has the store now, in words; None where nobody has."""
-    try:
-        fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR)
-    except OSError:
-        return None
-    with dirfd.closing(fd):
-        # Asking takes the lock for a moment; a daemon that starts in just that one is started again by its manager.
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return opening.holder(fd)
+    # Asking takes the locks for a moment; a daemon that starts in just that one waits for them.
+    with contextlib.suppress(OSError):
+        with dirfd.closing(dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR)) as fd:
+            if opening.is_held(fd):
+                return opening.holder(fd)
+    with contextlib.suppress(OSError):
+        # A descriptor of its own: with the one given the daemon that asks would find its own lock free.
+        with dirfd.closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)) as fd:
+            if opening.is_held(fd):
+                return "another process"
     return None
 
 

@@ -1,7 +1,7 @@
 """Open a store: make it where it is missing, lock it, check its format, read its secret. Synchronous.
 
-The lock is the kernel's (flock), held by the open descriptor; the process id written into the lock file only serves to
-name the holder.
+The lock is the kernel's (flock), held by open descriptors of the folder and of a file in it; the process id written
+into the lock file only serves to name the holder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from sessiond.clock import Clock
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import dirfd, layout, making
 from sessiond.store.scan import Problem
+
+# A daemon that was killed holds its locks until the kernel has cleared it away, and its children until they begin.
+LOCK_PATIENCE_S = 1.0
+_LOOK_AGAIN_S = 0.01
 
 
 class _StoreFile(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,7 +46,7 @@ def opened(path: Path, clock: Clock) -> Iterator[Opened]:
         try:
             root_fd = _open_root(path)
             held.callback(os.close, root_fd)
-            lock_fd = lock(root_fd, path)
+            lock_fd = lock(root_fd, path, patience_s=LOCK_PATIENCE_S)
             held.callback(os.close, lock_fd)
             _check_format(root_fd, path, clock)
             secret = _secret(root_fd)
@@ -63,25 +68,57 @@ def _open_root(path: Path) -> int:
     return dirfd.open_root(path)
 
 
-def lock(root_fd: int, path: Path) -> int:
-    """The lock of the store, held while this descriptor is open. StoreInUse where another process holds it."""
+def lock(root_fd: int, path: Path, *, patience_s: float = 0.0) -> int:
+    """The lock of the store, held while this descriptor and `root_fd` are open. StoreInUse where another process holds
+    it for longer than `patience_s`.
+
+    The folder itself is locked as well as the file in it: whoever removes the file, or unpacks a backup over a store in
+    use, would let a second daemon in.
+    """
     fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        who = holder(fd)
+        deadline = time.monotonic() + patience_s
+        while not _is_locked(root_fd, fd):
+            if time.monotonic() >= deadline:
+                raise StoreInUse(
+                    f"the store {path} is in use by {holder(fd)};"
+                    " stop that one first, or give this one a store of its own with --store"
+                )
+            time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 - before anything is served; a flock with a deadline there is none
+    except BaseException:
         os.close(fd)
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise StoreInUse(
-            f"the store {path} is in use by {who};"
-            " stop that one first, or give this one a store of its own with --store"
-        ) from None
+        raise
     # A full disk is no reason not to start: the number only serves to name the holder.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
+
+
+def _is_locked(root_fd: int, fd: int) -> bool:
+    """Take both locks; False where another process has one of them."""
+    if is_held(root_fd):
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fcntl.flock(root_fd, fcntl.LOCK_UN)
+        if not isinstance(error, BlockingIOError):
+            raise
+        return False
+    return True
+
+
+def is_held(root_fd: int) -> bool:
+    """Whether another has locked the folder; where nobody has, it is locked by this descriptor from now on."""
+    try:
+        fcntl.flock(root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # some network file systems lock files and no folders; then the lock is the file's alone
+    return False
 
 
 def holder(fd: int) -> str:

@@ -76,11 +76,11 @@ def _check(part: Part, draft: Draft) -> None:
         raise BadLine("nested too deeply")
 
 
-def lines_of(drafts: Sequence[Draft], parent_id: str | None) -> list[bytes]:
-    """The lines, each behind the one before it and the first behind `parent_id`."""
+def lines_of(drafts: Sequence[Draft], record_limit: int, parent_id: str | None) -> list[bytes]:
+    """The lines, each behind the one before it and the first behind `parent_id`. None is over the limit."""
     lines: list[bytes] = []
     for draft in drafts:
-        lines.append(draft.line(parent_id))
+        lines.append(draft.line(parent_id, record_limit))
         parent_id = draft.id
     return lines
 

@@ -121,7 +121,7 @@ class SessionStore:
         now = max(self._clock.wall_ms(), after_ms + 1, self.catalog.newest_of(key) + 1)
         header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
-        lines = lines_of(drafts, None)
+        lines = lines_of(drafts, self.record_limit, None)
         name = session_id + layout.SUFFIX
         self.busy_names.add(name)
         try:
@@ -145,7 +145,7 @@ class SessionStore:
         if not parts:
             return []
         drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
-        places = await self.committer.append(session, partial(lines_of, drafts), drafts[-1].id)
+        places = await self.committer.append(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id)
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 
     def append_later(
@@ -160,7 +160,7 @@ class SessionStore:
         def stored(places: list[tuple[int, int]], error: StorageError | None) -> None:
             tell([draft.id for draft in drafts] if places else [], error)
 
-        self.committer.append_later(session, partial(lines_of, drafts), drafts[-1].id, stored)
+        self.committer.append_later(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id, stored)
 
     async def page(
         self,

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
+
+from sessiond.errors import StorageError
 from sessiond.model.entry import Entry, FileFacts
-from sessiond.sessions.prune import old
+from sessiond.model.fold import FOLD_VERSION
+from sessiond.sessions.prune import Old, Removal, old
 from sessiond.store.catalog import Folder, Session
 
 NOW = 1_795_300_000_000
@@ -22,3 +29,17 @@ def test_a_transcript_is_as_old_as_the_last_thing_written_to_it() -> None:
 def test_the_oldest_comes_first_and_live_ones_never() -> None:
     found = old([_session(NOW - age, 0, archived=age != 4) for age in (2, 5, 4, 3, 0)], 0, NOW)
     assert [one.age_ms for one in found] == [5, 3, 2]
+
+
+def test_a_folder_that_cannot_be_synced_is_a_storage_error_and_what_is_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text("x")
+    status = (tmp_path / "s.jsonl").stat()
+    facts = FileFacts(bytes=1, mtime_ns=status.st_mtime_ns, inode=status.st_ino, fold=FOLD_VERSION)
+    path_fd = os.open(tmp_path, os.O_PATH)  # good for everything but a sync
+    folder = Folder("main", path_fd, archived=True)
+    session = Session(key="agent:main:s", entry=Entry(session_id="s", file=facts), folder=folder)
+    removal = Removal([Old(session, 1)])
+    with pytest.raises(StorageError, match="1 transcripts were removed, but the folder could not be synced"):
+        list(removal.steps())
+    os.close(path_fd)
+    assert removal.removed == [session] and os.listdir(tmp_path) == []

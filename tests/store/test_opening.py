@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sessiond.errors import ConfigError, StoreInUse
-from sessiond.store import opening
+from sessiond.store import dirfd, doctor, opening
 from sessiond.store.opening import opened
 
 
@@ -101,6 +103,54 @@ def test_a_second_process_is_told_who_holds_the_store_and_touches_nothing(tmp_pa
         holder.stdin.close()
     with opened(store, clock):
         pass
+
+
+def test_a_store_in_use_stays_so_when_its_lock_file_is_removed_or_replaced(tmp_path, clock):
+    store = tmp_path / "store"
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        (store / "store.lock").unlink()
+        for _ in range(2):  # the second time there is a lock file, which nobody has
+            with pytest.raises(StoreInUse, match="in use by another process"), opened(store, clock):
+                pass
+            with dirfd.closing(dirfd.open_root(store)) as root_fd:
+                assert doctor.holder_of(root_fd) == "another process"
+        (store / "new.lock").write_text("1\n")
+        (store / "new.lock").rename(store / "store.lock")
+        with pytest.raises(StoreInUse), opened(store, clock):
+            pass
+        holder.stdin.close()
+    with opened(store, clock):
+        pass
+
+
+def test_a_refused_lock_leaves_the_folder_to_the_next(tmp_path):
+    (tmp_path / "store.lock").touch()
+    with (tmp_path / "store.lock").open() as other, dirfd.closing(dirfd.open_root(tmp_path)) as root_fd:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreInUse):
+            opening.lock(root_fd, tmp_path)
+        with dirfd.closing(dirfd.open_root(tmp_path)) as another_fd:
+            assert not opening.is_held(another_fd)
+
+
+def test_a_holder_that_is_on_its_way_out_is_waited_for(tmp_path):
+    store = tmp_path / "store"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", _HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as holder,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with dirfd.closing(dirfd.open_root(store)) as root_fd:
+            waiting = threads.submit(opening.lock, root_fd, store, patience_s=60)
+            holder.kill()
+            os.close(waiting.result(timeout=60))
+    assert 0.2 <= opening.LOCK_PATIENCE_S <= 5
 
 
 def test_the_lock_is_the_kernels_and_not_the_number_in_the_file(tmp_path, clock):

@@ -196,6 +196,23 @@ async def test_a_message_that_could_not_be_read_again_is_refused(opener, raw):
         assert len(lines_of(store, session)) == 1
 
 
+@pytest.mark.parametrize("length", [17, 200, 370])
+async def test_a_record_behind_a_long_id_of_a_stranger_can_be_read(opener, length):
+    async with opener(record_limit=400) as store:
+        session, _ = await store.create(KEY, "main", [user("x")])
+        room = 400 - (
+            len(file_of(store, session).read_bytes().splitlines()[1]) - len("null") + len('"0123456789abcdef"')
+        )
+        with file_of(store, session).open("a") as stranger:
+            stranger.write(json.dumps({"type": "x", "id": "i" * length}) + "\n")
+        store.on_committed(session)
+        assert session.last_id == "i" * length
+        await store.append(session, [user("x" * (room + 1))])
+        await store.append(session, [user("short")])
+        assert texts(await newest(store, session)) == ["x", "x" * (room + 1), "short"]
+        assert session.entry.corrupt_records == 0
+
+
 async def test_a_raw_message_stands_in_the_file_as_it_came(opener):
     raw = b'{ "content" : "h\xc3\xa9",  "role":"user", "n": 1.0 }'
     async with opener() as store:
@@ -380,6 +397,28 @@ async def test_a_copied_store_reads_everything_again_and_says_the_same(opener, t
         old, new = store.catalog.by_key[KEY].entry, copy.catalog.by_key[KEY].entry
         assert msgspec.structs.replace(new, file=old.file) == old
         assert new.file.inode == os.stat(copy.path / copy.catalog.by_key[KEY].path).st_ino
+
+
+@pytest.mark.parametrize("name", ["{}-backup", "0-{}", "{}.1"])
+async def test_a_copy_beside_a_transcript_does_not_take_its_key(opener, name):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("hi")])
+        copy = file_of(store, session).with_name(name.format(session.session_id) + ".jsonl")
+        shutil.copyfile(file_of(store, session), copy)
+        await store.append(session, [user("after")])
+    for _ in range(2):
+        async with opener() as store:
+            assert store.catalog.by_key[KEY].session_id == session.session_id
+            assert store.catalog.by_id[copy.stem].superseded
+            await save(store)
+
+
+async def test_a_transcript_that_was_renamed_keeps_its_key_where_no_other_has_it(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main", [user("hi")])
+        file_of(store, session).rename(file_of(store, session).with_name("renamed.jsonl"))
+    async with opener() as store:
+        assert store.catalog.by_key[KEY].session_id == "renamed"
 
 
 async def test_no_append_is_taken_once_the_store_is_closed(opener):
