@@ -21,9 +21,11 @@ class RunCredentials:
 
     def clear(self) -> None:
         """Remove what a killed daemon left: those runs are over."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
-                os.unlink(self._folder / name)
+                # What is no file is none of ours.
+                with contextlib.suppress(OSError):
+                    os.unlink(self._folder / name)
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
         """The file with the run's token. StorageError where it cannot be made."""
@@ -51,6 +53,7 @@ class RunCredentials:
         """The run is over."""
         path = self._files.pop(run.run_id, None)
         if path is not None:
-            with contextlib.suppress(FileNotFoundError):
+            # A folder that somebody put in its place stays: the token in it counts no more either way.
+            with contextlib.suppress(OSError):
                 path.unlink()
             self._tokens.run_ended(run.run_id)

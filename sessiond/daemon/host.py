@@ -12,7 +12,11 @@ import msgspec
 import trio
 
 from sessiond.config import AgentConfig, Config
+from sessiond.errors import StorageError
+from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
+from sessiond.model.lax import amount
+from sessiond.model.usage import usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.echo import EchoRuntime
@@ -21,6 +25,7 @@ from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
 from sessiond.runs.sandbox import Bubblewrap
 from sessiond.sessions import history
+from sessiond.sessions.usage import price_of
 from sessiond.store.store import SessionStore
 
 # What a program that begins anew each time is told of the conversation (`input = "json"`).
@@ -93,12 +98,20 @@ class DaemonHost:
         return self._exec[key]
 
     def workspace(self, agent_id: str) -> Path:
-        """Where the agent works, made when needed."""
+        """Where the agent works, made when needed. StorageError where it cannot be."""
         agent = self._config().agent(agent_id)
         folder = agent.workspace if agent is not None and agent.workspace is not None else None
         if folder is None:
             folder = self._store.path / "agents" / agent_id / "workspace"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no path"
+            # Where it is, only the configuration tells: paths outside the store do not leave the daemon.
+            raise StorageError(
+                f"the workspace of agent {agent_id} cannot be made: {reason}; something else stands where the folder"
+                " belongs, or it may not be written there. Put that right, then send again"
+            ) from None
         return folder
 
     def sandboxed(self, key: str) -> bool:
@@ -180,21 +193,12 @@ class DaemonHost:
 
     def price(self, run: Run) -> float | None:
         """By models.pricing, where the runtime told tokens but no cost."""
-        usage = run.usage
-        if usage is None or usage.get("cost") is not None:
+        usage = usage_in(run.usage)
+        if usage is None or usage.cost is not None:
             return None
-        price = self._config().models.pricing.get(self._model(run) or "")
-        if price is None:
-            return None
-        cached = usage.get("cacheRead", 0) * (price.cache_read if price.cache_read is not None else price.input)
-        stored = usage.get("cacheWrite", 0) * (price.cache_write if price.cache_write is not None else price.input)
-        total = usage.get("input", 0) * price.input + usage.get("output", 0) * price.output + cached + stored
-        return float(total) / 1_000_000
+        return amount(price_of(self._config().models.pricing, self._model(run) or "", usage))
 
 
 def _is_same(raw: msgspec.Raw, message: dict[str, Any]) -> bool:
     """Whether a stored message is the one that was asked for."""
-    try:
-        return bool(msgspec.json.decode(raw) == message)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
+    return bool(lax.decode(bytes(raw)) == message)

@@ -48,7 +48,7 @@ class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """A run that has not ended. `offset` is where its accepted record stands."""
 
-    run_id: str
+    run_id: RunId
     offset: Count
     accepted_at: Milliseconds = 0
     started_at: Milliseconds | None = None
@@ -65,7 +65,7 @@ class KeyedRun(msgspec.Struct, frozen=True, rename="camel", gc=False, array_like
 class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Something that goes on after a run: a reply-back, a delivery. `offset` is where its opening record stands."""
 
-    talk_id: str
+    talk_id: RunId
     offset: Count
 
 

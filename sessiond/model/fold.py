@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk
+from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk, RunId
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.record import FINAL, Record
@@ -30,7 +30,7 @@ MAX_KEYED_RUNS = 1000
 class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What a `sessiond/run` record says of a run to the fold."""
 
-    run_id: str
+    run_id: RunId
     status: str
     at: object
     idempotency_key: str | None = None
@@ -43,7 +43,7 @@ class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class TalkNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What a `sessiond/talk` record says of a talk to the fold."""
 
-    talk_id: str
+    talk_id: RunId
     status: str
 
 

@@ -14,6 +14,7 @@ import trio
 
 from sessiond.config import ChannelConfig
 from sessiond.errors import Unsupported
+from sessiond.model.lax import Count, Milliseconds
 from sessiond.policy.target import IN_TRANSCRIPT, Target
 from sessiond.runs import process
 from sessiond.runs.attached import ConnectionLost, Refused
@@ -38,12 +39,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     session_key: str
     text: str
     title: str
-    created_at: int
+    created_at: Milliseconds
     account_id: str | None = None
     thread_id: str | None = None
-    attempts: int = 0
+    attempts: Count = 0
     last_error: str | None = None
-    failed_at: int | None = None
+    failed_at: Milliseconds | None = None
 
 
 class NotDelivered(Exception):

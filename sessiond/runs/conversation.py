@@ -83,7 +83,8 @@ class Conversations:
         catalog = self._store.catalog
         sessions = {*catalog.by_id.values(), *catalog.by_key.values()}
         left = [(one, home) for home in sessions for one in home.entry.talks]
-        for one, home in left:
+        # A copy of a transcript under another key has the same talk open: it is one.
+        for one, home in {one.talk_id: (one, home) for one, home in left}.values():
             self._left.append(Talk(await self._read(one, home) or Opened(talk_id=one.talk_id), home, resumed=True))
 
     def list_open(self) -> None:
@@ -119,8 +120,11 @@ class Conversations:
         return None
 
     async def _resume(self, talk: Talk) -> None:
-        first = await self._supervisor.registry.find(talk.talk_id)
         log.info("talk resumed", talk_id=talk.talk_id, session_key=talk.home.key)
+        try:
+            first = await self._find(talk.talk_id)
+        except Stopping:
+            return  # the next life resumes it
         await self._go_on(talk, first.reply if first is not None else None)
 
     async def _go_on(self, talk: Talk, reply: str | None) -> None:
@@ -216,10 +220,25 @@ class Conversations:
             run = registry.get(run_id)
             if run is not None:
                 return run
-            known = await registry.find(run_id)
+            known = await self._find(run_id)
             if known is not None and known.ended_at is not None:
                 return known
         return None
+
+    async def _find(self, run_id: str) -> View | None:
+        """What the records say of a run, read again while the disk refuses; None where there are none any more."""
+        registry = self._supervisor.registry
+
+        async def look() -> View | None:
+            try:
+                return await registry.find(run_id)
+            except StorageError:
+                session = registry.session_of(run_id)
+                if session is None or not self._store.catalog.has(session):
+                    return None
+                raise
+
+        return await self._supervisor.persistence.until_stored(look, "the records of a run", run_id=run_id)
 
     @staticmethod
     def _ending(run: Run | View, session: Session | None) -> Ending:

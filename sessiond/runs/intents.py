@@ -8,10 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 
+import structlog
+
 from sessiond.errors import StorageError
 from sessiond.model.keys import AGENT_ID, UUID
 from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
+
+log = structlog.get_logger("sessiond.runs")
 
 
 class Intents:
@@ -40,17 +44,20 @@ class Intents:
     def left(self) -> list[tuple[str, str]]:
         """`(agent id, child id)` of the spawns that a crash cut off."""
         found: list[tuple[str, str]] = []
-        with dirfd.closing(self._folder()) as folder:
-            for name in os.listdir(folder):
-                if UUID.fullmatch(name) is None:
-                    continue
-                agent_id = _read(folder, name)
-                # An empty file: the crash came before anything else was written.
-                if AGENT_ID.fullmatch(agent_id):
-                    found.append((agent_id, name))
-                else:
-                    with contextlib.suppress(OSError):
-                        os.unlink(name, dir_fd=folder)
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                for name in os.listdir(folder):
+                    if UUID.fullmatch(name) is None:
+                        continue
+                    agent_id = _read(folder, name)
+                    # An empty file: the crash came before anything else was written.
+                    if AGENT_ID.fullmatch(agent_id):
+                        found.append((agent_id, name))
+                    else:
+                        with contextlib.suppress(OSError):
+                            os.unlink(name, dir_fd=folder)
+        except OSError as error:
+            log.warning("passed over", path=layout.SPAWNING, reason=error.strerror)
         return found
 
     def _folder(self) -> int:

@@ -103,7 +103,12 @@ class Outbox:
 
     async def load(self) -> None:
         """Find what an earlier life left. Nothing is sent before `run`."""
-        found, self.bad_files = await self._run_sync(self._files.read)
+        try:
+            found, self.bad_files = await self._run_sync(self._files.read)
+        except OSError as error:
+            # What is in it waits for the next start; what is to go out meanwhile is refused, each time anew.
+            log.error("the outbox cannot be read; nothing in it goes out", reason=error.strerror)
+            return
         for delivery in found:
             (self._known if delivery.failed_at is None else self._dead)[delivery.delivery_id] = delivery
         for name in self.bad_files:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, cast
 
-import msgspec
-
 from sessiond.errors import StorageError
+from sessiond.model import lax
 from sessiond.model.keys import agent_of
 from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
@@ -97,8 +96,8 @@ def _latest_tool_result(fd: int, run_id: str, end: int, record_limit: int) -> st
 
 
 def _begins(data: bytes, run_id: str) -> bool:
-    fields = msgspec.json.decode(data)
-    return isinstance(fields, dict) and (fields.get("runId"), fields.get("status")) == (run_id, "accepted")
+    fields = lax.decode_dict(data)
+    return (fields.get("runId"), fields.get("status")) == (run_id, "accepted")
 
 
 def _first_message(fd: int, record_limit: int) -> str:

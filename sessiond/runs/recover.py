@@ -8,12 +8,12 @@ run is decided by its records alone: one without a start on record waits again, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 import structlog
 
 from sessiond.errors import StorageError
+from sessiond.model import lax
 from sessiond.model.entry import LiveRun
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN
@@ -60,7 +60,13 @@ async def read_runs(store: SessionStore) -> list[Run]:
     open_runs = [(run, session) for session in store.catalog.newest() for run in session.entry.runs]
     open_runs.sort(key=lambda pair: (pair[0].accepted_at, pair[0].offset))
     found: list[Run] = []
+    taken: set[str] = set()
     for live, session in open_runs:
+        if live.run_id in taken:
+            # A transcript was copied: the run is one, and goes on in the session it was first found in.
+            log.warning("a run is open in two sessions", run_id=live.run_id, session_key=session.key)
+            continue
+        taken.add(live.run_id)
         run = Run(live.run_id, session, await _request(store, session, live) or _lost(), live.accepted_at)
         run.started_at = live.started_at
         found.append(run)
@@ -81,17 +87,14 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> Request | None:
     line = next(transcript.read_lines(fd, live.offset, record_limit), None)
     if line is None or line.record is None or line.record.custom_type != RUN or line.record.data is None:
         return None
-    data: dict[str, Any] = msgspec.json.decode(line.record.data)
+    data = lax.decode_dict(line.record.data)
     fields = data.get("request")
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
     message = fields.get("message")
     # Where the text says no more than the message, only that is on record.
     text = text_of(message) if isinstance(message, dict) else ""
-    try:
-        return msgspec.convert({"message": {}, "text": text, **fields}, Request)
-    except msgspec.ValidationError:
-        return None
+    return lax.view({"message": {}, "text": text, **fields}, Request)
 
 
 def _lost() -> Request:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model import lax
+from sessiond.model.lax import Milliseconds
 from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
 from sessiond.runs.run import Run, View, session_id_of, view
@@ -16,6 +18,16 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
 MAX_ENDED = 4096
+
+
+class _RunFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    run_id: str
+    status: str
+    at: Milliseconds | None = None
+    error: str | None = None
+    reply: str | None = None
+    reply_id: str | None = None
+    reply_before: bool = False
 
 
 class Registry:
@@ -89,16 +101,16 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> View
             reply_id = None
         if record.custom_type != RUN or needle not in record.raw or record.data is None:
             continue
-        data = msgspec.json.decode(record.data)
-        if not isinstance(data, dict) or data.get("runId") != run_id:
+        data = lax.view_in(record.data, _RunFacts)
+        if data is None or data.run_id != run_id:
             continue
-        status, at = data.get("status"), data.get("at")
+        status = data.status
         if status in FINAL:
-            facts |= {"status": status, "ended_at": at, "error": data.get("error"), "reply": data.get("reply")}
-            reply_id = data.get("replyId") or data.get("replyBefore")
+            facts |= {"status": status, "ended_at": data.at, "error": data.error, "reply": data.reply}
+            reply_id = data.reply_id or data.reply_before
         elif status == "running":
             facts.setdefault("status", "running")
-            facts["started_at"] = at
+            facts["started_at"] = data.at
         elif status == "accepted":
             facts.setdefault("status", "queued")
             return View(run_id=run_id, key=key, **facts)

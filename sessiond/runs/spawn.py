@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 import trio
 
 from sessiond.attachments.decode import Prepared
@@ -24,6 +25,7 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
 from sessiond.errors import SessiondError
+from sessiond.model import lax
 from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
@@ -38,6 +40,7 @@ from sessiond.sessions.resolve import spawner_of
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
+log = structlog.get_logger("sessiond.runs")
 # A child's key is made of its requester and the idempotency key, so that the same request finds the same child.
 _NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
 
@@ -109,7 +112,15 @@ class Spawner:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
         for agent_id, child_id in self._intents.left():
             if f"agent:{agent_id}:subagent:{child_id}" not in self._store.catalog.by_key:
-                await self._attachments.remove(self._workspace(agent_id), child_id)
+                try:
+                    report = await self._attachments.remove(self._workspace(agent_id), child_id)
+                except SessiondError as error:
+                    # The note stays, and the next start tries again.
+                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, reason=error.message)
+                    continue
+                if not report.removed:
+                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, left=report.left[:5])
+                    continue
             self._intents.done(child_id)
 
     async def spawn(
@@ -164,12 +175,13 @@ class Spawner:
         self, requester: Session, wanted: Wanted, child: _Child, prepared: Prepared, thread: str | None
     ) -> tuple[Run, Receipt]:
         agent_id = child.plan.agent_id
+        workspace = self._workspace(agent_id)
         self._intents.begin(agent_id, child.id)
         try:
-            receipt = await self._attachments.materialize(prepared, self._workspace(agent_id), child.id)
+            receipt = await self._attachments.materialize(prepared, workspace, child.id)
             run = await self._create(requester, wanted, child, receipt, thread)
         except SessiondError:
-            await self._attachments.remove(self._workspace(agent_id), child.id)
+            await self._attachments.remove(workspace, child.id)
             self._intents.done(child.id)
             raise
         self._intents.done(child.id)
@@ -202,7 +214,7 @@ class Spawner:
             run_id,
             child_key,
             facts.get("mode", "run"),
-            msgspec.convert(receipt, Receipt) if receipt is not None else None,
+            lax.view(receipt, Receipt),
         )
 
     def _child(self, child_key: str) -> Session | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from sessiond.model import lax
 from sessiond.model.entry import OpenTalk
 from sessiond.model.record import TALK
 from sessiond.policy.replyback import Conversation, Ending
@@ -95,7 +96,7 @@ def opened_at(fd: int, talk: OpenTalk, record_limit: int) -> Opened | None:
     record = line.record if line is not None else None
     if record is None or record.custom_type != TALK or record.data is None:
         return None
-    opened = _convert(msgspec.json.decode(record.data), Opened)
+    opened = _convert(lax.decode_dict(record.data), Opened)
     return opened if opened is not None and opened.talk_id == talk.talk_id else None
 
 
@@ -108,7 +109,7 @@ def closing_of(fd: int, talk_id: str, end: int | None, record_limit: int) -> Clo
         record = line.record
         if record is None or record.custom_type != TALK or record.data is None or needle not in record.raw:
             continue
-        closed = _convert(msgspec.json.decode(record.data), Closing)
+        closed = _convert(lax.decode_dict(record.data), Closing)
         if closed is not None and closed.talk_id == talk_id:
             return closed
     return None
@@ -146,10 +147,7 @@ def step_of(run: Run) -> StepOf | None:
 
 
 def _convert(value: Any, kind: type[_T]) -> _T | None:
-    try:
-        return msgspec.convert(value, kind) if value is not None else None
-    except msgspec.ValidationError:
-        return None
+    return lax.convert(value, kind) if value is not None else None
 
 
 def _builtins(value: msgspec.Struct) -> dict[str, Any]:

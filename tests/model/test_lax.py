@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sessiond.model import lax
@@ -63,6 +63,7 @@ def test_any_text_that_javascript_writes_is_read(text):
 @example(b"9" * 5000)
 @example(b"NaN")
 @example(b"1e999")
+@settings(deadline=None)
 def test_any_bytes_are_decoded_or_nothing(data):
     lax.decode(data)
     assert isinstance(lax.decode_dict(data), dict)

@@ -370,7 +370,7 @@ class TestFiles:
     def test_an_id_that_is_no_file_name_is_never_written(self, tmp_path: Path, bad: str):
         files = self.files(tmp_path)
         good = msgspec.structs.replace(_plain(), delivery_id=bad)
-        with pytest.raises(ValueError):
+        with pytest.raises(OSError, match="names no file"):
             files.write(good)
         assert list((tmp_path / "outbox").iterdir()) == []
         files.close()
