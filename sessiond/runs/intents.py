@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
-from sessiond.errors import StorageError
+from sessiond.attachments.service import AttachmentService
+from sessiond.errors import SessiondError, StorageError
 from sessiond.model.keys import AGENT_ID, UUID
 from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
@@ -59,6 +62,24 @@ class Intents:
         except OSError as error:
             log.warning("passed over", path=layout.SPAWNING, reason=error.strerror)
         return found
+
+    async def undo(
+        self, attachments: AttachmentService, workspace: Callable[[str], Path], *, exists: Callable[[str], bool]
+    ) -> None:
+        """Remove the attachments of spawns that a crash cut off before there was a child. A note stays where its
+        attachments do: the next start tries again.
+        """
+        for agent_id, child_id in self.left():
+            if not exists(f"agent:{agent_id}:subagent:{child_id}"):
+                try:
+                    report = await attachments.remove(workspace(agent_id), child_id)
+                except SessiondError as error:
+                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, reason=error.message)
+                    continue
+                if not report.removed:
+                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, left=report.left[:5])
+                    continue
+            self.done(child_id)
 
     def _folder(self) -> int:
         return dirfd.open_path_dir(self._root_fd, (layout.SPAWNING,), create=True)

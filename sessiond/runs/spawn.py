@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import trio
 
 from sessiond.attachments.decode import Prepared
@@ -40,7 +39,6 @@ from sessiond.sessions.resolve import spawner_of
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
-log = structlog.get_logger("sessiond.runs")
 # A child's key is made of its requester and the idempotency key, so that the same request finds the same child.
 _NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
 
@@ -110,18 +108,9 @@ class Spawner:
 
     async def recover(self) -> None:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
-        for agent_id, child_id in self._intents.left():
-            if f"agent:{agent_id}:subagent:{child_id}" not in self._store.catalog.by_key:
-                try:
-                    report = await self._attachments.remove(self._workspace(agent_id), child_id)
-                except SessiondError as error:
-                    # The note stays, and the next start tries again.
-                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, reason=error.message)
-                    continue
-                if not report.removed:
-                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, left=report.left[:5])
-                    continue
-            self._intents.done(child_id)
+        await self._intents.undo(
+            self._attachments, self._workspace, exists=lambda key: key in self._store.catalog.by_key
+        )
 
     async def spawn(
         self, requester: Session, wanted: Wanted, *, sandboxed: bool, sees: Sees = lambda _key: True
