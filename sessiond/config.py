@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sessiond import config_rules
+from sessiond import config_rules, config_trust
 from sessiond.config_agents import (
     AgentConfig,
     AgentDefaults,
@@ -235,6 +235,7 @@ def load(path: Path | None = None) -> Config:
     name = _tilde(file)
     try:
         with file.open("rb") as stream:
+            config_trust.check_file(file, stream.fileno(), name)
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         if path is None:

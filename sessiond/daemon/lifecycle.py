@@ -21,6 +21,7 @@ from sessiond.auth.peercred import peer_credentials
 from sessiond.config import Config
 from sessiond.daemon import logs, notify
 from sessiond.daemon.app import App, built, key_rules
+from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.model.caller import Caller
@@ -48,6 +49,7 @@ def run(
     """Be the daemon until it is told to stop; the exit code of cli.md."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
+    forbid_dumps()
     if socket is not None:
         os.environ["SESSIOND_SOCKET"] = str(socket)
     try:

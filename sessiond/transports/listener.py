@@ -161,7 +161,11 @@ def prepare_folder(folder: Path, *, private: bool) -> None:
             raise ConfigError(f"{folder}: the folder of the sockets belongs to another user (uid {found.st_uid}).")
         if stat.S_IMODE(found.st_mode) & 0o077:
             if not private:
-                raise ConfigError(f"{folder}: others may enter the folder of the sockets; run chmod 700 {folder}.")
+                raise ConfigError(
+                    f"{folder}: others may enter this folder ({stat.S_IMODE(found.st_mode):04o}), so no socket is made"
+                    " in it. Let SESSIOND_SOCKET (or --socket) name a folder that is the daemon's alone, such as"
+                    f" {folder / 'sessiond' / 'sessiond.sock'}; one that is not there is made."
+                )
             os.fchmod(descriptor, 0o700)
     finally:
         os.close(descriptor)

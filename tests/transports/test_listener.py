@@ -62,7 +62,9 @@ def test_our_own_folder_is_mended_and_a_chosen_one_is_refused(folder):
     own.mkdir()
     own.chmod(0o755)
     assert refused(prepare_folder, own, private=False) == (
-        f"{own}: others may enter the folder of the sockets; run chmod 700 {own}."
+        f"{own}: others may enter this folder (0755), so no socket is made in it. Let SESSIOND_SOCKET (or --socket)"
+        f" name a folder that is the daemon's alone, such as {own}/sessiond/sessiond.sock; one that is not there is"
+        " made."
     )
     assert mode(own) == 0o755
     prepare_folder(own, private=True)
