@@ -161,14 +161,17 @@ def prepare_folder(folder: Path, *, private: bool) -> None:
             raise ConfigError(f"{folder}: the folder of the sockets belongs to another user (uid {found.st_uid}).")
         if stat.S_IMODE(found.st_mode) & 0o077:
             if not private:
-                raise ConfigError(
-                    f"{folder}: others may enter this folder ({stat.S_IMODE(found.st_mode):04o}), so no socket is made"
-                    " in it. Let SESSIOND_SOCKET (or --socket) name a folder that is the daemon's alone, such as"
-                    f" {folder / 'sessiond' / 'sessiond.sock'}; one that is not there is made."
-                )
+                raise ConfigError(f"{folder}: others may enter the folder of the sockets; {_remedy(folder, found)}.")
             os.fchmod(descriptor, 0o700)
     finally:
         os.close(descriptor)
+
+
+def _remedy(folder: Path, found: os.stat_result) -> str:
+    # A sticky folder, like /tmp, is there for everybody, and a system without it is broken.
+    if not found.st_mode & stat.S_ISVTX:
+        return f"run chmod 700 {folder}"
+    return f"choose one that is not shared, such as SESSIOND_SOCKET={folder / 'sessiond' / 'sessiond.sock'}"
 
 
 def bind_unix(path: Path, name: ListenerName) -> Listener:

@@ -62,14 +62,24 @@ def test_our_own_folder_is_mended_and_a_chosen_one_is_refused(folder):
     own.mkdir()
     own.chmod(0o755)
     assert refused(prepare_folder, own, private=False) == (
-        f"{own}: others may enter this folder (0755), so no socket is made in it. Let SESSIOND_SOCKET (or --socket)"
-        f" name a folder that is the daemon's alone, such as {own}/sessiond/sessiond.sock; one that is not there is"
-        " made."
+        f"{own}: others may enter the folder of the sockets; run chmod 700 {own}."
     )
     assert mode(own) == 0o755
     prepare_folder(own, private=True)
     assert mode(own) == 0o700
     prepare_folder(own, private=False)
+
+
+def test_nobody_is_told_to_change_a_folder_that_is_everybodys(folder):
+    shared = folder / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert refused(prepare_folder, shared, private=False) == (
+        f"{shared}: others may enter the folder of the sockets; choose one that is not shared, such as"
+        f" SESSIOND_SOCKET={shared}/sessiond/sessiond.sock."
+    )
+    prepare_folder(shared / "sessiond", private=False)
+    assert (mode(shared), mode(shared / "sessiond")) == (0o1777, 0o700)
 
 
 def test_a_folder_that_is_a_link_or_a_file_is_refused(folder):
