@@ -16,6 +16,7 @@ import msgspec
 from sessiond.config import RuntimeConfig, SandboxConfig
 from sessiond.errors import SessiondError
 from sessiond.runs import process, sandbox
+from sessiond.runs.mounts import HOME, SOCKET, TOKEN_FILE, NoSandbox
 from sessiond.runs.output import (
     Delta,
     Ended,
@@ -100,7 +101,7 @@ class ExecRuntime:
                     command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
                 )
             await _apply(output.end(), sink, tally)
-        except (CannotStart, sandbox.NoSandbox) as error:
+        except (CannotStart, NoSandbox) as error:
             return Outcome(error=str(error))
         except SessiondError as error:
             tally.end()
@@ -110,7 +111,7 @@ class ExecRuntime:
 
     def _keeps_home(self, spec: RunSpec) -> bool:
         """Whether a sandboxed program finds what it wrote to its home last time: only if that is in the workspace."""
-        home = _fill(self._runtime.env.get("HOME", str(sandbox.HOME)), spec)
+        home = _fill(self._runtime.env.get("HOME", str(HOME)), spec)
         return Path(home).is_relative_to(spec.workspace)
 
     def _output(self, spec: RunSpec) -> Output:
@@ -131,7 +132,7 @@ class ExecRuntime:
         if spec.sandboxed:
             missing = await self._bubblewrap.unavailable()
             if missing is not None:
-                raise sandbox.NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
+                raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
             box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
         return Command(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
@@ -144,12 +145,12 @@ def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSp
     env.setdefault("PATH", _DEFAULT_PATH)
     # There is no terminal; programs that ask for one by name must not draw on it.
     env.update({"TERM": "dumb", **own})
-    env["SESSIOND_SOCKET"] = str(sandbox.SOCKET if spec.sandboxed else spec.socket)
+    env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
     env["SESSIOND_SESSION_KEY"] = spec.session_key
     env["SESSIOND_RUN_ID"] = spec.run_id
     env.pop("SESSIOND_TOKEN_FILE", None)
     if spec.token_file is not None:
-        env["SESSIOND_TOKEN_FILE"] = str(sandbox.TOKEN_FILE if spec.sandboxed else spec.token_file)
+        env["SESSIOND_TOKEN_FILE"] = str(TOKEN_FILE if spec.sandboxed else spec.token_file)
     return env
 
 

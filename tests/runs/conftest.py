@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from sandboxes import OTHER, RELATIVE, UUID
 
 from sessiond.runs.runtime import Message, RunSpec, ToolPhase
+from sessiond.runs.sandbox import Bubblewrap
 
 
 class Recorder:
@@ -73,3 +76,56 @@ def make_spec(workspace: Path, tmp_path: Path) -> Callable[..., RunSpec]:
         return RunSpec(**{**values, **fields})
 
     return make
+
+
+@pytest.fixture(scope="module")
+def bubblewrap_reason() -> str | None:
+    return trio.run(Bubblewrap(private=()).unavailable)
+
+
+@pytest.fixture
+def needs_bubblewrap(bubblewrap_reason: str | None) -> None:
+    if bubblewrap_reason is not None:
+        pytest.skip(bubblewrap_reason)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a workspace in it, as an agent without a workspace of its own has it."""
+    store = tmp_path / "store"
+    workspace = store / "agents" / "main" / "workspace"
+    for uuid, text in ((UUID, "the attachment"), (OTHER, "of another session")):
+        (workspace / ".openclaw" / "attachments" / uuid).mkdir(parents=True)
+        (workspace / ".openclaw" / "attachments" / uuid / "notes.txt").write_text(text)
+    (store / "agents" / "main" / "sessions").mkdir()
+    (store / "agents" / "main" / "sessions" / "x.jsonl").write_text("{}\n")
+    (store / "run").mkdir()
+    (store / "run" / "token").write_text("the token")
+    return store
+
+
+@pytest.fixture
+def sandboxed(make_spec: Callable[..., RunSpec], store: Path) -> Callable[..., RunSpec]:
+    def make(**fields: Any) -> RunSpec:
+        values: dict[str, Any] = {
+            "workspace": store / "agents" / "main" / "workspace",
+            "socket": store / "run" / "agent.sock",
+            "token_file": store / "run" / "token",
+            "attachments": {"relDir": RELATIVE, "count": 1},
+            "sandboxed": True,
+        }
+        return make_spec(**{**values, **fields})
+
+    return make
+
+
+@pytest.fixture
+def agent_socket(store: Path) -> Any:
+    """agent.sock and sessiond.sock, both listening; agent.sock answers one connection with `welcome`."""
+    with socket.socket(socket.AF_UNIX) as agent, socket.socket(socket.AF_UNIX) as owner:
+        agent.bind(str(store / "run" / "agent.sock"))
+        owner.bind(str(store / "run" / "sessiond.sock"))
+        agent.listen()
+        owner.listen()
+        agent.setblocking(False)
+        yield agent

@@ -9,86 +9,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from sandboxes import OTHER, RELATIVE, UUID, runtime
 
 from sessiond.config import RuntimeConfig, SandboxConfig
 from sessiond.runs.exec import ExecRuntime
-from sessiond.runs.runtime import Outcome, RunSpec
+from sessiond.runs.runtime import Outcome
 from sessiond.runs.sandbox import Bubblewrap
 
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-UUID = "33333333-3333-4333-8333-333333333333"
-OTHER = "44444444-4444-4444-8444-444444444444"
-RELATIVE = f".openclaw/attachments/{UUID}"
-
-
-@pytest.fixture(scope="module")
-def bubblewrap_reason() -> str | None:
-    return trio.run(Bubblewrap(private=()).unavailable)
-
-
-@pytest.fixture
-def needs_bubblewrap(bubblewrap_reason: str | None) -> None:
-    if bubblewrap_reason is not None:
-        pytest.skip(bubblewrap_reason)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store with a workspace in it, as an agent without a workspace of its own has it."""
-    store = tmp_path / "store"
-    workspace = store / "agents" / "main" / "workspace"
-    for uuid, text in ((UUID, "the attachment"), (OTHER, "of another session")):
-        (workspace / ".openclaw" / "attachments" / uuid).mkdir(parents=True)
-        (workspace / ".openclaw" / "attachments" / uuid / "notes.txt").write_text(text)
-    (store / "agents" / "main" / "sessions").mkdir()
-    (store / "agents" / "main" / "sessions" / "x.jsonl").write_text("{}\n")
-    (store / "run").mkdir()
-    (store / "run" / "token").write_text("the token")
-    return store
-
-
-@pytest.fixture
-def sandboxed(make_spec: Callable[..., RunSpec], store: Path) -> Callable[..., RunSpec]:
-    def make(**fields: Any) -> RunSpec:
-        values: dict[str, Any] = {
-            "workspace": store / "agents" / "main" / "workspace",
-            "socket": store / "run" / "agent.sock",
-            "token_file": store / "run" / "token",
-            "attachments": {"relDir": RELATIVE, "count": 1},
-            "sandboxed": True,
-        }
-        return make_spec(**{**values, **fields})
-
-    return make
-
-
-@pytest.fixture
-def agent_socket(store: Path) -> Any:
-    """agent.sock and sessiond.sock, both listening; agent.sock answers one connection with `welcome`."""
-    with socket.socket(socket.AF_UNIX) as agent, socket.socket(socket.AF_UNIX) as owner:
-        agent.bind(str(store / "run" / "agent.sock"))
-        owner.bind(str(store / "run" / "sessiond.sock"))
-        agent.listen()
-        owner.listen()
-        agent.setblocking(False)
-        yield agent
-
-
-def runtime(*command: str, store: Path, config: SandboxConfig | None = None, **env: str) -> ExecRuntime:
-    return ExecRuntime(
-        RuntimeConfig(type="exec", command=command, env=env),
-        environ={"PATH": os.environ["PATH"], "HOME": str(Path.home()), "XDG_STATE_HOME": str(store)},
-        max_record_bytes=8 << 20,
-        bubblewrap=Bubblewrap(private=(store, store / "run")),
-        sandbox_config=config or SandboxConfig(network=False),
-    )
 
 
 PROBE = f"""
@@ -215,10 +149,10 @@ def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> N
         (copy / "tests").mkdir()
         home = Path(folder, "home")
         home.mkdir()
-        for name in ("test_sandbox.py", "conftest.py"):
-            shutil.copy(tests / name, copy / "tests" / name)
+        for name in ("test_sandbox.py", "test_sandbox_walls.py", "../sandboxes.py", "conftest.py"):
+            shutil.copy(tests / name, copy / "tests" / Path(name).name)
         (copy / "pytest.ini").write_text(
-            "[pytest]\ntrio_mode = true\naddopts = --import-mode=importlib -p no:cacheprovider\n"
+            "[pytest]\ntrio_mode = true\npythonpath = tests\naddopts = --import-mode=importlib -p no:cacheprovider\n"
         )
         for path in (Path(folder), *Path(folder).rglob("*")):
             os.chown(path, NOBODY, NOBODY)
