@@ -66,6 +66,7 @@ class TranscriptFeed:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_behind)
             nursery.start_soon(self._read_again)
+            nursery.start_soon(self._folders.again.run)
             await self._folders.follow(watcher)
 
     def poke(self, session: Session) -> None:

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import structlog
 import trio
 
+from sessiond.events.again import SecondLook
 from sessiond.events.watch import Changed, Gone, Rescan, Watcher
 from sessiond.model.entry import Entry
-from sessiond.store import folding, index, layout, scan
+from sessiond.store import dirfd, folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
 
@@ -48,6 +49,9 @@ class Folders:
         self._twins: dict[tuple[str, str], Session] = {}
         self._indexes: dict[str, tuple[tuple[int, ...], Foreign]] = {}
         self._retired: list[Folder] = []
+        self._adopting = trio.Lock()
+        # By agent and file; no file is the folder itself, no agent all of them.
+        self.again = SecondLook[tuple[str, str]](self._look_again)
 
     @property
     def backend(self) -> str:
@@ -81,6 +85,16 @@ class Folders:
         finally:
             for folder in self._retired:
                 os.close(folder.fd)
+
+    async def _look_again(self, what: tuple[str, str]) -> None:
+        agent_id, name = what
+        folder = self._store.folders.get(agent_id)
+        if name and folder is not None:
+            await self._look_at(folder, name)
+        elif agent_id:
+            await self._look_into(agent_id)
+        else:
+            await self._rescan()
 
     async def read_again(self, session: Session) -> Entry | None:
         """The entry of a session whose file was written anew without saying its key: adopted once more. None where
@@ -121,14 +135,18 @@ class Folders:
     async def _look_into(self, agent_id: str) -> None:
         """A folder appeared, or may have changed unseen: watch it, then list it."""
         assert self._watcher is not None
-        with contextlib.suppress(OSError):
+        try:
             self._watcher.add(self._parent(agent_id))
             self._watcher.add(self._path(agent_id))
             folder = self._store.folder(agent_id)
-            for count, name in enumerate(os.listdir(folder.fd)):
-                if count % 256 == 0:
-                    await trio.lowlevel.checkpoint()
-                await self._look_at(folder, name)
+            names = os.listdir(folder.fd)
+        except OSError as error:
+            self.again.takes((agent_id, ""), error)
+            return
+        for count, name in enumerate(names):
+            if count % 256 == 0:
+                await trio.lowlevel.checkpoint()
+            await self._look_at(folder, name)
 
     async def _look_at(self, folder: Folder, name: str) -> None:
         session_id = layout.session_id_of(name)
@@ -142,8 +160,8 @@ class Folders:
                 look = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             except FileNotFoundError:
                 self._drop(session)  # some systems tell of a change and a removal in no order
-            except OSError:
-                return
+            except OSError as error:
+                self.again.takes((folder.agent_id, name), error)
             else:
                 if not folding.is_current(session.entry.file, look):
                     self._news.poke(session)
@@ -162,14 +180,19 @@ class Folders:
             return scan.read_session(folder, name, None, self._foreign(folder), self._store.settings, problems=problems)
 
         try:
-            session: Session | None = await self._store.run_sync(read)
+            # One at a time: two who look at a file at once would both adopt it.
+            async with self._adopting:
+                if self._session(folder, name[: -len(layout.SUFFIX)]) is not None:
+                    return
+                session: Session | None = await self._store.run_sync(read)
         except OSError as error:
-            if not isinstance(error, FileNotFoundError):
+            if not self.again.takes((folder.agent_id, name), error) and not isinstance(error, FileNotFoundError):
                 told = scan.problem_of(scan.path_of(folder, name), error)
                 log.warning("passed over", path=told.path, reason=told.reason)
             return  # gone again, or not ours to read; doctor looks more closely
         for one in problems:
             log.warning("passed over", path=one.path, reason=one.reason)
+        folder.waiting.discard(name)
         if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
             return  # no transcript, or not yet; or the daemon has made it in the meantime
         catalog = self._store.catalog
@@ -207,6 +230,8 @@ class Folders:
         session = self._session(folder, session_id) if session_id is not None else None
         if session is not None and name not in self._store.busy_names and not _exists(folder, name):
             self._drop(session)
+        elif session is None:
+            folder.waiting.discard(name)
 
     def _drop(self, session: Session) -> None:
         self._store.catalog.remove(session)
@@ -234,9 +259,13 @@ class Folders:
         for path, folder in list(self._by_path.items()):
             if not _is_still(path, folder):
                 self._folder_gone(folder)
-        for agent_id in sorted(os.listdir(self._agents)):
-            if layout.is_agent_folder(agent_id):
+        try:
+            for agent_id in filter(layout.is_agent_folder, sorted(os.listdir(self._agents))):
                 await self._look_into(agent_id)
+        except OSError as error:
+            if not self.again.takes(("", ""), error):
+                raise
+            return
         for count, session in enumerate([*self._store.catalog.by_id.values(), *self._twins.values()]):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
@@ -253,10 +282,11 @@ class Folders:
 
 
 def _exists(folder: Folder, name: str) -> bool:
-    with contextlib.suppress(OSError):
+    try:
         os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
-        return True
-    return False
+    except OSError as error:
+        return dirfd.is_passing(error)
+    return True
 
 
 def _is_still(path: str, folder: Folder) -> bool:

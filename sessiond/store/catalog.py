@@ -7,7 +7,7 @@ same with 200 of them and 200,000, because the order is kept and not made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import trio
@@ -20,12 +20,16 @@ from sessiond.store import layout
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """One `sessions` folder, or the `archive` folder in one. `fd` is open for the daemon's life."""
+    """One `sessions` folder, or the `archive` folder in one. `fd` is open for the daemon's life.
+
+    `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays.
+    """
 
     agent_id: str
     fd: int
     archived: bool = False
     dirty: bool = False
+    waiting: set[str] = field(default_factory=set)
 
 
 class Remnant(NamedTuple):

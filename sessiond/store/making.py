@@ -22,7 +22,7 @@ def temporary_name() -> str:
     return dirfd.TEMP_PREFIX + os.urandom(8).hex()
 
 
-def create_file(folder_fd: int, name: str, data: bytes, record_limit: int, *, sync: bool) -> Advance:
+def create_file(folder_fd: int, name: str, data: bytes, record_limit: int, sync: bool) -> Advance:
     """Make the transcript `name` and read it back, on disk when this returns (with `sync`). FileExistsError where the
     name is taken. After an error there is none.
     """

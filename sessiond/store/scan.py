@@ -21,6 +21,8 @@ from sessiond.store.catalog import Folder, Session
 
 # How far the record that gives a file without a header its key is looked for.
 _MARKED_BYTES = 1 << 20
+# A half line that has not grown for so long is torn, and nobody will end it.
+HALF_LINE_MS = 60_000
 Progress = Callable[[int, int, str], None]
 
 
@@ -43,7 +45,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 def problem_of(path: str, error: OSError) -> Problem:
     """What is said of a file that could not be read."""
-    return Problem(path, os.strerror(error.errno or errno.EIO))
+    said = error.strerror if isinstance(error, HalfLine) else None
+    return Problem(path, said or os.strerror(error.errno or errno.EIO))
 
 
 def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:
@@ -67,6 +70,8 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
             made = read_session(folder, name, entry, known.foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))
+            if dirfd.is_passing(error) and known.foreign and not folder.archived:
+                folder.waiting.add(name)
             continue
         if made is not None:
             sessions.append(made)
@@ -120,16 +125,28 @@ def is_transcript(fd: int, record_limit: int) -> bool:
     return adoption.MARK in os.pread(fd, _MARKED_BYTES, 0)
 
 
+class HalfLine(OSError):
+    """A file that is to be adopted ends within a line that somebody is writing. It passes: look again in a second."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EAGAIN, "another program is in the middle of a line", name)
+
+
 def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, settings: ScanSettings) -> Entry:
-    fd = dirfd.open_file(folder.fd, name, os.O_RDWR | os.O_APPEND)
-    try:
-        line = claim.line(settings.ids.record(), entry.file.last_id, settings.clock.wall_ms(), settings.record_limit)
-        transcript.append(fd, line)
+    with dirfd.closing(dirfd.open_file(folder.fd, name, os.O_RDWR | os.O_APPEND)) as fd:
+        status, now_ms = os.fstat(fd), settings.clock.wall_ms()
+        end = transcript.end_of(fd, status)
+        if end.torn and abs(now_ms - status.st_mtime_ns // 1_000_000) < HALF_LINE_MS:
+            raise HalfLine(name)
+        line = claim.line(settings.ids.record(), entry.file.last_id, now_ms, settings.record_limit)
+        offset = transcript.append(fd, line, end)
+        if not transcript.boundary(fd, offset):
+            # Half a line came between the look and the write. Blanks and no newline: it can still come to its end.
+            transcript.blank_out(fd, offset, len(line), ending=b" ")
+            raise HalfLine(name)
         if settings.sync:
             os.fdatasync(fd)
         return folding.advance_open(fd, entry, settings.record_limit, collect=False).entry
-    finally:
-        os.close(fd)
 
 
 def _settings_only(
@@ -144,7 +161,7 @@ def _settings_only(
         # A header as pi writes it: should the adoption not come to its end, the next start goes on with it.
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
-            making.create_file(folder.fd, name, header, settings.record_limit, sync=settings.sync)
+            making.create_file(folder.fd, name, header, settings.record_limit, settings.sync)
             session = read_session(folder, name, None, known.foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))

@@ -127,8 +127,7 @@ class SessionStore:
         try:
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
-            make = partial(making.create_file, sync=self._durable)
-            made = await self.run_sync(make, folder.fd, name, data, self.record_limit)
+            made = await self.run_sync(making.create_file, folder.fd, name, data, self.record_limit, self._durable)
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
@@ -245,7 +244,8 @@ class SessionStore:
 
     def dirty(self) -> list[Folder]:
         """The folders whose index is behind."""
-        return [folder for folder in (*self.folders.values(), *self.archives.values()) if folder.dirty]
+        folders = (*self.folders.values(), *self.archives.values())
+        return [folder for folder in folders if folder.dirty and not folder.waiting]
 
     async def save(self, folder: Folder) -> None:
         """Save the index of a folder, a chunk at a time so that nobody waits long."""

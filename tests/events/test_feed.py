@@ -90,6 +90,20 @@ async def test_half_a_line_waits_for_its_end(parts: Live) -> None:
     assert parts.session(KEY).entry.corrupt_records == 0
 
 
+async def test_a_file_that_comes_in_halves_is_adopted_behind_its_last_whole_line(parts: Live) -> None:
+    await parts.create(KEY)
+    _, reader = parts.follow(None)
+    file, data = parts.folder() / "halves.jsonl", header("halves") + line("one") + line("two")
+    for cut in range(0, len(data), 40):
+        append(file, data[cut : cut + 40])
+        await trio.testing.wait_all_tasks_blocked(0.005)
+    # By the last change, or a second later: what ended within a line is looked at again.
+    await reader.until_said("two")
+    session = parts.store.catalog.by_id["halves"]
+    assert (session.entry.message_count, session.entry.corrupt_records) == (2, 0)
+    assert file.read_bytes().startswith(data)
+
+
 async def test_a_torn_line_stays_alone_when_the_daemon_appends_behind_it(parts: Live) -> None:
     _, reader = parts.follow(KEY)
     append(parts.file(KEY), line("torn")[:30])

@@ -45,7 +45,7 @@ def descriptors(left: int) -> Iterator[None]:
 
 
 def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
-    got = making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, sync=True)
+    got = making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, True)
     assert (tmp_path / "s.jsonl").read_bytes() == HEADER
     assert stat.S_IMODE((tmp_path / "s.jsonl").stat().st_mode) == 0o600
     assert (got.entry.session_key, got.entry.file.inode) == (KEY, (tmp_path / "s.jsonl").stat().st_ino)
@@ -55,7 +55,7 @@ def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
 def test_a_name_that_is_taken_stays_as_it_is_and_nothing_is_left(tmp_path, folder):
     (tmp_path / "s.jsonl").write_text("precious")
     with pytest.raises(FileExistsError):
-        making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, sync=True)
+        making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, True)
     assert (tmp_path / "s.jsonl").read_text() == "precious"
     assert os.listdir(tmp_path) == ["s.jsonl"]
 
@@ -64,7 +64,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_not_there(tmp_path, folder):
     # The sync of a folder that is open as a path only fails: EBADF.
     path_fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        making.create_file(path_fd, "s.jsonl", HEADER, LIMIT, sync=True)
+        making.create_file(path_fd, "s.jsonl", HEADER, LIMIT, True)
     os.close(path_fd)
     assert os.listdir(tmp_path) == []
 
@@ -87,7 +87,7 @@ _KILLED = """
 import os, sys
 from sessiond.store import making
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-making.create_file(fd, "s.jsonl", sys.argv[2].encode(), 1 << 20, sync=True)
+making.create_file(fd, "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sessiond.clock import iso_ms
+from sessiond.clock import Ids, iso_ms
 from sessiond.model.entry import Entry
 from sessiond.model.fold import FOLD_VERSION
 from sessiond.store import index, paging, scan
@@ -290,6 +290,58 @@ def test_adoption_appends_one_record_behind_the_last(scanned):
         "parentId": rest[-1]["id"],
         "timestamp": iso_ms(scanned.settings.clock.wall_ms()),
     }
+
+
+NOW_NS = 1_795_300_000_000_000_000
+HALF = b'{"type":"message","id":"h","message":{"role":"us'
+REST = b'er","content":"x"}}\n'
+
+
+@pytest.mark.parametrize("age_s", [-59, 0, 59])
+def test_a_file_is_not_adopted_within_a_line_that_is_being_written(scanned, age_s):
+    file = scanned.write("s1", header("s1"), HALF)
+    os.utime(file, ns=(0, NOW_NS - age_s * 10**9))
+    before = file.read_bytes()
+    assert scanned() == {}
+    assert scanned.problems == [
+        Problem("agents/main/sessions/s1.jsonl", "another program is in the middle of a line"),
+    ]
+    assert file.read_bytes() == before
+    scanned.write("s1", REST)
+    (session,) = scanned().values()
+    assert (session.entry.message_count, session.entry.corrupt_records) == (1, 0)
+
+
+def test_a_line_that_was_left_torn_long_ago_does_not_keep_a_file_from_adoption(scanned):
+    os.utime(scanned.write("s1", header("s1"), HALF), ns=(0, NOW_NS - 60 * 10**9))
+    (session,) = scanned().values()
+    assert (session.key, session.entry.corrupt_records) == ("agent:main:import:s1", 1)
+
+
+def test_half_a_line_that_comes_between_look_and_adoption_can_still_come_to_its_end(scanned):
+    file = scanned.write("s1", header("s1"), message(1))
+    ids = scanned.settings.ids
+
+    def stranger_writes() -> str:
+        scanned.write("s1", HALF)
+        return "0" * 16
+
+    # The record of the adoption gets its id behind the look at the end of the file.
+    scanned.settings = replace(scanned.settings, ids=Ids(uuid=ids.uuid, record=stranger_writes))
+    assert scanned() == {}
+    assert b"sessionKey" not in file.read_bytes()
+    scanned.write("s1", REST)
+    scanned.settings = replace(scanned.settings, ids=ids)
+    (session,) = scanned().values()
+    assert (session.entry.message_count, session.entry.corrupt_records) == (2, 0)
+
+
+def test_another_programs_index_stays_until_its_files_could_be_adopted(scanned):
+    scanned.index({"agent:main:main": {"sessionId": "s1", "label": "dear"}})
+    os.utime(scanned.write("s1", header("s1"), HALF), ns=(0, NOW_NS))
+    assert scanned() == {}
+    assert scanned.folder.waiting == {"s1.jsonl"}
+    scanned.folder.waiting.clear()
 
 
 def test_a_file_of_pi_without_an_index_is_an_import(scanned):
