@@ -12,7 +12,7 @@ from sessiond.model.keys import AGENT_ID, agent_of
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
-from sessiond.sessions.patch import check_label, check_model
+from sessiond.sessions.patch import check_model, claimed_label
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom
 
@@ -45,9 +45,10 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     agent = services.config.agent(agent_id)
     if agent is None:
         raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
-    # Checked and taken in one go: of two who want the same label at once, one gets it.
-    async with services.births.alone(f"labels of {agent_id}"):
-        session, created = await _made(ctx, params, key, spawned_by)
+    sees = services.sees(ctx.caller)
+    # Of two who want the same label at once, one gets it.
+    with claimed_label(services.store.catalog, key, params.label, sees, by=spawned_by) as label:
+        session, created = await _made(ctx, params, key, spawned_by, label)
     run_id = None
     if params.message is not None:
         sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
@@ -55,14 +56,16 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)
 
 
-async def _made(ctx: Context, params: SessionsCreateParams, key: str, spawned_by: str | None) -> tuple[Session, bool]:
+async def _made(
+    ctx: Context, params: SessionsCreateParams, key: str, spawned_by: str | None, label: str | None
+) -> tuple[Session, bool]:
     """The session with what was asked for it, and whether it was made just now."""
     services, agent_id = ctx.services, agent_of(key)
     entry: dict[str, Any] = {}
     if params.model is not None:
         entry |= check_model(services.config, params.model)
-    if params.label is not None:
-        entry["label"] = check_label(services.store.catalog, key, params.label, services.sees(ctx.caller))
+    if label is not None:
+        entry["label"] = label
     if spawned_by is not None:
         entry["spawnedBy"] = spawned_by
     if ctx.caller.sandboxed and key not in services.store.catalog.by_key:

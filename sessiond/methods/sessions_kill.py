@@ -35,6 +35,8 @@ async def kill(services: Services, root: Session) -> list[str]:
             session = catalog.by_key.get(key)
             if session is not None:
                 run_ids += await services.supervisor.stop(session)
+            # What it was about to spawn is there now, and found below, or never will be.
+            await services.spawner.offspring.call_off(key)
         level = [child for key in level for child in catalog.children(key) if child not in seen]
     return run_ids
 

@@ -8,7 +8,7 @@ import msgspec
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.materialize import Receipt
-from sessiond.errors import InvalidParams, LimitExceeded
+from sessiond.errors import Conflict, InvalidParams, LimitExceeded
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.model.keys import agent_of, main_key
@@ -84,6 +84,8 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
             limit="limits.maxRecordBytes",
             value=services.store.record_limit,
         )
+    if ctx.caller.run_id is not None and services.acting_run(ctx.caller) is None:
+        raise Conflict("the run that asks for this sub-agent is over; nothing was spawned")
     made = await services.spawner.spawn(
         requester, wanted, sandboxed=ctx.caller.sandboxed, sees=services.sees(ctx.caller)
     )

@@ -46,12 +46,15 @@ class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """A run that has not ended. `offset` is where its accepted record stands."""
+    """A run that has not ended. `offset` is where its accepted record stands. One that is `aside` is not what the
+    session was asked to do: the row tells nothing of it.
+    """
 
     run_id: RunId
     offset: Count
     accepted_at: Milliseconds = 0
     started_at: Milliseconds | None = None
+    aside: bool = False
 
 
 class KeyedRun(msgspec.Struct, frozen=True, rename="camel", gc=False, array_like=True):

@@ -21,7 +21,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 3
+FOLD_VERSION = 4
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -38,6 +38,7 @@ class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     usage: object = None
     model: str | None = None
     estimated_cost_usd: object = None
+    step: object = None
 
 
 class TalkNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -171,19 +172,24 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
     if status == "accepted":
         if any(one.run_id == run_id for one in entry.runs):
             return entry
-        waiting = LiveRun(run_id=run_id, offset=offset, accepted_at=at)
+        # A child's row tells of its task, not of the step that asks for an announcement of it.
+        aside = run.step == "announce" and entry.spawn is not None
+        waiting = LiveRun(run_id=run_id, offset=offset, accepted_at=at, aside=aside)
+        entry = replace(entry, runs=(*entry.runs, waiting), keyed=_remember(entry.keyed, run))
+        if aside:
+            return entry
         return replace(
             entry,
-            runs=(*entry.runs, waiting),
-            keyed=_remember(entry.keyed, run),
             status=entry.status if entry.status == "running" else "queued",
         )
     live = {one.run_id: one for one in entry.runs}
     if status == "running" and run_id in live:
         live[run_id] = replace(live[run_id], started_at=at)
+        entry = replace(entry, runs=tuple(live.values()))
+        if live[run_id].aside:
+            return entry
         return replace(
             entry,
-            runs=tuple(live.values()),
             status="running",
             started_at=at,
             ended_at=None,
@@ -205,15 +211,17 @@ def _fold_end(entry: Entry, run: RunNote, live: dict[str, LiveRun], at: int) -> 
     if usage is not None:
         entry = replace(entry, **_add_usage(entry, usage), model=_text(run.model) or entry.model)
     cost = amount(run.estimated_cost_usd)
+    cost_usd = entry.estimated_cost_usd if cost is None else _sum_usd(entry.estimated_cost_usd, cost)
+    entry = replace(entry, runs=tuple(live.values()), estimated_cost_usd=cost_usd)
+    if ended.aside:
+        return entry
     return replace(
         entry,
-        runs=tuple(live.values()),
         status=run.status,
         started_at=ended.started_at if ended.started_at is not None else at,
         ended_at=at,
         runtime_ms=max(0, at - ended.started_at) if ended.started_at is not None else 0,
         aborted_last_run=run.status == "aborted",
-        estimated_cost_usd=entry.estimated_cost_usd if cost is None else _sum_usd(entry.estimated_cost_usd, cost),
     )
 
 

@@ -6,12 +6,14 @@ Knows the store, the registry and the queues. How a run is lived and ended is it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import trio
 
 from sessiond.clock import Clock, Ids
 from sessiond.errors import Conflict, NotFound, SessiondError, StorageError
+from sessiond.model.entry import KeyedRun
+from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.keys import agent_of
 from sessiond.runs import inbox
 from sessiond.runs import run as runs
@@ -56,10 +58,20 @@ class Acceptance(ABC):
         for run in self.registry.of_session(session.key):
             if run.request.idempotency_key == key:
                 return _same(key, run.run_id, run.request.payload, payload)
-        for keyed in reversed(session.entry.keyed):
+        for keyed in self._keyed(session):
             if keyed.key == key:
                 return _same(key, keyed.run_id, keyed.payload, payload)
         return None
+
+    def _keyed(self, session: Session) -> Iterator[KeyedRun]:
+        """The newest idempotency keys of a session, as many as one transcript remembers; a reset is none of theirs."""
+        yield from reversed(session.entry.keyed)
+        left = MAX_KEYED_RUNS - len(session.entry.keyed)
+        for older in reversed(self._store.catalog.older(session.key)):
+            if left <= 0:
+                return
+            yield from older.entry.keyed[: -left - 1 : -1]
+            left -= len(older.entry.keyed)
 
     async def accept_once(self, session: Session, request: Request, *, in_line: Callable[[], None] = _nobody) -> str:
         """The id of the run that the request's idempotency key has already, or of a new one; on disk in both cases.

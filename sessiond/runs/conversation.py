@@ -214,8 +214,9 @@ class Conversations:
     async def _taken(self, talk: Talk, number: int, step: Step) -> Run | View | None:
         """The run that an earlier life made of a step, in whichever transcript of its session; the newest of them."""
         catalog, registry = self._store.catalog, self._supervisor.registry
-        sessions = [one for one in catalog.by_id.values() if one.key == step.session_key]
-        for session in sorted(sessions, key=lambda one: one.entry.created_at, reverse=True):
+        live = catalog.by_key.get(step.session_key)
+        sessions = [*catalog.older(step.session_key), *([live] if live is not None else [])]
+        for session in reversed(sessions):
             run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
             run = registry.get(run_id)
             if run is not None:

@@ -155,6 +155,8 @@ def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -
     if not with_message:
         del fields["message"]
     data: dict[str, Any] = {"runId": run_id, "status": "accepted", "at": at_ms}
+    if request.step == "announce":
+        data["step"] = request.step
     if request.idempotency_key is not None:
         data["idempotencyKey"] = request.idempotency_key
         data["payload"] = request.payload

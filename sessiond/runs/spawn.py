@@ -7,7 +7,6 @@ Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,22 +18,23 @@ import trio
 from sessiond.attachments.decode import Prepared
 from sessiond.attachments.materialize import Receipt
 from sessiond.attachments.names import check_mount_path
-from sessiond.attachments.notice import describe
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config import Config
 from sessiond.errors import SessiondError
 from sessiond.model import lax
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
 from sessiond.policy import spawn as policy
-from sessiond.policy.spawn import SpawnFacts, SpawnPlan, SpawnRequest
+from sessiond.policy.spawn import SpawnFacts, SpawnRequest
 from sessiond.policy.target import thread_fields
+from sessiond.runs.child import Child, preamble
 from sessiond.runs.intents import Intents
+from sessiond.runs.offspring import Offspring, Unborn
 from sessiond.runs.run import Request, Run, payload_hash
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.sessions.patch import Sees, check_label
+from sessiond.sessions.patch import Sees, claimed_label
 from sessiond.sessions.resolve import spawner_of
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
@@ -65,18 +65,6 @@ class Spawned(msgspec.Struct, frozen=True):
     receipt: Receipt | None
 
 
-class _Child(msgspec.Struct, frozen=True, kw_only=True):
-    """What is settled of a child before anything of it is written."""
-
-    key: str
-    id: str
-    plan: SpawnPlan
-    facts: SpawnFacts
-    mount_path: str | None
-    payload: str | None
-    label: str | None
-
-
 class Spawner:
     """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works.
 
@@ -101,8 +89,7 @@ class Spawner:
         self._workspace, self._sandboxed = workspace, sandboxed
         self._intents = Intents(store)
         self._under_way: dict[str, trio.Lock] = {}
-        # How many children of a session are being made just now.
-        self._making: Counter[str] = Counter()
+        self.offspring = Offspring()
         self.threads: Callable[[Session], bool] = lambda _session: False
         self.bind_thread: Callable[[Session, str, str | None], Awaitable[str]] | None = None
 
@@ -122,34 +109,47 @@ class Spawner:
         child_id = self._child_id(requester, wanted)
         agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
         child_key = f"agent:{agent_id}:subagent:{child_id}"
-        # The same request twice at once: the second one finds what the first one made.
-        async with self._alone(child_key):
-            payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
-            if wanted.idempotency_key is not None and payload is not None:
-                known = self._known(child_key, wanted.idempotency_key, payload)
-                if known is not None:
-                    await self._supervisor.stored(known.run_id)
-                    return known
-            facts = self._facts(requester, child_key, agent_id, sandboxed=sandboxed)
-            plan = policy.check(wanted.request, facts)
-            config = self._config()
-            prepared = self._attachments.check(wanted.attachments, config.tools.sessions_spawn.attachments)
-            mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
-            policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
-            label = None
-            if wanted.label is not None:
-                label = check_label(self._store.catalog, child_key, wanted.label, sees)
-            child = _Child(
-                key=child_key, id=child_id, plan=plan, facts=facts, mount_path=mount_path, payload=payload, label=label
-            )
-            # Counted among the running from here on, so that spawns beside each other do not all find the last place.
-            self._making[requester.key] += 1
-            try:
-                return await self._make(requester, wanted, child, prepared)
-            finally:
-                self._making[requester.key] -= 1
+        made: Spawned | None = None
+        with self.offspring.begin(requester.key) as unborn:
+            with unborn.scope:
+                # The same request twice at once: the second one finds what the first one made.
+                async with self._alone(child_key):
+                    made = await self._spawn(requester, wanted, child_key, unborn, sandboxed=sandboxed, sees=sees)
+            unborn.check_made(made)
+        assert made is not None
+        return made
 
-    async def _make(self, requester: Session, wanted: Wanted, child: _Child, prepared: Prepared) -> Spawned:
+    async def _spawn(
+        self, requester: Session, wanted: Wanted, child_key: str, unborn: Unborn, *, sandboxed: bool, sees: Sees
+    ) -> Spawned:
+        payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
+        if wanted.idempotency_key is not None and payload is not None:
+            known = self._known(child_key, wanted.idempotency_key, payload)
+            if known is not None:
+                await self._supervisor.stored(known.run_id)
+                return known
+        facts = self._facts(requester, child_key, agent_of(child_key), sandboxed=sandboxed)
+        plan = policy.check(wanted.request, facts)
+        prepared = self._attachments.check(wanted.attachments, self._config().tools.sessions_spawn.attachments)
+        mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
+        policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
+        # Taken from here on, so that of two spawns beside each other one has the label.
+        with claimed_label(self._store.catalog, child_key, wanted.label, sees, by=requester.key) as label:
+            child = Child(
+                key=child_key,
+                id=rest_of(child_key).rpartition(":")[2],
+                plan=plan,
+                facts=facts,
+                mount_path=mount_path,
+                payload=payload,
+                label=label,
+                unborn=unborn,
+            )
+            # Among the running from here on, so that spawns beside each other do not all find the last place.
+            unborn.counted = True
+            return await self._make(requester, wanted, child, prepared)
+
+    async def _make(self, requester: Session, wanted: Wanted, child: Child, prepared: Prepared) -> Spawned:
         thread = await self._bind(requester, child, wanted)
         receipt: Receipt | None = None
         # Once something is written it becomes a child, or is removed: a caller who goes away changes nothing.
@@ -161,7 +161,7 @@ class Spawner:
         return Spawned(run.run_id, child.key, child.plan.mode, receipt)
 
     async def _create_with_files(
-        self, requester: Session, wanted: Wanted, child: _Child, prepared: Prepared, thread: str | None
+        self, requester: Session, wanted: Wanted, child: Child, prepared: Prepared, thread: str | None
     ) -> tuple[Run, Receipt]:
         agent_id = child.plan.agent_id
         workspace = self._workspace(agent_id)
@@ -228,7 +228,7 @@ class Spawner:
             requester_agent=agent_of(requester.key),
             requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
             max_spawn_depth=limits.max_spawn_depth,
-            children_running=sum(bool(child.entry.runs) for child in children) + self._making[requester.key],
+            children_running=sum(bool(child.entry.runs) for child in children) + self.offspring.counted(requester.key),
             max_children=limits.max_children_per_agent,
             configured_agents=tuple(one.id for one in config.agents.list),
             allow_agents=tuple(limits.allow_agents or ()),
@@ -238,14 +238,15 @@ class Spawner:
             threads=self.threads(requester),
         )
 
-    async def _bind(self, requester: Session, child: _Child, wanted: Wanted) -> str | None:
+    async def _bind(self, requester: Session, child: Child, wanted: Wanted) -> str | None:
         if not wanted.request.thread or self.bind_thread is None:
             return None
         return await self.bind_thread(requester, child.key, child.label)
 
     async def _create(
-        self, requester: Session, wanted: Wanted, child: _Child, receipt: Receipt | None, thread: str | None
+        self, requester: Session, wanted: Wanted, child: Child, receipt: Receipt | None, thread: str | None
     ) -> Run:
+        child.unborn.check()
         plan, facts = child.plan, child.facts
         agent = self._config().agent(plan.agent_id)
         subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
@@ -272,7 +273,7 @@ class Spawner:
         request = Request(
             text=wanted.task,
             message=user_message(wanted.task, self._clock.wall_ms(), provenance),
-            context=_context(requester.key, facts, receipt, child.mount_path),
+            context=preamble(requester.key, facts, receipt, child.mount_path),
             thinking=thinking,
             model=model,
             attachments=attached,
@@ -286,13 +287,3 @@ class Spawner:
         return await self._supervisor.create(
             child.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
         )
-
-
-def _context(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:
-    lines = [
-        f"You are a sub-agent of {requester_key} (depth {facts.requester_depth + 1} of {facts.max_spawn_depth}).",
-        "Do the task below; your last answer is what it gets.",
-    ]
-    if receipt is not None:
-        lines.append(describe(receipt, mount_path))
-    return "\n".join(lines)

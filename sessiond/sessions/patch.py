@@ -5,7 +5,8 @@ Knows the catalog and the configuration's words. Source: protocol.md, `sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -43,9 +44,7 @@ async def apply(births: Births, config: Config, session: Session, wanted: Mappin
     store = births.store
     if wanted.get("label") is None:
         return await _append(births, session, fields(config, session, wanted))
-    # Two who take the same label at the same time: the second has to see the first one's.
-    async with births.alone(f"labels of {agent_of(session.key)}"):
-        label = check_label(store.catalog, session.key, wanted["label"], sees)
+    with claimed_label(store.catalog, session.key, wanted["label"], sees) as label:
         return await _append(births, session, fields(config, session, {**wanted, "label": label}))
 
 
@@ -118,9 +117,35 @@ def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: st
     sees both then has to name them by their keys.
     """
     text = _printable(label, field)
-    if any(other != key and sees(other) for other in catalog.labelled(agent_of(key), text)):
+    agent_id = agent_of(key)
+    taken = any(other != key and sees(other) for other in catalog.labelled(agent_id, text))
+    claimed = any(
+        other != key and (sees(other) or sees(by))
+        for (agent, claim, other), by in catalog.claims.items()
+        if (agent, claim) == (agent_id, text)
+    )
+    if taken or claimed:
         raise Conflict(f"the label {text!r} is in use by another session of this agent", code="label_in_use")
     return text
+
+
+@contextmanager
+def claimed_label(
+    catalog: Catalog, key: str, label: str | None, sees: Sees, *, by: str | None = None
+) -> Iterator[str | None]:
+    """The label, as `check_label` gives it, for as long as it is being written down: nobody else gets it meanwhile.
+
+    `by` is the session that asks, where that of `key` is not there yet: who sees it sees the claim.
+    """
+    if label is None:
+        yield None
+        return
+    text, claim = check_label(catalog, key, label, sees), (agent_of(key), label.strip(), key)
+    catalog.claims[claim] = by or key
+    try:
+        yield text
+    finally:
+        catalog.claims.pop(claim, None)
 
 
 def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[str, Any]:

@@ -103,6 +103,8 @@ class Catalog:
         self._children: dict[str, dict[str, None]] = {}
         self._superseded: dict[str, list[Session]] = {}
         self._archived: dict[str, dict[Session, None]] = {}
+        # Labels that are being written down: (agent, label, key), and the session that asks for it.
+        self.claims: dict[tuple[str, str, str], str] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)

@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (3, "3e959ee4559367a784170616")
+PINNED = (4, "e4cda72fe54e8ab6b7196e91")
 
 
 def source_of_the_fold() -> str:

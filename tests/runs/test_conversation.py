@@ -328,7 +328,10 @@ class TestCrash:
             async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
                 await house.settled()
                 finals = self.finals(house)
-                assert finals and set(finals.values()) == {1}, f"photo {number}"
+                if not finals:
+                    assert number < 3  # the sessions are being made; nothing was accepted yet
+                    continue
+                assert set(finals.values()) == {1}, f"photo {number}"
                 primary = next(status for _, status in house.home.steps(BOB) if status in FINAL)
                 # Nothing follows a primary run that was cut off; else it is announced, unless that was done before.
                 assert len(telegram.texts) == (primary == "ok" and not told), f"photo {number}"

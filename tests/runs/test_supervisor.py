@@ -332,7 +332,7 @@ class Disk:
         self.refuse: Callable[[Any], bool] = lambda args: False
 
     async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
-        if function.__name__ == "_commit" and self.refuse(args):
+        if getattr(function, "__name__", "") == "_commit" and self.refuse(args):
             for job in args[0]:
                 for waiting in job.waiters:
                     waiting.error = OSError(errno.ENOSPC, "No space left on device")
@@ -428,7 +428,7 @@ async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_start
     asked = trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
-        if function.__name__ == "_commit":
+        if getattr(function, "__name__", "") == "_commit":
             asked.set()
             await slow.wait()
         return await inline(function, *args)
