@@ -109,9 +109,9 @@ class Bubblewrap:
         if "--disable-userns" in self._options:
             args.append("--disable-userns")
         size = ["--size", str(_TMPFS_BYTES)] if "--size" in self._options else []
-        # The files of /proc/sys and its like belong to root: without any capability root may still write to them.
-        proc = ["--remount-ro", "/proc"] if os.geteuid() == 0 else []
-        args += [*_system(), "--proc", "/proc", *proc, "--dev", "/dev"]
+        # The files of /proc/sys and its like belong to root: without any capability root may still write to them, and
+        # whoever owns the namespace to some of them.
+        args += [*_system(), "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
         for folder in ("/tmp", "/home"):  # noqa: S108
             args += [*size, "--tmpfs", folder]
         return [*args, "--dir", str(HOME), "--dir", "/var", "--symlink", "../tmp", "/var/tmp"]  # noqa: S108

@@ -168,7 +168,7 @@ def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> N
                 str(copy / "tmp"),
                 str(copy / "tests"),
                 "-k",
-                "not ordinary_user",
+                "not ordinary_user and not outlives",
             ],
             cwd=copy,
             env={"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(copy), *_packages()])},

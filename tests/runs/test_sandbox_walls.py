@@ -290,8 +290,7 @@ def test_every_link_on_the_way_counts(tmp_path: Path) -> None:
         assert mounts.passes_through(path, workspace) is through, path
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="files of /proc belong to root")
-async def test_root_cannot_change_the_machine_through_proc(sandboxed: Any, store: Path, recorder: Any) -> None:
+async def test_the_machine_cannot_be_changed_through_proc(sandboxed: Any, store: Path, recorder: Any) -> None:
     before = Path("/proc/sys/kernel/printk").read_text()  # noqa: ASYNC240
     script = (
         f"echo {before.split()[0]} >/proc/sys/kernel/printk || echo no; echo 5 >/proc/self/oom_score_adj || echo no"
