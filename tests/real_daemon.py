@@ -51,7 +51,9 @@ class Daemon:
         config = ["--config", str(self.config)] if self.config.exists() else []
         return [sys.executable, "-m", "sessiond", "serve", "--store", str(self.store), *config, *extra]
 
-    def start(self, config: str | None = None, *, prefix: tuple[str, ...] = ()) -> Daemon:
+    def start(
+        self, config: str | None = None, *, prefix: tuple[str, ...] = (), pass_fds: tuple[int, ...] = ()
+    ) -> Daemon:
         """Start it and wait until it answers."""
         self.run.mkdir(mode=0o700, exist_ok=True)
         if config is not None:
@@ -65,6 +67,7 @@ class Daemon:
                 stderr=log,
                 # A group of its own: what ends strace does not end the daemon that it traced.
                 process_group=0,
+                pass_fds=pass_fds,
             )
         self.wait_for(self._answers, "the daemon does not answer")
         return self
