@@ -1,0 +1,150 @@
+"""The shim of `shim.c`, compiled on the spot, and its control: which call below a folder is hit, and how."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import errno
+import mmap
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).with_name("shim.c")
+
+
+class Mode(enum.IntEnum):
+    """As in shim.c."""
+
+    COUNT = 0
+    KILL_BEFORE = 1
+    KILL_AFTER = 2
+    FAIL = 3
+    HALF = 4
+
+
+class Kind(enum.IntFlag):
+    """What calls need: room on the disk, that it takes what it has, or anything else. As in shim.c."""
+
+    GROW = 1
+    SYNC = 2
+    OTHER = 4
+
+
+ALL = Kind.GROW | Kind.SYNC | Kind.OTHER
+_GROWING = ("create", "truncate", "write", "rename", "link", "mkdir")
+
+
+class Point(NamedTuple):
+    """One fault: what happens at the n-th call. `forever`: at every later one of these kinds too."""
+
+    mode: Mode
+    number: int
+    error: int = 0
+    forever: Kind = Kind(0)
+
+    def __str__(self) -> str:
+        what = self.mode.name.lower().replace("_", " ")
+        if self.mode is Mode.FAIL:
+            what = errno.errorcode[self.error]
+        kinds = {Kind(0): "at", Kind.GROW: "for want of room from", Kind.SYNC: "of every sync from"}
+        return f"{what} {kinds.get(self.forever, 'of everything from')} {self.number}"
+
+
+class Call(NamedTuple):
+    """One call that was made: `to` of a rename or link, the offset and bytes of a write."""
+
+    number: int
+    name: str
+    path: str
+    to: str
+    offset: int
+    data: bytes
+
+    @property
+    def kind(self) -> Kind:
+        """What it needs of the disk."""
+        return Kind.GROW if self.name in _GROWING else Kind.SYNC if self.name == "sync" else Kind.OTHER
+
+    def __str__(self) -> str:
+        more = f" -> {self.to}" if self.to else f" {len(self.data)} at {self.offset}" if self.data else ""
+        return f"{self.name} {self.path}{more}"
+
+
+class _Fields(ctypes.Structure):
+    _fields_ = [
+        ("counter", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("hit", ctypes.c_uint64),
+        ("mode", ctypes.c_uint32),
+        ("error", ctypes.c_uint32),
+        ("forever", ctypes.c_uint32),
+        ("logging", ctypes.c_uint32),
+        ("root", ctypes.c_char * 512),
+    ]
+
+
+def compile_shim(folder: Path) -> Path | None:
+    """The shared object, made below `folder`; None where there is no gcc or the shim is not for this machine."""
+    made = folder / "shim.so"
+    if shutil.which("gcc") is None:
+        return None
+    command = ["gcc", "-Wall", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-lpthread"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return made if done.returncode == 0 else None
+
+
+class Control:
+    """What the shim in one process is to do, through a mapping that both share."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.path, self.log_path = folder / "control", folder / "calls"
+        self.path.write_bytes(bytes(ctypes.sizeof(_Fields)))
+        self.log_path.write_bytes(b"")
+        fd = os.open(self.path, os.O_RDWR)
+        self._map = mmap.mmap(fd, ctypes.sizeof(_Fields))
+        os.close(fd)
+        self._fields = _Fields.from_buffer(self._map)
+        self._fields.root = os.fsencode(root)
+
+    def close(self) -> None:
+        del self._fields
+        self._map.close()
+
+    def arm(self, point: Point | None) -> None:
+        """Count from nought and log, and hit this point where there is one."""
+        fields = self._fields
+        fields.first = 0
+        fields.counter = fields.hit = 0
+        fields.logging = True
+        if point is not None:
+            fields.mode, fields.error, fields.forever = point.mode, point.error, point.forever
+            fields.first = point.number
+
+    def disarm(self) -> None:
+        """Nothing more is hit; counting goes on."""
+        self._fields.first = 0
+
+    @property
+    def counter(self) -> int:
+        """How many calls there were since it was armed."""
+        return int(self._fields.counter)
+
+    @property
+    def hit(self) -> int:
+        """How many of them the fault met."""
+        return int(self._fields.hit)
+
+    def calls(self) -> list[Call]:
+        """Every call that was made while it logged."""
+        data = self.log_path.read_bytes()
+        found: list[Call] = []
+        at = 0
+        while at < len(data):
+            end = data.index(b"\n", at)
+            number, name, path, to, offset, size = data[at:end].decode().split("\t")
+            at = end + 1 + int(size)
+            found.append(Call(int(number), name, path, to, int(offset), data[end + 1 : at]))
+        return found
