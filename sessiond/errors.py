@@ -99,5 +99,9 @@ class ConfigError(Exception):
     """The configuration or the environment cannot be used: the daemon exits 78 with this sentence."""
 
 
+class StoreGone(Exception):
+    """The store is not at its path any more: exit 74 with this sentence, and the service manager starts anew."""
+
+
 class StoreInUse(Exception):
     """Another process holds the store: exit 69 with this sentence, which names the holder."""

@@ -23,7 +23,7 @@ from sessiond.daemon import logs, notify
 from sessiond.daemon.app import App, built, key_rules
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
-from sessiond.errors import ConfigError, StoreInUse
+from sessiond.errors import ConfigError, StoreGone, StoreInUse
 from sessiond.model.caller import Caller
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener
@@ -31,7 +31,7 @@ from sessiond.transports.serve import HouseRules, Server
 
 log = structlog.get_logger("sessiond")
 
-EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
+EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
 # Requests in flight get this long to end by themselves; after a second signal none.
 _DRAIN_S = 5.0
 # How often a long recovery says that it goes on.
@@ -56,19 +56,26 @@ def run(
         trio.run(_Life(store, config_path).live)
     except BaseExceptionGroup as group:
         return _exit_code(group)
-    except (ConfigError, StoreInUse) as error:
+    except (ConfigError, StoreGone, StoreInUse) as error:
         return _exit_code(error)
     return EXIT_OK
 
 
 def _exit_code(error: BaseException) -> int:
-    """What a refusal to start comes to. Everything else is a fault of ours, and goes on as it is."""
+    """What a refusal to go on comes to. Everything else is a fault of ours, and goes on as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if not isinstance(error, (ConfigError, StoreInUse)):
-        raise error
+    match error:
+        case ConfigError():
+            code = EXIT_CONFIG
+        case StoreInUse():
+            code = EXIT_IN_USE
+        case StoreGone():
+            code = EXIT_GONE
+        case _:
+            raise error
     print(f"sessiond: {error}", file=sys.stderr)  # noqa: T201
-    return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_IN_USE
+    return code
 
 
 class _Life:

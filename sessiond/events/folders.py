@@ -16,8 +16,9 @@ import trio
 from sessiond.events.again import SecondLook
 from sessiond.events.watch import Changed, Gone, Rescan, Watcher
 from sessiond.model.entry import Entry
-from sessiond.store import dirfd, folding, index, layout, scan
+from sessiond.store import folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session
+from sessiond.store.standing import exists, stands_at
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.feed")
@@ -43,6 +44,7 @@ class Folders:
     def __init__(self, store: SessionStore, news: News) -> None:
         self._store, self._news = store, news
         self._agents = str(store.path / layout.AGENTS)
+        self._root = os.path.realpath(store.path)
         self._watcher: Watcher | None = None
         self._by_path: dict[str, Folder] = {}
         # Copies of a transcript under several agents share its id; the catalog finds one of them by it.
@@ -72,8 +74,9 @@ class Folders:
         self._by_path = {self._path(agent_id): folder for agent_id, folder in self._store.folders.items()}
         self._find_twins()
         try:
-            await self._rescan()
+            await self._look_around()
             async for batch in watcher:
+                lost = any(isinstance(event, Rescan) or (isinstance(event, Gone) and not event.name) for event in batch)
                 for event in batch:
                     match event:
                         case Changed(directory, name):
@@ -81,7 +84,9 @@ class Folders:
                         case Gone(directory, name):
                             self._gone(directory, name)
                         case Rescan():
-                            await self._rescan()
+                            pass
+                if lost:
+                    await self._look_around()
         finally:
             for folder in self._retired:
                 os.close(folder.fd)
@@ -94,7 +99,7 @@ class Folders:
         elif agent_id:
             await self._look_into(agent_id)
         else:
-            await self._rescan()
+            await self._look_around()
 
     async def read_again(self, session: Session) -> Entry | None:
         """The entry of a session whose file was written anew without saying its key: adopted once more. None where
@@ -129,7 +134,7 @@ class Folders:
         elif directory == self._agents:
             if layout.is_agent_folder(name):
                 await self._look_into(name)
-        elif name == layout.SESSIONS:
+        elif name == layout.SESSIONS and directory != self._root:
             await self._look_into(os.path.basename(directory))
 
     async def _look_into(self, agent_id: str) -> None:
@@ -200,7 +205,7 @@ class Folders:
         if namesake is not None and not namesake.folder.archived:
             for twin in (namesake, session):
                 self._twins[twin.folder.agent_id, twin.session_id] = twin
-        elif namesake is not None and not _exists(namesake.folder, name):
+        elif namesake is not None and not exists(namesake.folder.fd, name):
             catalog.remove(namesake)  # taken out of the archive
             namesake.folder.dirty = True
         catalog.add(session)
@@ -228,7 +233,7 @@ class Folders:
             return
         session_id = layout.session_id_of(name)
         session = self._session(folder, session_id) if session_id is not None else None
-        if session is not None and name not in self._store.busy_names and not _exists(folder, name):
+        if session is not None and name not in self._store.busy_names and not exists(folder.fd, name):
             self._drop(session)
         elif session is None:
             folder.waiting.discard(name)
@@ -242,6 +247,8 @@ class Folders:
     def _folder_gone(self, folder: Folder) -> None:
         """The folder was removed or moved away, with everything in it."""
         store = self._store
+        # A copy may stand there already: whoever makes a session now waits until that was looked at.
+        store.standing.doubt()
         del self._by_path[self._path(folder.agent_id)]
         gone = [store.folders.pop(folder.agent_id)]
         if folder.agent_id in store.archives:
@@ -252,12 +259,18 @@ class Folders:
         # A worker thread may still be using a descriptor: closed now, its number could become another file's.
         self._retired += gone
 
+    async def _look_around(self) -> None:
+        """Look by path at what there is: at the start, when the watcher missed something, and when a folder went."""
+        await self._store.standing.regain(self._rescan)
+
     async def _rescan(self) -> None:
-        """Add every folder and look at every file: at the start, and when the watcher says that it missed something."""
         assert self._watcher is not None
+        # Where it goes, everything goes: the watcher tells of a folder's own end only where that is watched.
+        with contextlib.suppress(NotADirectoryError):
+            self._watcher.add(self._root)
         self._watcher.add(self._agents)
         for path, folder in list(self._by_path.items()):
-            if not _is_still(path, folder):
+            if not stands_at(path, folder.fd):
                 self._folder_gone(folder)
         try:
             for agent_id in filter(layout.is_agent_folder, sorted(os.listdir(self._agents))):
@@ -279,17 +292,3 @@ class Folders:
             if namesake is not session:
                 for twin in (session, namesake):
                     self._twins[twin.folder.agent_id, twin.session_id] = twin
-
-
-def _exists(folder: Folder, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
-    except OSError as error:
-        return dirfd.is_passing(error)
-    return True
-
-
-def _is_still(path: str, folder: Folder) -> bool:
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.stat(path), os.fstat(folder.fd))
-    return False

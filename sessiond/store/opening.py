@@ -183,6 +183,13 @@ def open_folder(root_fd: int, parts: Sequence[str]) -> int:
     return fd
 
 
+def open_agent(root_fd: int, agent_id: str) -> int:
+    """A descriptor of an agent's sessions folder, made where it is missing."""
+    # `agents` is made at the start only: where it went since, another one would hide it when it comes back.
+    with dirfd.closing(dirfd.open_dir(root_fd, layout.AGENTS)) as agents_fd:
+        return open_folder(agents_fd, (agent_id, layout.SESSIONS))
+
+
 def agent_folders(root_fd: int, problems: list[Problem]) -> list[str]:
     """The agents that have a folder which can be used, in order of name."""
     found: list[str] = []

@@ -6,6 +6,7 @@ subscribers. Whoever wants to see appends sets `on_committed` and `on_created`.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
 from sessiond.store.places import Places
 from sessiond.store.refusals import reason_of, storage_error
+from sessiond.store.standing import Standing
 from sessiond.store.writing import Sync
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
@@ -47,6 +49,7 @@ class SessionStore:
         self.path = opened.path
         self.root_fd = opened.root_fd
         self.secret = opened.secret
+        self.standing = Standing(opened.path, opened.root_fd)
         self.catalog = Catalog()
         places = Places(opened.secret, self.catalog)
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
@@ -78,18 +81,14 @@ class SessionStore:
             path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
             for where, opened in ((path, self.folder), (f"{path}/{layout.ARCHIVE}", self.archive_folder)):
                 try:
-                    self.catalog.load(self._scan(opened(agent_id), progress))
+                    self.catalog.load(scan.scan_folder(opened(agent_id), self.settings, progress, self.problems))
                 except OSError as error:
                     self.problems.append(scan.problem_of(where, error))
-
-    def _scan(self, folder: Folder, progress: scan.Progress) -> list[Session]:
-        return scan.scan_folder(folder, self.settings, progress, self.problems)
 
     def folder(self, agent_id: str) -> Folder:
         """The agent's sessions folder, made when needed."""
         if agent_id not in self.folders:
-            fd = opening.open_folder(self.root_fd, (layout.AGENTS, agent_id, layout.SESSIONS))
-            self.folders[agent_id] = Folder(agent_id, fd)
+            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id))
             self.on_folder(self.folders[agent_id])
         return self.folders[agent_id]
 
@@ -123,11 +122,14 @@ class SessionStore:
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
         lines = lines_of(drafts, self.record_limit, None)
         name = session_id + layout.SUFFIX
+        self.standing.require()
         self.busy_names.add(name)
         try:
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
             made = await self.run_sync(making.create_file, folder.fd, name, data, self.record_limit, self._durable)
+            if self.folders.get(agent_id) is not folder:
+                raise FileNotFoundError(errno.ENOENT, "the folder was taken away")
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True

@@ -25,7 +25,7 @@ A file with a token; what is done with it is done with its rights.
 No colour, on a terminal either.
 .SH EXIT STATUS
 0 done, 1 failed, 2 usage, 3 the daemon is not running, 4 not found or forbidden, 5 timed out (the run goes on),
-69 the store is in use, 77 permission, 78 bad configuration.
+69 the store is in use, 74 the store was taken away, 77 permission, 78 bad configuration.
 """
 
 

@@ -1,0 +1,111 @@
+"""Folders that are taken away under the daemon: looked for again by path; gone for good, they end the daemon."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from live_store import PATIENCE_S, Live, live
+
+from sessiond.errors import StorageError, StoreGone
+from sessiond.events.watch import Kind
+from sessiond.store.catalog import Folder
+
+KEY = "agent:main:main"
+BACKENDS: list[Kind] = ["inotify", "polling"]
+
+
+async def until_moved(there: Live, key: str, folder: Folder) -> None:
+    """Return when the session is in another folder, or in none."""
+    with trio.fail_after(PATIENCE_S):
+        while key in there.store.catalog.by_key and there.session(key).folder is folder:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+def transcripts(store: Path) -> list[str]:
+    return sorted(str(path.relative_to(store)) for path in store.glob("agents/*/sessions/*.jsonl"))
+
+
+@pytest.mark.parametrize("watcher", BACKENDS)
+@pytest.mark.parametrize("part", ["agents", "agents/main", "agents/main/sessions"])
+async def test_a_folder_that_is_replaced_by_a_copy_is_gone_on_with(tmp_path: Path, part: str, watcher: Kind) -> None:
+    async with live(tmp_path, watcher=watcher) as there:
+        there.store.standing.patience_s = PATIENCE_S
+        await there.create(KEY, "before")
+        _, reader = there.follow(KEY)
+        folder, old = there.session(KEY).folder, tmp_path / "old"
+        (tmp_path / "store" / part).rename(old)
+        shutil.copytree(old, tmp_path / "store" / part)
+        await until_moved(there, KEY, folder)
+        assert not (await there.births.ensure(KEY, "main", cwd=""))[1]
+        await there.say(KEY, "after")
+        there.write(KEY, "of a stranger")
+        await reader.until_said("of a stranger")
+        assert there.session(KEY).entry.message_count == 3
+        assert len(transcripts(tmp_path / "store")) == 1
+
+
+@pytest.mark.parametrize("watcher", BACKENDS)
+async def test_whoever_asks_while_a_folder_is_being_replaced_gets_the_session_that_is_there(
+    tmp_path: Path, watcher: Kind
+) -> None:
+    async with live(tmp_path, watcher=watcher) as there:
+        there.store.standing.patience_s = PATIENCE_S
+        for number in range(40):
+            await there.create(f"agent:main:s{number}", "before")
+        agents, old = tmp_path / "store" / "agents", tmp_path / "old"
+        folder = there.session("agent:main:s39").folder
+        agents.rename(old)
+        shutil.copytree(old, agents)
+        await until_moved(there, "agent:main:s39", folder)
+        for number in range(40):
+            session, created = await there.births.ensure(f"agent:main:s{number}", "main", cwd="")
+            assert not created
+            assert session.folder is not folder
+        assert len(transcripts(tmp_path / "store")) == 40
+
+
+async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tmp_path: Path) -> None:
+    async with live(tmp_path) as there:
+        await there.create(KEY, "before")
+        there.store.standing.patience_s = PATIENCE_S
+        agents, away = tmp_path / "store" / "agents", tmp_path / "away"
+        agents.rename(away)
+        await until_moved(there, KEY, there.session(KEY).folder)
+        with pytest.raises(StorageError, match="the store is not where it was"):
+            await there.create("agent:main:new", "x")
+        away.rename(agents)
+        session, created = await there.births.ensure(KEY, "main", cwd="")
+        assert (created, session.entry.message_count) == (False, 1)
+        await there.say(KEY, "after")
+        assert transcripts(tmp_path / "store") == [str(session.path)]
+
+
+@pytest.mark.parametrize("part", ["", "agents"])
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+async def test_a_store_that_is_gone_for_good_ends_the_daemon_in_words(tmp_path: Path, part: str, how: str) -> None:
+    place = tmp_path / "store" / part
+    said = ""
+    try:
+        async with live(tmp_path) as there:
+            there.store.standing.patience_s = 0.2
+            await there.create(KEY, "before")
+            if how == "removed":
+                shutil.rmtree(place)
+            else:
+                place.rename(tmp_path / "moved")
+            if how == "replaced" and part:
+                place.write_text("")
+            elif how == "replaced":
+                place.mkdir()
+            with trio.fail_after(PATIENCE_S):
+                await trio.sleep_forever()
+    except* StoreGone as group:
+        said = str(_only(group))
+    assert str(tmp_path / "store") in said
+
+
+def _only(error: BaseException) -> BaseException:
+    return _only(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
