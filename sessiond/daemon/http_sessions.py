@@ -6,6 +6,7 @@ exchanges; no sockets. Source: protocol.md, "HTTP".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,10 @@ from sessiond.methods import sessions_history, sessions_kill
 from sessiond.methods.following import Onlooker
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
-from sessiond.methods.wire import described
 from sessiond.model.caller import Caller
 from sessiond.model.event import Event, MessageEvent, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
+from sessiond.rpc.budget import Share
 from sessiond.rpc.peer import Peer
 from sessiond.sessions.resolve import missing
 from sessiond.store.catalog import Session
@@ -44,7 +45,7 @@ _HISTORY_QUERY = ("limit", "includeTools", "cursor", "follow")
 
 def _context(services: Services, caller: Caller) -> Context:
     # The handlers called here look at nobody's connection.
-    return Context(caller=caller, peer=_NO_PEER, services=services)
+    return Context(caller=caller, peer=_NO_PEER, services=services, budgets=services.budgets)
 
 
 _NO_PEER: Any = object.__new__(Peer)
@@ -66,7 +67,12 @@ async def _history(services: Services, request: Request) -> Answer:
     )
     streams = "text/event-stream" in request.headers.get("accept", "")
     if not streams and query.get("follow", "0") not in ("1", "true"):
-        return json_response(await sessions_history.handle(_context(services, request.caller), params))
+        ctx = _context(services, request.caller)
+        try:
+            return json_response(await sessions_history.handle(ctx, params))
+        finally:
+            if ctx.share is not None:
+                request.unsent.append(ctx.share)
     session = services.find(request.caller, request.params["key"])
     if session.archived:
         raise missing(request.params["key"])  # nothing will ever come of it
@@ -75,9 +81,12 @@ async def _history(services: Services, request: Request) -> Answer:
     cursor = request.headers.get("last-event-id")
     if cursor:
         return Events(partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools))
-    page = await sessions_history.handle(_context(services, request.caller), params)
+    ctx = _context(services, request.caller)
+    page = await sessions_history.handle(ctx, params)
+    if ctx.share is not None:
+        request.unsent.append(ctx.share)
     start = replay.place_of(services.store, session, page.cursor, "cursor")
-    return Events(partial(_follow, services, session.key, start, page=page, tools=tools))
+    return Events(partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent))
 
 
 def _resume(services: Services, session: Session, cursor: str) -> Place:
@@ -145,7 +154,7 @@ class _SseSink:
     async def _send(self, event: Event) -> None:
         agent = self._stream.caller.agent_id
         masks = self._services.patterns() if self._services.masks(self._stream.caller) else None
-        _, params = described(self._services.store, event, agent, masks)
+        _, params = await self._services.described(event, agent, masks)
         data = msgspec.json.encode(params)
         match event:
             case MessageEvent(cursor=cursor):
@@ -169,12 +178,15 @@ async def _follow(
     *,
     page: SessionsHistoryResult | None = None,
     tools: bool,
+    unsent: Sequence[Share] = (),
 ) -> None:
     """The history, then each message as it comes; for the key, so that a reset of the session does not end it."""
     sink = _SseSink(services, stream, tools=tools)
     following = Subscription(sink, limit=services.config.limits.max_queued_events)
     if page is not None:
         await stream.event(msgspec.json.encode(page), name="history", cursor=page.cursor)
+    for share in unsent:
+        share.release()
     services.bus.follow(following, key, Onlooker(services, stream.caller).sees)
     following.fall_back(key, start)
     try:

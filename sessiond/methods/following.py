@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sessiond.config import Config
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
-from sessiond.methods.services import Context, Services
+from sessiond.methods.services import QUICK_BYTES, Context, Services
 from sessiond.model.caller import Caller
-from sessiond.model.event import Event
+from sessiond.model.event import Event, weight_of
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.peer import Peer
 
@@ -78,7 +79,16 @@ class PeerSink:
         return self._peer.queued_bytes < _READY_BYTES
 
     def write(self, event: Event) -> None:
-        self._peer.send_nowait(self._services.encoder.frame(event, self))
+        size = weight_of(event)
+        if size < QUICK_BYTES or not (self.masks or self.codec == "cbor"):
+            self._peer.send_nowait(self._services.encoder.frame(event, self))
+        else:
+            self._peer.send_made_later(size, partial(self._make, event))
+
+    async def _make(self, event: Event) -> bytes:
+        masks = self._services.patterns() if self.masks else None
+        method, params = await self._services.described(event, self.agent_id, masks)
+        return await self._peer.encode_slowly(method, params)
 
     async def room(self) -> None:
         await self._peer.drained(_READY_BYTES)

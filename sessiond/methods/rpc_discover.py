@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from sessiond.methods.params import NoParams
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
 
-def handle(ctx: Context, params: NoParams) -> dict[str, Any]:  # noqa: ARG001
+def handle(ctx: Context, params: NoParams) -> msgspec.Raw:  # noqa: ARG001
     return ctx.services.discover()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import trio
 
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
@@ -16,14 +17,16 @@ from sessiond.config import Config
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
-from sessiond.methods.wire import Encoder
+from sessiond.methods.wire import Encoder, described
 from sessiond.model.caller import SCOPES, Caller
+from sessiond.model.event import Event, weight_of
 from sessiond.model.keys import KeyRules, is_subagent
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
+from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.announcing import Announcing
 from sessiond.runs.attached import AttachedAgents, Connection
@@ -42,6 +45,9 @@ from sessiond.store.store import SessionStore
 if TYPE_CHECKING:
     from sessiond.auth.tokenlog import TokenRow
     from sessiond.rpc.peer import Peer
+
+# Looking through so much for secrets takes some milliseconds at most; what is longer is done in a worker thread.
+QUICK_BYTES = 16 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,8 +73,13 @@ class Services:
     channels: Channels
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
-    discover: Callable[[], dict[str, Any]] = dict
+    discover: Callable[[], msgspec.Raw] = lambda: msgspec.Raw(b"{}")
     slices: Slices = field(default_factory=Slices)
+    # Apart from searches, so that neither waits for the other.
+    masking: Slices = field(default_factory=Slices)
+    # Two threads at work are as quick as twenty, and leave the loop its turns.
+    reading: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
+    budgets: Budgets = field(default_factory=Budgets)
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
@@ -118,13 +129,50 @@ class Services:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
         return caller.kind != "owner" and self.config.tools.sessions.redact
 
-    def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
+    @asynccontextmanager
+    async def reads(self, caller: Caller) -> AsyncIterator[None]:
+        """While transcripts are read for this caller: few at a time for all who are not the owner."""
+        if caller.kind == "owner":
+            yield
+        else:
+            async with self.reading:
+                yield
+
+    async def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
         """The messages as this caller may read them, and whether anything was masked. Source: security.md."""
         if not self.masks(caller):
             return messages, False
-        patterns = self.patterns()
-        pairs = [mask_message(bytes(message), patterns) for message in messages]
-        return [msgspec.Raw(message) for message, _ in pairs], any(changed for _, changed in pairs)
+        patterns, shown, found = self.patterns(), list(messages), False
+
+        def mask_each() -> Iterator[None]:
+            nonlocal found
+            for place, message in enumerate(messages):
+                masked, changed = mask_message(bytes(message), patterns)
+                if changed:
+                    shown[place], found = msgspec.Raw(masked), True
+                yield
+
+        if sum(len(memoryview(message)) for message in messages) < QUICK_BYTES:
+            for _ in mask_each():
+                pass
+        else:
+            await self.masking.run(mask_each())
+        return shown, found
+
+    async def described(
+        self, event: Event, agent: str | None, masks: Patterns | None
+    ) -> tuple[str, dict[str, Any]]:
+        """As `wire.described`; others get their turn while a long event is looked through for secrets."""
+        if masks is None or weight_of(event) < QUICK_BYTES:
+            return described(self.store, event, agent, masks)
+        found: list[tuple[str, dict[str, Any]]] = []
+
+        def describe() -> Iterator[None]:
+            found.append(described(self.store, event, agent, masks))
+            yield
+
+        await self.masking.run(describe())
+        return found[0]
 
     def masked_text(self, caller: Caller, text: str | None) -> str | None:
         """One text as this caller may read it."""

@@ -39,15 +39,18 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
     services = ctx.services
     session = services.find(ctx.caller, params.session_key)
-    page = await history.page(
-        services.store,
-        session,
-        limit=clamp(params.limit, 50, MAX_LIMIT),
-        include_tools=params.include_tools,
-        max_bytes=clamp(params.max_bytes, DEFAULT_BYTES, MAX_BYTES),
-        before=params.cursor,
-    )
-    messages, redacted = services.masked(ctx.caller, page.messages)
+    max_bytes = clamp(params.max_bytes, DEFAULT_BYTES, MAX_BYTES)
+    await ctx.reserve(max_bytes)
+    async with services.reads(ctx.caller):
+        page = await history.page(
+            services.store,
+            session,
+            limit=clamp(params.limit, 50, MAX_LIMIT),
+            include_tools=params.include_tools,
+            max_bytes=max_bytes,
+            before=params.cursor,
+        )
+    messages, redacted = await services.masked(ctx.caller, page.messages)
     return SessionsHistoryResult(
         session_key=session.key,
         session_id=session.session_id,

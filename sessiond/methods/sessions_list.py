@@ -14,6 +14,8 @@ from sessiond.sessions import history, listing
 
 # Further back than any clock; the number still fits what it is reckoned with.
 MAX_MINUTES = 1e9
+# Of all rows together; what does not fit is shown as omitted.
+MAX_MESSAGES_BYTES = 8 << 20
 _KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
 
 
@@ -65,9 +67,14 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
     messages = clamp(params.message_limit, 0, 20, least=0)
     # Message text is for those who may read; the list itself is not.
     if messages and ctx.caller.has("read"):
+        await ctx.reserve(MAX_MESSAGES_BYTES)
+        left = MAX_MESSAGES_BYTES
         for place, session in enumerate(found.sessions):
-            page = await history.page(store, session, limit=messages, include_tools=False, max_bytes=1 << 20)
-            shown, _ = ctx.services.masked(ctx.caller, page.messages)
+            most = min(1 << 20, max(left, 1))
+            async with ctx.services.reads(ctx.caller):
+                page = await history.page(store, session, limit=messages, include_tools=False, max_bytes=most)
+            left -= page.bytes
+            shown, _ = await ctx.services.masked(ctx.caller, page.messages)
             rows[place] = msgspec.structs.replace(rows[place], messages=shown)
     return SessionsListResult(
         count=len(rows),

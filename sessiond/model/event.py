@@ -49,7 +49,7 @@ class LiveEvent(msgspec.Struct, frozen=True):
     """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key.
 
     `before` is the end of the text that came before a delta: a secret may be cut in two by where a program stopped to
-    write.
+    write. `size` is about how many bytes the fields are.
     """
 
     key: str
@@ -57,6 +57,7 @@ class LiveEvent(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
     spawned_by: str | None = None
     before: str = ""
+    size: int = 0
 
 
 class ResyncEvent(msgspec.Struct, frozen=True):
@@ -70,3 +71,17 @@ class ResyncEvent(msgspec.Struct, frozen=True):
 
 
 Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent
+
+# What an event costs beside what it says.
+_FRAME_BYTES = 400
+
+
+def weight_of(event: Event) -> int:
+    """About how many bytes an event is while it waits to be written."""
+    match event:
+        case MessageEvent():
+            return len(event.message) + _FRAME_BYTES
+        case LiveEvent():
+            return event.size + _FRAME_BYTES
+        case _:
+            return 1000

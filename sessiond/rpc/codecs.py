@@ -6,9 +6,9 @@ for both beats two decoders for every type. cbor2 is imported when the first CBO
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
@@ -16,6 +16,7 @@ import trio
 
 from sessiond.errors import InvalidRequest, ParseError
 from sessiond.rpc.limits import MAX_PARTS
+from sessiond.rpc.pace import Pace
 from sessiond.rpc.parts import check_parts
 
 CodecName = Literal["json", "cbor"]
@@ -30,8 +31,9 @@ class Codec(Protocol):
     """How the messages of a connection look on the wire."""
 
     name: CodecName
-    # From so many bytes on `to_json` takes long enough to be done in a worker thread.
+    # From so many bytes on `to_json` takes long enough to be done in a worker thread, `from_json` to be done in pieces.
     slow_bytes: float
+    slow_answer_bytes: float
 
     def to_json(self, frame: bytes) -> bytes:
         """JSON text of an incoming frame. Raises ParseError, InvalidRequest or LimitExceeded."""
@@ -47,6 +49,7 @@ class JsonCodec:
 
     name: CodecName = "json"
     slow_bytes: float = MAX_PARTS
+    slow_answer_bytes: float = inf
 
     def to_json(self, frame: bytes) -> bytes:
         check_parts(frame)
@@ -61,6 +64,7 @@ class CborCodec:
 
     name: CodecName = "cbor"
     slow_bytes: float = 16 * 1024
+    slow_answer_bytes: float = 16 * 1024
 
     def to_json(self, frame: bytes) -> bytes:
         import cbor2
@@ -116,6 +120,48 @@ async def to_json(codec: Codec, frame: bytes) -> bytes:
     if len(frame) < codec.slow_bytes:
         return codec.to_json(frame)
     return await trio.to_thread.run_sync(codec.to_json, frame)
+
+
+async def from_json(codec: Codec, text: bytes, pace: Pace) -> bytes:
+    """As `codec.from_json`; others get their turn while a long one is made."""
+    if len(text) < codec.slow_answer_bytes:
+        return codec.from_json(text)
+    frame = bytearray()
+    for piece in _cbor_pieces(text):
+        frame += piece
+        await pace.turn()
+    return bytes(frame)
+
+
+_CBOR_PIECE_BYTES = 16 * 1024
+
+
+def _cbor_pieces(text: bytes | msgspec.Raw) -> Iterator[bytes]:
+    """The CBOR of a JSON text, each piece made in a millisecond, but for a string, whose bytes are only copied."""
+    import cbor2
+
+    size, first = len(memoryview(text)), memoryview(text)[0]
+    if size > _CBOR_PIECE_BYTES and first == ord("{"):
+        members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        yield _cbor_head(0xA0, len(members))
+        for name, value in members.items():
+            yield cbor2.dumps(name)
+            yield from _cbor_pieces(value)
+    elif size > _CBOR_PIECE_BYTES and first == ord("["):
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        yield _cbor_head(0x80, len(items))
+        for item in items:
+            yield from _cbor_pieces(item)
+    else:
+        yield cbor2.dumps(msgspec.json.decode(text))
+
+
+def _cbor_head(major: int, count: int) -> bytes:
+    """How a map or an array of so many begins (RFC 8949, section 3), as short as it can."""
+    for width, info in ((0, count), (1, 24), (2, 25), (4, 26)):
+        if count < (24 if width == 0 else 1 << 8 * width):
+            return bytes([major | info]) + (count.to_bytes(width, "big") if width else b"")
+    return bytes([major | 27]) + count.to_bytes(8, "big")
 
 
 def _check_envelope(value: Any) -> None:

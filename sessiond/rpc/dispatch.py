@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import trio
 from msgspec import UNSET
 
 from sessiond.errors import (
@@ -24,7 +27,8 @@ from sessiond.errors import (
     Unsupported,
 )
 from sessiond.model.caller import Caller
-from sessiond.rpc.limits import Limits
+from sessiond.rpc.budget import Budgets
+from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.messages import (
     Envelope,
     MessageError,
@@ -35,6 +39,7 @@ from sessiond.rpc.messages import (
     split_batch,
 )
 from sessiond.rpc.method import Context, Later, Method
+from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.pending import Batch, Pending, Promised, Reply, Route
 
@@ -61,11 +66,14 @@ class Dispatcher(Generic[S]):
         limits: Limits,
         on_fault: Callable[[str, BaseException], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        budgets: Budgets | None = None,
     ) -> None:
         self.methods = tuple(methods)
         self.services = services
         self.limits = limits
         self.stopping = False
+        self.budgets = budgets or Budgets()
+        self.pace = Pace()
         self._on_fault = on_fault
         self._now_ms = now_ms
         self._routes: dict[str, Route] = {}
@@ -76,52 +84,79 @@ class Dispatcher(Generic[S]):
                 self._routes[name] = Route(method)
 
     def accept(self, peer: Peer, message: bytes) -> None:
-        """Take one message (JSON text without white space around it) from `peer`; never raises.
+        """Take one message (JSON text without white space around it) from `peer`, no batch; never raises.
 
         Handlers that do not wait have been answered when this returns.
         """
-        if message.startswith(b"["):
-            self._accept_batch(peer, message)
-        else:
-            self._accept_one(peer, message, peer.reply)
-
-    def _accept_batch(self, peer: Peer, message: bytes) -> None:
-        try:
-            items = split_batch(message, self.limits.max_batch)
-        except MessageError as bad:
-            if not peer.salvage(message, bad.error):
-                peer.reply(encode_failure(bad.request_id, bad.error))
-            return
-        batch = Batch(len(items), peer.reply)
-        for item in items:
-            self._accept_one(peer, item, batch.answer, batch.nothing)
-
-    def _accept_one(self, peer: Peer, message: bytes, reply: Reply, no_reply: Callable[[], None] | None = None) -> None:
         try:
             envelope = parse(message, self.limits.max_nesting)
         except MessageError as bad:
             if not peer.salvage(message, bad.error):
-                reply(encode_failure(bad.request_id, bad.error))
-            elif no_reply is not None:
-                no_reply()
+                peer.reply(encode_failure(bad.request_id, bad.error))
+        else:
+            self._accept(peer, _Taken(envelope, b'"_meta"' in message), None)
+
+    async def accept_slowly(self, peer: Peer, message: bytes) -> None:
+        """As `accept`, for a batch and for long messages: others get their turn while it is taken apart."""
+        long = len(message) >= LONG_BYTES
+        if not message.startswith(b"["):
+            await self._accept_item(peer, message, None, long=long)
             return
-        request_id = envelope.id
+        try:
+            split = partial(split_batch, message, self.limits.max_batch)
+            items = await trio.to_thread.run_sync(split) if long else split()
+        except MessageError as bad:
+            if not peer.salvage(message, bad.error):
+                peer.reply(encode_failure(bad.request_id, bad.error))
+            return
+        batch = Batch(len(items), peer.reply_for_batch, self.limits.max_batch_answer_bytes)
+        for item in items:
+            await self.pace.turn()
+            await self._accept_item(peer, item, batch, long=len(item) >= LONG_BYTES)
+
+    async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
+        try:
+            taken = await trio.to_thread.run_sync(self._take_apart, message) if long else self._take_apart(message)
+        except MessageError as bad:
+            if peer.salvage(message, bad.error):
+                if batch is not None:
+                    batch.nothing()
+                return
+            reply = peer.reply if batch is None else batch.reply_to(bad.request_id)
+            reply(encode_failure(bad.request_id, bad.error))
+        else:
+            self._accept(peer, taken, batch)
+
+    def _take_apart(self, message: bytes) -> _Taken:
+        """The envelope, and of a long message the params as well. Runs in a worker thread for those."""
+        envelope = parse(message, self.limits.max_nesting)
+        taken = _Taken(envelope, b'"_meta"' in message)
+        route = self._routes.get(envelope.method)  # type: ignore[arg-type]
+        if len(message) >= LONG_BYTES and not taken.has_meta and route is not None:
+            with suppress(SessiondError):  # found again, and told, where it is asked for
+                taken.params = decode_params(route.decode, envelope.params)
+        return taken
+
+    def _accept(self, peer: Peer, taken: _Taken, batch: Batch | None) -> None:
+        envelope, request_id = taken.envelope, taken.envelope.id
         if envelope.method is UNSET:
             peer.settle(envelope)
         elif request_id is UNSET:
             # A notification is never answered, whatever comes of it.
-            self._perform(peer, envelope, message, None, None)
+            self._perform(peer, taken, None, None, batch)
         else:
-            self._perform(peer, envelope, message, request_id, reply)
+            reply = peer.reply if batch is None else batch.reply_to(request_id)
+            self._perform(peer, taken, request_id, reply, batch)
             return
-        if no_reply is not None:
-            no_reply()
+        if batch is not None:
+            batch.nothing()
 
     def _perform(
-        self, peer: Peer, envelope: Envelope, message: bytes, request_id: RequestId, reply: Reply | None
+        self, peer: Peer, taken: _Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> None:
+        envelope = taken.envelope
         try:
-            answer = self._begin(peer, envelope, message, request_id, reply)
+            answer = self._begin(peer, taken, request_id, reply, batch)
         except SessiondError as error:
             answer = encode_failure(request_id, error)
         except Exception as error:  # noqa: BLE001
@@ -130,9 +165,10 @@ class Dispatcher(Generic[S]):
             reply(answer)
 
     def _begin(
-        self, peer: Peer, envelope: Envelope, message: bytes, request_id: RequestId, reply: Reply | None
+        self, peer: Peer, taken: _Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> bytes | None:
         """The answer of a handler that does not wait; None once a task has been started for one that does."""
+        envelope = taken.envelope
         name = envelope.method
         route = self._routes.get(name)  # type: ignore[arg-type]
         caller = peer.caller
@@ -147,7 +183,7 @@ class Dispatcher(Generic[S]):
         if reply is not None and request_id in peer.pending:
             raise InvalidRequest("A request with this id is still in flight.")
         params, meta = envelope.params, None
-        if b'"_meta"' in message:
+        if taken.has_meta:
             params, meta = take_meta(params)
             caller = peer.caller_for(meta) if meta is not None else caller
         self._admit(peer, caller, route.method)
@@ -157,8 +193,16 @@ class Dispatcher(Generic[S]):
                 limit="limits.maxInFlight",
                 value=self.limits.max_in_flight,
             )
-        decoded = decode_params(route.decode, params)
-        context = Context(caller=caller, peer=peer, services=self.services, request_id=request_id, params_meta=meta)
+        decoded = decode_params(route.decode, params) if taken.params is None else taken.params
+        context = Context(
+            caller=caller,
+            peer=peer,
+            services=self.services,
+            request_id=request_id,
+            params_meta=meta,
+            budgets=self.budgets,
+            batch=batch,
+        )
         key = request_id if reply is not None else object()
         # Behind a request that has no place yet even a handler that does not wait has to.
         if not route.is_async and not (route.method.ordered and peer.has_line):
@@ -179,7 +223,7 @@ class Dispatcher(Generic[S]):
                 reply(encode_result(request_id, value) if error is None else encode_failure(request_id, error))
 
         promised = Promised(key, answer)
-        peer.pending[key] = promised
+        peer.add(promised)
         later.then(promised.settle)
 
     def _admit(self, peer: Peer, caller: Caller, method: Method) -> None:
@@ -194,14 +238,16 @@ class Dispatcher(Generic[S]):
 
     async def _run(self, pending: Pending) -> None:
         """The task of one request. An answer is due whatever happens, unless the connection itself is gone."""
-        request_id = pending.context.request_id
-        peer = pending.context.peer
+        context, reply = pending.context, pending.reply
+        request_id, peer = context.request_id, context.peer
         answer: bytes | None = None
         try:
             with pending.scope:
+                if context.caller.kind != "owner":
+                    await self.pace.turn()
                 if pending.turn is not None:
                     await pending.turn.wait()
-                result = pending.route.handle(pending.context, pending.params)
+                result = pending.route.handle(context, pending.params)
                 result = await (result if pending.route.is_async else result.wait())
                 answer = encode_result(request_id, result)
             if answer is None:
@@ -214,8 +260,11 @@ class Dispatcher(Generic[S]):
             if pending.turn is not None:
                 pending.turn.pass_on()
             peer.finished(pending)
-        if pending.reply is not None:
-            pending.reply(answer)
+            if answer is None or reply is None:
+                context.release(gone=answer is None)
+        if reply is not None:
+            reply(answer)
+            context.answered(len(answer))
 
     def _cancel(self, peer: Peer, envelope: Envelope, request_id: RequestId) -> bytes:
         pending = peer.pending.get(cancelled_id(envelope.params))
@@ -253,6 +302,16 @@ class Dispatcher(Generic[S]):
             await work()
         except* Exception as group:  # noqa: BLE001
             self._on_fault(what, group)
+
+
+class _Taken:
+    """A message taken apart. `params` are decoded already where that took long."""
+
+    __slots__ = ("envelope", "has_meta", "params")
+
+    def __init__(self, envelope: Envelope, has_meta: bool) -> None:
+        self.envelope, self.has_meta = envelope, has_meta
+        self.params: Any = None
 
 
 def _only_leaf(error: BaseException) -> BaseException:

@@ -22,6 +22,11 @@ class Framer(Protocol):
     limit: int
     error: SessiondError | None
 
+    @property
+    def held_bytes(self) -> int:
+        """How much there is of a message that is not whole."""
+        ...
+
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes."""
         ...
@@ -43,6 +48,10 @@ class LineFramer:
         self.limit = limit
         self.error: SessiondError | None = None
         self._partial = bytearray()
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
         if self.error is not None:
@@ -91,6 +100,10 @@ class ItemFramer:
         self.error: SessiondError | None = None
         self._buffer = bytearray()
         self._scanner = ItemScanner(max_nesting)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
         if self.error is not None:

@@ -10,6 +10,9 @@ MAX_PARTS = 262_144
 # Of CBOR, which is looked at item by item in Python.
 MAX_CBOR_ITEMS = 65_536
 
+# From so many bytes on a message is taken apart in a worker thread, and counts in the budget while it is there.
+LONG_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -21,3 +24,5 @@ class Limits:
     max_in_flight: int = 64
     # Not in the configuration: 16 MiB hold eight million items `1,`, and each would be answered with an error object.
     max_batch: int = 1024
+    # The answers of a batch are one message, and there while the last of them is made.
+    max_batch_answer_bytes: int = 16 * 1024 * 1024

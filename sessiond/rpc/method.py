@@ -11,10 +11,12 @@ import trio
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
+from sessiond.rpc.budget import MAKING, Budgets, Share
 from sessiond.rpc.messages import RequestId
 
 if TYPE_CHECKING:
     from sessiond.rpc.peer import Peer
+    from sessiond.rpc.pending import Batch
 
 S = TypeVar("S")
 
@@ -26,7 +28,18 @@ class Context(Generic[S]):
     `request_id` is None for a notification too. `params_meta` is the `_meta` object of the params.
     """
 
-    __slots__ = ("caller", "in_line", "params_meta", "peer", "request_id", "services")
+    __slots__ = (
+        "batch",
+        "budgets",
+        "caller",
+        "has_turn",
+        "in_line",
+        "params_meta",
+        "peer",
+        "request_id",
+        "services",
+        "share",
+    )
 
     def __init__(
         self,
@@ -36,6 +49,8 @@ class Context(Generic[S]):
         services: S,
         request_id: RequestId = None,
         params_meta: Mapping[str, Any] | None = None,
+        budgets: Budgets | None = None,
+        batch: Batch | None = None,
     ) -> None:
         self.caller = caller
         self.peer = peer
@@ -44,6 +59,53 @@ class Context(Generic[S]):
         self.params_meta = params_meta
         # For handlers of `ordered` methods: call it once the request has its place, and later ones may follow.
         self.in_line: Callable[[], None] = _nothing
+        self.budgets = budgets
+        self.batch = batch
+        self.share: Share | None = None
+        self.has_turn = False
+
+    async def reserve(self, answer_bytes: int) -> None:
+        """Wait until an answer of so many bytes may be made. For handlers whose answers can be large, before the work.
+
+        What is reserved lasts until the client has taken the answer. LimitExceeded where the answers of a batch are too
+        large already, Overloaded after too long a wait.
+        """
+        if self.budgets is None:
+            return
+        batch = self.batch
+        if batch is not None:
+            if not self.has_turn:
+                await batch.turn.acquire()
+                self.has_turn = True
+            if batch.is_full:
+                raise batch.too_large()
+        held = self.share if batch is None else batch.share
+        if held is None:
+            held = await self.budgets.take(self.caller, self.peer, MAKING * answer_bytes)
+            if batch is None:
+                self.share = held
+            else:
+                batch.share = held
+
+    def answered(self, size: int) -> None:
+        """The answer of so many bytes is on its way."""
+        if self.share is not None:
+            self.share.shrink(2 * size)
+            self.peer.keep_until_sent(self.share)
+        self._pass_turn_on()
+
+    def release(self, *, gone: bool) -> None:
+        """There is no answer, and what was reserved for it is free. `gone`: nor is there anybody to answer."""
+        if self.share is not None:
+            self.share.release()
+        if gone and self.batch is not None and self.batch.share is not None:
+            self.batch.share.release()
+        self._pass_turn_on()
+
+    def _pass_turn_on(self) -> None:
+        if self.has_turn and self.batch is not None:
+            self.has_turn = False
+            self.batch.turn.release()
 
 
 def _nothing() -> None:

@@ -14,11 +14,13 @@ import trio
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
 from sessiond.rpc.asking import Asking
-from sessiond.rpc.codecs import Codec, CodecName, to_json
+from sessiond.rpc.budget import COMING, Share
+from sessiond.rpc.codecs import Codec, CodecName, from_json, to_json
+from sessiond.rpc.limits import LONG_BYTES
 from sessiond.rpc.messages import Envelope, MessageError, encode_call, encode_failure, parse
 from sessiond.rpc.pending import Turn
 from sessiond.rpc.salvage import salvage
-from sessiond.rpc.sending import PeerGone, SendQueue, Sink
+from sessiond.rpc.sending import PeerGone, SendQueue, Sink, Unmade
 
 if TYPE_CHECKING:
     from sessiond.rpc.dispatch import Dispatcher
@@ -28,6 +30,8 @@ _PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests ar
 _TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
 _HANGUP_CHECK_S = 1.0  # a half-closed client may still vanish; nothing but asking tells
 _LAST_WORDS_S = 30.0  # for a client that asked, half-closed and does not read its answers
+_STALL_S = 20.0  # for a client that reads nothing of a large answer, which keeps others from theirs
+_SMALL_SHARE_BYTES = 256 * 1024
 
 
 class Link(Sink, Protocol):
@@ -35,6 +39,8 @@ class Link(Sink, Protocol):
 
     codec: Codec
     limit: int
+    # Awaited before more of a long message is read; set by the peer.
+    before_long: Callable[[int], Awaitable[None]] | None
 
     async def receive(self) -> list[bytes]:
         """At least one incoming frame; none at the end of the stream.
@@ -74,6 +80,10 @@ class Peer:
         self._asking = Asking(self.reply, lambda: self._out.broken)
         self._line: dict[Turn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
+        # What the long message that is coming has of the budget; what answers have, which somebody else will send.
+        self._coming: Share | None = None
+        self.unsent: list[Share] = []
+        link.before_long = self._reserve_long
         self._caller = caller
         self._set_limit()
 
@@ -122,6 +132,10 @@ class Peer:
         """A frame for `send_nowait`, the same for every peer with this `codec`."""
         return self._link.codec.from_json(encode_call(method, params))
 
+    async def encode_slowly(self, method: str, params: Any) -> bytes:
+        """As `encode_notification`; others get their turn while a long one is made."""
+        return await from_json(self._link.codec, encode_call(method, params), self._dispatcher.pace)
+
     def notify(self, method: str, params: Any) -> bool:
         """Send a notification; as `send_nowait`."""
         return self._out.send(self.encode_notification(method, params))
@@ -132,7 +146,50 @@ class Peer:
 
     def reply(self, text: bytes) -> None:
         """Send an answer, given as JSON text."""
-        self._out.send(self._link.codec.from_json(text))
+        codec = self._link.codec
+        if len(text) < codec.slow_answer_bytes:
+            self._out.send(codec.from_json(text))
+        else:
+            self._out.send_later(Unmade(len(text), lambda: from_json(codec, text, self._dispatcher.pace)))
+
+    def send_made_later(self, size: int, make: Callable[[], Awaitable[bytes]]) -> None:
+        """Send a frame of about `size` bytes that takes long to make; it keeps its place among the others."""
+        self._out.send_later(Unmade(size, make))
+
+    def reply_for_batch(self, text: bytes, share: Share | None) -> None:
+        """Send the answers of a batch, if there are any; `share` is what they have of the budget."""
+        if share is not None:
+            share.shrink(2 * len(text))
+            self.keep_until_sent(share)
+        if text:
+            self.reply(text)
+
+    def keep_until_sent(self, share: Share) -> None:
+        """Release the share once all that is queued now has been taken by the system."""
+        if not self.lasting:
+            self.unsent.append(share)
+        elif self._out.queued_bytes == 0 or self.closed.is_set():
+            share.release()
+        else:
+            self.nursery.start_soon(self._keep, share)
+
+    async def _keep(self, share: Share) -> None:
+        """A client that does not read ends here, since its answers are in the way of others' for so long."""
+        try:
+            target = self._out.end
+            while not self._out.has_delivered(target):
+                before = self._out.delivered_bytes
+                with trio.move_on_after(_STALL_S):
+                    await self._out.progress(target)
+                stalled = self._out.delivered_bytes == before and share.size > _SMALL_SHARE_BYTES
+                if stalled and self._caller.kind != "owner":
+                    self.close()
+        finally:
+            share.release()
+
+    async def _reserve_long(self, limit: int) -> None:
+        if self._coming is None:
+            self._coming = await self._dispatcher.budgets.take(self._caller, self, COMING * limit)
 
     # Requests of ours
 
@@ -174,9 +231,14 @@ class Peer:
         """Whether a request is still to be accepted that later ones may not overtake."""
         return bool(self._line)
 
+    def add(self, pending: Pending | Promised) -> None:
+        """A request is in flight. A long message keeps its share until it is answered."""
+        self.pending[pending.key] = pending
+        pending.held, self._coming = self._coming, None
+
     def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
         """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
-        self.pending[pending.key] = pending
+        self.add(pending)
         if pending.route.method.ordered:
             pending.turn = Turn(self._line)
             pending.context.in_line = pending.turn.pass_on
@@ -185,6 +247,8 @@ class Peer:
 
     def finished(self, pending: Pending | Promised) -> None:
         del self.pending[pending.key]
+        if pending.held is not None:
+            pending.held.release()
         if not self.pending:
             self._idle.unpark_all()
 
@@ -215,6 +279,10 @@ class Peer:
             pass  # what a subscription's pump learns when it waits for room on a broken connection
         finally:
             self._out.break_off()
+            self._release_long()
+            for pending in self.pending.values():
+                if pending.held is not None:
+                    pending.held.release()
             self._asking.end()
             self.closed.set()
             for callback in self._callbacks:
@@ -241,7 +309,10 @@ class Peer:
             for start in range(0, len(frames), _TURN):
                 if start:
                     await trio.lowlevel.checkpoint()
+                if self._caller.kind != "owner":
+                    await self._dispatcher.pace.turn()
                 await self._take(frames[start : start + _TURN] if len(frames) > _TURN else frames)
+            self._release_long()
 
     async def _take(self, frames: list[bytes]) -> None:
         out = self._out
@@ -253,7 +324,10 @@ class Peer:
                 if not self.salvage(frame, error, self.codec):
                     self.reply(encode_failure(None, error))
                 continue
-            self._dispatcher.accept(self, text)
+            if len(text) < LONG_BYTES and not text.startswith(b"["):
+                self._dispatcher.accept(self, text)
+            else:
+                await self._accept_slowly(text)
             if self._hold or out.queued_bytes > _PAUSE_BYTES:
                 out.uncork()
                 await self._settled()
@@ -261,6 +335,18 @@ class Peer:
         out.uncork()
         if out.queued_bytes > _PAUSE_BYTES:
             await self._settled()
+
+    async def _accept_slowly(self, text: bytes) -> None:
+        if self._coming is not None:
+            # It is whole: what it is and what it says, instead of all that it might have been.
+            self._coming.shrink(2 * len(text))
+        await self._dispatcher.accept_slowly(self, text)
+        self._release_long()
+
+    def _release_long(self) -> None:
+        if self._coming is not None:
+            self._coming.release()
+            self._coming = None
 
     async def _settled(self) -> None:
         """Wait while the client has to be known first, or to read its answers first."""

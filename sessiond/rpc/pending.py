@@ -12,10 +12,14 @@ from typing import Any
 import msgspec
 import trio
 
-from sessiond.errors import RequestCancelled, SessiondError
+from sessiond.errors import LimitExceeded, RequestCancelled, SessiondError
+from sessiond.rpc.budget import Share
+from sessiond.rpc.messages import RequestId, encode_failure
 from sessiond.rpc.method import Context, Method
 
 Reply = Callable[[bytes], object]
+# An error has about so much: where not even that were sent, somebody would wait for ever.
+_ALWAYS_FITS_BYTES = 1024
 
 
 class Route:
@@ -32,9 +36,12 @@ class Route:
 
 
 class Pending:
-    """A request whose handler runs in a task of its own, from its acceptance to its answer."""
+    """A request whose handler runs in a task of its own, from its acceptance to its answer.
 
-    __slots__ = ("context", "key", "params", "reason", "reply", "route", "scope", "turn")
+    `held` is what its message has of the budget, where it was a long one.
+    """
+
+    __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn")
 
     def __init__(self, route: Route, context: Context[Any], params: Any, key: object, reply: Reply | None) -> None:
         self.route = route
@@ -42,6 +49,7 @@ class Pending:
         self.params = params
         self.key = key
         self.reply = reply
+        self.held: Share | None = None
         self.scope = trio.CancelScope()
         self.reason: SessiondError = RequestCancelled("The request was cancelled.")
         self.turn: Turn | None = None
@@ -81,10 +89,11 @@ class Turn:
 class Promised:
     """A request whose handler gave a `Later`: in flight without a task, answered once."""
 
-    __slots__ = ("_answer", "key")
+    __slots__ = ("_answer", "held", "key")
 
     def __init__(self, key: object, answer: Callable[[object, SessiondError | None], None]) -> None:
         self.key = key
+        self.held: Share | None = None
         self._answer: Callable[[object, SessiondError | None], None] | None = answer
 
     def settle(self, value: object, error: SessiondError | None) -> None:
@@ -99,18 +108,44 @@ class Promised:
 
 
 class Batch:
-    """Collects the answers of a batch, in any order, and sends them as one when the last is there."""
+    """Collects the answers of a batch, in any order, and sends them as one when the last is there.
 
-    def __init__(self, size: int, send: Reply) -> None:
+    They have at most `max_bytes` together: what does not fit is answered with an error, and `is_full` is set. `turn` is
+    for members whose answers are large: one at a time. `share` is what they have of the budget.
+    """
+
+    def __init__(self, size: int, send: Callable[[bytes, Share | None], object], max_bytes: int) -> None:
+        self.turn = trio.Lock()
+        self.share: Share | None = None
+        self.is_full = False
         self._missing = size
         self._answers: list[bytes] = []
         self._send = send
+        self._max_bytes = max_bytes
+        self._bytes = 0
 
-    def answer(self, text: bytes) -> None:
-        self._answers.append(text)
-        self.nothing()
+    def reply_to(self, request_id: RequestId) -> Reply:
+        """How the member with this id is answered."""
+
+        def reply(text: bytes) -> None:
+            if self._bytes + len(text) > self._max_bytes and len(text) > _ALWAYS_FITS_BYTES:
+                self.is_full = True
+                text = encode_failure(request_id, self.too_large())
+            self._bytes += len(text)
+            self._answers.append(text)
+            self.nothing()
+
+        return reply
+
+    def too_large(self) -> LimitExceeded:
+        """The error for what does not fit any more."""
+        return LimitExceeded(
+            f"The answers of a batch have at most {self._max_bytes} bytes together; ask for this one alone.",
+            limit="batchAnswers",
+            value=self._max_bytes,
+        )
 
     def nothing(self) -> None:
         self._missing -= 1
-        if not self._missing and self._answers:
-            self._send(b"[" + b",".join(self._answers) + b"]")
+        if not self._missing:
+            self._send(b"[" + b",".join(self._answers) + b"]" if self._answers else b"", self.share)

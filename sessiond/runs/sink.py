@@ -60,7 +60,7 @@ class TranscriptSink:
         await self._store.append(self._run.session, [Custom(custom_type, data)])
 
     def delta(self, text: str) -> None:
-        self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail)
+        self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text))
         self._tail = _tail_of(self._tail + text)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
@@ -71,9 +71,11 @@ class TranscriptSink:
         # Written with the next message: an id without a word said in it is worth no record of its own.
         self._native = session_id
 
-    def _live(self, method: Any, fields: dict[str, Any], *, before: str = "") -> None:
+    def _live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
         if self._bus.interested(self._run.key):
-            self._bus.publish(LiveEvent(self._run.key, method, fields, before=before))
+            if size is None:
+                size = len(msgspec.json.encode(fields))
+            self._bus.publish(LiveEvent(self._run.key, method, fields, before=before, size=size))
 
 
 def redacted(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.Raw:

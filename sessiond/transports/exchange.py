@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller
+from sessiond.rpc.budget import Share
 from sessiond.rpc.errors import error_object, status_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ JSON_TYPE = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, its body read. `params` are the `{name}` parts of the route, decoded; `headers` in lower case."""
+    """One request, its body read. `params` are the `{name}` parts of the route, decoded; `headers` in lower case.
+
+    `unsent` is what its body and its answer have of the budget, until the answer is sent.
+    """
 
     method: str
     path: str
@@ -29,6 +33,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     caller: Caller
+    unsent: list[Share] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

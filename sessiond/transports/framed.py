@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.framing import Framer, ItemFramer, LineFramer
-from sessiond.rpc.limits import Limits
+from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.transports.streams import ByteStream
 
 # Of CBOR: three milliseconds of finding where items end, if they are nothing but small numbers.
@@ -20,6 +22,7 @@ class FramedLink:
 
     def __init__(self, stream: ByteStream, framer: Framer, codec: Codec) -> None:
         self.codec = codec
+        self.before_long: Callable[[int], Awaitable[None]] | None = None
         self._stream = stream
         self._framer = framer
         self._ended = False
@@ -42,6 +45,8 @@ class FramedLink:
         while not self._ended:
             if framer.error is not None:
                 raise framer.error
+            if framer.held_bytes > LONG_BYTES and self.before_long is not None:
+                await self.before_long(framer.limit)
             data = await self._stream.receive_some()
             if data:
                 frames = await self._feed(data)
@@ -71,7 +76,7 @@ class FramedLink:
     def write_now(self, frame: bytes) -> int:
         return self._stream.send_now(frame)
 
-    async def write(self, frames: list[bytes]) -> None:
+    async def write(self, frames: list[bytes | memoryview]) -> None:
         await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
 
 

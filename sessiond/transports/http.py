@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Awaitable, Callable
 
 import h11
 import trio
 
 from sessiond.errors import LimitExceeded
+from sessiond.rpc.limits import LONG_BYTES
 from sessiond.transports.exchange import HttpError, Response
 from sessiond.transports.gate import values
 from sessiond.transports.streams import ByteStream
@@ -86,8 +88,11 @@ class HttpWire:
             raise HttpError(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding.")
         self._last = False
 
-    async def body(self, head: h11.Request, limit: int) -> bytes:
-        """The body of the request, of at most `limit` bytes. Raises LimitExceeded or HttpError."""
+    async def body(self, head: h11.Request, limit: int, before_long: Callable[[int], Awaitable[None]]) -> bytes:
+        """The body of the request, of at most `limit` bytes. Raises LimitExceeded or HttpError.
+
+        `before_long(limit)` is awaited before more of a long one is read.
+        """
         too_large = LimitExceeded(f"A body may have {limit} bytes here.", limit="body", value=limit)
         announced = values(head.headers, b"content-length")
         if announced and int(announced[0]) > limit:
@@ -95,11 +100,15 @@ class HttpWire:
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         body = bytearray()
+        reserved = False
         with trio.move_on_after(_BODY_S):
             while isinstance(event := await self._next_event(), h11.Data):
                 body += event.data
                 if len(body) > limit:
                     raise too_large
+                if len(body) > LONG_BYTES and not reserved:
+                    await before_long(limit)
+                    reserved = True
             return bytes(body)
         raise HttpError(408, "request_timeout", "The body did not come in time.")
 

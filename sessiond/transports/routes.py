@@ -5,7 +5,7 @@ Knows paths and the dispatcher; knows no sockets and no method.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -15,10 +15,11 @@ import trio
 
 from sessiond.errors import InvalidParams, NotFound, SessiondError
 from sessiond.rpc.cbor_items import check_item
-from sessiond.rpc.codecs import CBOR, JSON, Codec, to_json
+from sessiond.rpc.codecs import CBOR, JSON, Codec, from_json, to_json
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.errors import status_of_code
 from sessiond.rpc.messages import encode_failure
+from sessiond.rpc.pace import Pace
 from sessiond.rpc.peer import Peer
 from sessiond.transports.exchange import Answer, Handler, HttpError, Request, Response, json_response
 from sessiond.transports.visitors import Visitors
@@ -137,14 +138,15 @@ async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, reques
             await check_item(request.body, dispatcher.limits.max_nesting)
         text = (await to_json(codec, request.body)).strip()
     except SessiondError as error:
-        return _answer(encode_failure(None, error), codec)
+        return await _answer(encode_failure(None, error), codec, dispatcher.pace)
     exchange = _Exchange(text)
     peer = Peer(exchange, dispatcher, request.caller, lasting=False)
     with visitors.present(peer):
         await peer.run()
+    request.unsent.extend(peer.unsent)
     if not exchange.answers:
         return Response(204)
-    return _answer(exchange.answers[-1].rstrip(b"\n"), codec)
+    return await _answer(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)
 
 
 def _codec_of(request: Request) -> Codec:
@@ -164,14 +166,14 @@ class _Outcome(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-def _answer(text: bytes, codec: Codec) -> Response:
+async def _answer(text: bytes, codec: Codec, pace: Pace) -> Response:
     status = 200
     if not text.startswith(b"["):
         outcome = msgspec.json.decode(text, type=_Outcome)
         status = 200 if outcome.error is None else status_of_code(outcome.error.code)
     if codec is JSON:
         return Response(status, text + b"\n")
-    return Response(status, codec.from_json(text), "application/cbor")
+    return Response(status, await from_json(codec, text, pace), "application/cbor")
 
 
 class _Exchange:
@@ -181,6 +183,7 @@ class _Exchange:
     codec: Codec = JSON
 
     def __init__(self, text: bytes) -> None:
+        self.before_long: Callable[[int], Awaitable[None]] | None = None
         self.limit = len(text)
         self.answers: list[bytes] = []
         # An empty body is no message: it is handed on to be refused as a parse error.
@@ -198,6 +201,6 @@ class _Exchange:
         self.answers.append(frame)
         return len(frame)
 
-    async def write(self, frames: list[bytes]) -> None:
+    async def write(self, frames: list[bytes | memoryview]) -> None:
         await trio.lowlevel.checkpoint()
-        self.answers += frames
+        self.answers += map(bytes, frames)

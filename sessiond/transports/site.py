@@ -15,6 +15,7 @@ import trio
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller
+from sessiond.rpc.budget import COMING, Share
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.peer import Link, Peer
 from sessiond.transports.exchange import Answer, Events, HttpError, Request, Response, error_response
@@ -52,6 +53,7 @@ class Conversation:
         self._door = door
         self._known = known
         self._wire = HttpWire(stream, site.head_s)
+        self._unsent: list[Share] = []
 
     async def run(self) -> None:
         """Serve requests until the client or HTTP itself ends the connection."""
@@ -60,6 +62,8 @@ class Conversation:
                 pass
         except _Done:
             return
+        finally:
+            self._release()
         await self._stream.linger()
 
     async def _exchange(self) -> bool:
@@ -74,7 +78,16 @@ class Conversation:
             answer = await self._answer(head, target, origin)
         except (SessiondError, HttpError) as error:
             answer = error_response(error)
-        return await self._wire.respond(replace(answer, headers=answer.headers + _cors(origin)))
+        for share in self._unsent:
+            share.shrink(2 * len(answer.body))
+        try:
+            return await self._wire.respond(replace(answer, headers=answer.headers + _cors(origin)))
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        while self._unsent:
+            self._unsent.pop().release()
 
     async def _answer(self, head: h11.Request, target: _Target, origin: str | None) -> Response:
         method = head.method.decode("ascii")
@@ -86,7 +99,13 @@ class Conversation:
         route, params = self._site.router.find(method, target.path)
         caller = self._door.caller if route.free else self._caller_of(head)
         route.check_query(target.query)
-        body = await self._wire.body(head, route.max_body_bytes)  # nothing is read of those who may not come in
+
+        async def before_long(limit: int) -> None:
+            self._unsent.append(await self._site.dispatcher.budgets.take(caller, self, COMING * limit))
+
+        body = await self._wire.body(head, route.max_body_bytes, before_long)  # not of those who may not come in
+        for share in self._unsent:
+            share.shrink(2 * len(body))
         request = Request(
             method=method,
             path=target.path,
@@ -95,6 +114,7 @@ class Conversation:
             headers={name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers},
             body=body,
             caller=caller,
+            unsent=self._unsent,
         )
         answer = await self._handled(route, request)
         if isinstance(answer, Events):

@@ -17,7 +17,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from sessiond.errors import InvalidRequest, SessiondError
 from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
-from sessiond.rpc.limits import Limits
+from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.peer import Link
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.gate import Headers, values
@@ -77,7 +77,7 @@ async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], 
             )
             connection = await request.accept()
         if not patience.cancelled_caught:
-            link = WebSocketLink(connection, stream, limits)
+            link = WebSocketLink(connection, open_ended, limits)
             try:
                 await serve(link)
             finally:
@@ -91,12 +91,15 @@ async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], 
 class _OpenEnded(trio.abc.Stream):
     """The stream as the library has it, which closes it without a word after a protocol error: here it stays open.
 
-    Whoever accepted the connection closes it. `closing` says whether a close frame went out.
+    Whoever accepted the connection closes it. `closing` says whether a close frame went out, `came_bytes` how much came
+    since whoever reads the messages has set it back.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
         self.closing = False
+        self.came_bytes = 0
+        self.before_more: Callable[[], Awaitable[None]] | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         self.closing = self.closing or bytes(data[:1]) == _CLOSE_FRAME
@@ -106,7 +109,11 @@ class _OpenEnded(trio.abc.Stream):
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        return await self.stream.receive_some(max_bytes)
+        if self.came_bytes > LONG_BYTES and self.before_more is not None:
+            await self.before_more()
+        data = await self.stream.receive_some(max_bytes)
+        self.came_bytes += len(data)
+        return data
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -134,13 +141,15 @@ class WebSocketLink:
 
     joins = False
 
-    def __init__(self, connection: WebSocketConnection, stream: ByteStream, limits: Limits) -> None:
+    def __init__(self, connection: WebSocketConnection, stream: _OpenEnded, limits: Limits) -> None:
         self.codec: Codec = JSON
         self.limit = limits.max_frame_bytes
         self.close_code = 1000
+        self.before_long: Callable[[int], Awaitable[None]] | None = None
         self._max_nesting = limits.max_nesting
         self._connection = connection
         self._stream = stream
+        stream.before_more = self._reserve
         self._settled = False
 
     async def receive(self) -> list[bytes]:
@@ -150,6 +159,7 @@ class WebSocketLink:
             except ConnectionClosed:
                 # Both halves are gone: nobody is left to be answered.
                 raise trio.BrokenResourceError("the WebSocket is closed") from None
+            self._stream.came_bytes = 0
             try:
                 frame = await self._frame_of(message)
             except SessiondError:
@@ -158,16 +168,24 @@ class WebSocketLink:
             if frame:
                 return [frame]
 
+    async def _reserve(self) -> None:
+        if self.before_long is not None:
+            try:
+                await self.before_long(self.limit)
+            except SessiondError:
+                raise trio.BrokenResourceError("there is no room for so long a message") from None
+
     def hung_up(self) -> bool:
-        return self._connection.closed is not None or self._stream.hung_up()
+        return self._connection.closed is not None or self._stream.stream.hung_up()
 
     def write_now(self, frame: bytes) -> int:  # noqa: ARG002
         return 0  # the library sends with `await` only
 
-    async def write(self, frames: list[bytes]) -> None:
+    async def write(self, frames: list[bytes | memoryview]) -> None:
         try:
             for frame in frames:
-                await self._connection.send_message(frame.decode().rstrip("\n") if self.codec is JSON else frame)
+                data = bytes(frame)
+                await self._connection.send_message(data.decode().rstrip("\n") if self.codec is JSON else data)
         except ConnectionClosed:
             raise trio.BrokenResourceError("the WebSocket is closed") from None
 

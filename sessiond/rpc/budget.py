@@ -1,0 +1,132 @@
+"""How many bytes of messages there may be in the making, and still unread: for each who asks, and in all.
+
+Knows numbers and who waits. Does not know messages or connections.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+import trio
+
+from sessiond.errors import Overloaded
+from sessiond.model.caller import Caller
+
+MIB = 1024 * 1024
+# An answer of 16 MiB takes 64 while it is made: the lines, their messages, the masked copies, the text of the answer.
+MAKING = 4
+# A message of 16 MiB takes 48 while it comes: what came, the whole of it, what it says.
+COMING = 3
+# Longer than any answer takes to be made; whoever waits so long is better told.
+PATIENCE_S = 30.0
+
+
+class Share:
+    """A part of a budget, in use until it is released."""
+
+    __slots__ = ("_budget", "_holder", "size")
+
+    def __init__(self, budget: Budget, holder: Hashable, size: int) -> None:
+        self._budget, self._holder, self.size = budget, holder, size
+
+    def shrink(self, size: int) -> None:
+        """No more than `size` bytes are still needed."""
+        if size < self.size:
+            freed, self.size = self.size - size, size
+            self._budget.give_back(self._holder, freed)
+
+    def release(self) -> None:
+        """Nothing is needed any more. May be called more than once."""
+        self.shrink(0)
+
+
+class _Wait:
+    __slots__ = ("granted", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.granted = trio.Event()
+
+
+class Budget:
+    """At most `total_bytes` in use, and by one holder at most `holder_bytes`.
+
+    A holder's requests wait in their order. Holders take turns, and one who is at its own bound holds up nobody else.
+    """
+
+    def __init__(self, total_bytes: int, holder_bytes: int, patience_s: float = PATIENCE_S) -> None:
+        self.used_bytes = 0
+        self._total_bytes, self._holder_bytes, self._patience_s = total_bytes, holder_bytes, patience_s
+        self._held: dict[Hashable, int] = {}
+        self._waiting: dict[Hashable, deque[_Wait]] = {}
+
+    async def take(self, holder: Hashable, size: int) -> Share:
+        """A share of `size` bytes (at most all that one holder may have). Raises Overloaded after too long a wait."""
+        wait = _Wait(min(size, self._holder_bytes))
+        self._waiting.setdefault(holder, deque()).append(wait)
+        self._grant()
+        if not wait.granted.is_set():
+            try:
+                with trio.move_on_after(self._patience_s):
+                    await wait.granted.wait()
+            except trio.Cancelled:
+                if wait.granted.is_set():
+                    self.give_back(holder, wait.size)
+                raise
+            finally:
+                if not wait.granted.is_set():
+                    self._forget(holder, wait)
+            if not wait.granted.is_set():
+                raise Overloaded("Too many large messages are under way; try again later.", retryAfterMs=1000)
+        return Share(self, holder, wait.size)
+
+    def give_back(self, holder: Hashable, size: int) -> None:
+        """So many bytes are free again; those who waited for them go on."""
+        self.used_bytes -= size
+        left = self._held[holder] - size
+        if left:
+            self._held[holder] = left
+        else:
+            del self._held[holder]
+        self._grant()
+
+    def _grant(self) -> None:
+        progress = True
+        while progress:
+            progress = False
+            for holder, waits in list(self._waiting.items()):
+                size = waits[0].size
+                if self._held.get(holder, 0) + size > self._holder_bytes:
+                    continue
+                if self.used_bytes + size > self._total_bytes:
+                    return  # whoever is first for what all share: else smaller ones would pass it for ever
+                self.used_bytes += size
+                self._held[holder] = self._held.get(holder, 0) + size
+                waits.popleft().granted.set()
+                # The next turn is another's.
+                del self._waiting[holder]
+                if waits:
+                    self._waiting[holder] = waits
+                progress = True
+
+    def _forget(self, holder: Hashable, wait: _Wait) -> None:
+        waits = self._waiting[holder]
+        waits.remove(wait)
+        if not waits:
+            del self._waiting[holder]
+        self._grant()
+
+
+class Budgets:
+    """The owner has one alone: what tokens ask for never keeps the owner waiting."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self.owner = Budget(96 * MIB, 64 * MIB, patience_s)
+        self.others = Budget(112 * MIB, 64 * MIB, patience_s)
+
+    async def take(self, caller: Caller, peer: Hashable, size: int) -> Share:
+        """A share for something of this caller's, who is the same on all connections where a token says so."""
+        if caller.kind == "owner":
+            return await self.owner.take(peer, size)
+        return await self.others.take(caller.token_id or caller.run_id or peer, size)

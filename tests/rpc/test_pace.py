@@ -1,0 +1,43 @@
+import itertools
+
+import trio
+
+from sessiond.rpc.pace import Pace
+
+
+async def test_what_does_not_fit_into_a_turn_waits_for_the_next_in_order():
+    """Each piece takes all of a turn's time: one is let through a turn, and whoever else is there runs in between."""
+    now = [0.0]
+    pace, order, turns = Pace(0.004, lambda: now[0]), [], []
+
+    async def piece(number):
+        await pace.turn()
+        order.append(number)
+        now[0] += 0.004
+
+    async def onlooker():
+        while len(order) < 50:
+            turns.append(len(order))
+            await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(onlooker)
+            for number in range(50):
+                nursery.start_soon(piece, number)
+    assert sorted(order) == list(range(50))
+    assert all(after - before <= 2 for before, after in itertools.pairwise(turns)), turns
+
+
+async def test_quick_pieces_do_not_wait_and_a_cancelled_one_is_forgotten():
+    now = [0.0]
+    pace = Pace(0.004, lambda: now[0])
+    with trio.fail_after(10):
+        for _ in range(100):
+            await pace.turn()
+        now[0] += 1
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await pace.turn()
+        await pace.turn()
+    assert not pace._waiting
