@@ -186,6 +186,9 @@ class Built:
             answer = await route.handler(request)
         except SessiondError as error:
             return error_response(error)
+        finally:
+            for share in request.unsent:  # as if the answer had been sent
+                share.release()
         return Response(200) if isinstance(answer, Events) else answer
 
 
