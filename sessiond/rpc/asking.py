@@ -13,7 +13,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from sessiond.rpc.messages import ABSENT, Envelope, encode_call
+from sessiond.errors import SessiondError
+from sessiond.rpc.codecs import CodecName
+from sessiond.rpc.messages import ABSENT, Envelope, MessageError, encode_call, parse
+from sessiond.rpc.salvage import salvage
 from sessiond.rpc.sending import PeerGone
 
 
@@ -97,6 +100,25 @@ class Asking:
         if asked is not None and not asked.done.is_set():
             asked.answer = answer
             asked.done.set()
+
+    def salvage(self, frame: bytes, error: SessiondError, codec: CodecName, max_nesting: int) -> bool:
+        """Whether a frame that was refused with `error` is an answer to a request of ours and could be mended.
+
+        One that could not be mended ends the wait for it.
+        """
+        if not self.waits:
+            return False
+        mended = False
+        for answer in salvage(frame, codec):
+            try:
+                if answer.text is not None:
+                    self.settle(parse(answer.text, max_nesting))
+                    mended = True
+                    continue
+            except MessageError as bad:
+                error = bad.error
+            self.refuse(answer.request_id, error.message)
+        return mended
 
     def end(self) -> None:
         """No answer will come any more."""

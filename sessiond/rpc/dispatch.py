@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 from msgspec import UNSET
@@ -42,6 +41,7 @@ from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.pending import Batch, Pending, Promised, Reply, Route
+from sessiond.rpc.taken import Taken, take_apart
 
 if TYPE_CHECKING:
     from sessiond.rpc.peer import Peer
@@ -94,7 +94,7 @@ class Dispatcher(Generic[S]):
             if not peer.salvage(message, bad.error):
                 peer.reply(encode_failure(bad.request_id, bad.error))
         else:
-            self._accept(peer, _Taken(envelope, b'"_meta"' in message), None)
+            self._accept(peer, Taken(envelope, b'"_meta"' in message), None)
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
         """As `accept`, for a batch and for long messages: others get their turn while it is taken apart."""
@@ -116,28 +116,18 @@ class Dispatcher(Generic[S]):
 
     async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
         try:
-            taken = await trio.to_thread.run_sync(self._take_apart, message) if long else self._take_apart(message)
+            apart = partial(take_apart, message, self.limits.max_nesting, self._routes)
+            taken = await trio.to_thread.run_sync(apart) if long else apart()
         except MessageError as bad:
             if peer.salvage(message, bad.error):
                 if batch is not None:
                     batch.nothing()
                 return
-            reply = peer.reply if batch is None else batch.reply_to(bad.request_id)
-            reply(encode_failure(bad.request_id, bad.error))
+            (peer.reply if batch is None else batch.reply_to(bad.request_id))(encode_failure(bad.request_id, bad.error))
         else:
             self._accept(peer, taken, batch)
 
-    def _take_apart(self, message: bytes) -> _Taken:
-        """The envelope, and of a long message the params as well. Runs in a worker thread for those."""
-        envelope = parse(message, self.limits.max_nesting)
-        taken = _Taken(envelope, b'"_meta"' in message)
-        route = self._routes.get(envelope.method)  # type: ignore[arg-type]
-        if len(message) >= LONG_BYTES and not taken.has_meta and route is not None:
-            with suppress(SessiondError):  # found again, and told, where it is asked for
-                taken.params = decode_params(route.decode, envelope.params)
-        return taken
-
-    def _accept(self, peer: Peer, taken: _Taken, batch: Batch | None) -> None:
+    def _accept(self, peer: Peer, taken: Taken, batch: Batch | None) -> None:
         envelope, request_id = taken.envelope, taken.envelope.id
         if envelope.method is UNSET:
             peer.settle(envelope)
@@ -152,7 +142,7 @@ class Dispatcher(Generic[S]):
             batch.nothing()
 
     def _perform(
-        self, peer: Peer, taken: _Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
+        self, peer: Peer, taken: Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> None:
         envelope = taken.envelope
         try:
@@ -165,7 +155,7 @@ class Dispatcher(Generic[S]):
             reply(answer)
 
     def _begin(
-        self, peer: Peer, taken: _Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
+        self, peer: Peer, taken: Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> bytes | None:
         """The answer of a handler that does not wait; None once a task has been started for one that does."""
         envelope = taken.envelope
@@ -238,8 +228,7 @@ class Dispatcher(Generic[S]):
 
     async def _run(self, pending: Pending) -> None:
         """The task of one request. An answer is due whatever happens, unless the connection itself is gone."""
-        context, reply = pending.context, pending.reply
-        request_id, peer = context.request_id, context.peer
+        context, reply, request_id = pending.context, pending.reply, pending.context.request_id
         answer: bytes | None = None
         try:
             with pending.scope:
@@ -259,7 +248,7 @@ class Dispatcher(Generic[S]):
         finally:
             if pending.turn is not None:
                 pending.turn.pass_on()
-            peer.finished(pending)
+            context.peer.finished(pending)
             if answer is None or reply is None:
                 context.release(gone=answer is None)
         if reply is not None:
@@ -302,16 +291,6 @@ class Dispatcher(Generic[S]):
             await work()
         except* Exception as group:  # noqa: BLE001
             self._on_fault(what, group)
-
-
-class _Taken:
-    """A message taken apart. `params` are decoded already where that took long."""
-
-    __slots__ = ("envelope", "has_meta", "params")
-
-    def __init__(self, envelope: Envelope, has_meta: bool) -> None:
-        self.envelope, self.has_meta = envelope, has_meta
-        self.params: Any = None
 
 
 def _only_leaf(error: BaseException) -> BaseException:

@@ -90,8 +90,7 @@ class Context(Generic[S]):
     def answered(self, size: int) -> None:
         """The answer of so many bytes is on its way."""
         if self.share is not None:
-            self.share.shrink(2 * size)
-            self.peer.keep_until_sent(self.share)
+            self.peer.reserved.answered(self.share, size)
         self._pass_turn_on()
 
     def release(self, *, gone: bool) -> None:

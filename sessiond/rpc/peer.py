@@ -7,20 +7,21 @@ nothing else: no exception of a connection leaves `run`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
 from sessiond.rpc.asking import Asking
-from sessiond.rpc.budget import COMING, Share
-from sessiond.rpc.codecs import Codec, CodecName, from_json, to_json
+from sessiond.rpc.budget import Share
+from sessiond.rpc.codecs import CodecName, from_json, to_json
 from sessiond.rpc.limits import LONG_BYTES
-from sessiond.rpc.messages import Envelope, MessageError, encode_call, encode_failure, parse
+from sessiond.rpc.link import Link
+from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.pending import Turn
-from sessiond.rpc.salvage import salvage
-from sessiond.rpc.sending import PeerGone, SendQueue, Sink, Unmade
+from sessiond.rpc.reserved import Reserved
+from sessiond.rpc.sending import PeerGone, SendQueue, Unmade
 
 if TYPE_CHECKING:
     from sessiond.rpc.dispatch import Dispatcher
@@ -30,29 +31,6 @@ _PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests ar
 _TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
 _HANGUP_CHECK_S = 1.0  # a half-closed client may still vanish; nothing but asking tells
 _LAST_WORDS_S = 30.0  # for a client that asked, half-closed and does not read its answers
-_STALL_S = 20.0  # for a client that reads nothing of a large answer, which keeps others from theirs
-_SMALL_SHARE_BYTES = 256 * 1024
-
-
-class Link(Sink, Protocol):
-    """A connection in some dialect: whole messages in, frames out."""
-
-    codec: Codec
-    limit: int
-    # Awaited before more of a long message is read; set by the peer.
-    before_long: Callable[[int], Awaitable[None]] | None
-
-    async def receive(self) -> list[bytes]:
-        """At least one incoming frame; none at the end of the stream.
-
-        Raises SessiondError where the stream cannot be read on, trio.BrokenResourceError or trio.ClosedResourceError
-        where there is none any more.
-        """
-        ...
-
-    def hung_up(self) -> bool:
-        """Whether the other side has gone altogether, and not only ended its own half."""
-        ...
 
 
 class Peer:
@@ -80,10 +58,8 @@ class Peer:
         self._asking = Asking(self.reply, lambda: self._out.broken)
         self._line: dict[Turn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
-        # What the long message that is coming has of the budget; what answers have, which somebody else will send.
-        self._coming: Share | None = None
-        self.unsent: list[Share] = []
-        link.before_long = self._reserve_long
+        self.reserved = Reserved(self, self._out, dispatcher.budgets)
+        link.before_long = self.reserved.before_long
         self._caller = caller
         self._set_limit()
 
@@ -158,38 +134,10 @@ class Peer:
 
     def reply_for_batch(self, text: bytes, share: Share | None) -> None:
         """Send the answers of a batch, if there are any; `share` is what they have of the budget."""
-        if share is not None:
-            share.shrink(2 * len(text))
-            self.keep_until_sent(share)
         if text:
             self.reply(text)
-
-    def keep_until_sent(self, share: Share) -> None:
-        """Release the share once all that is queued now has been taken by the system."""
-        if not self.lasting:
-            self.unsent.append(share)
-        elif self._out.queued_bytes == 0 or self.closed.is_set():
-            share.release()
-        else:
-            self.nursery.start_soon(self._keep, share)
-
-    async def _keep(self, share: Share) -> None:
-        """A client that does not read ends here, since its answers are in the way of others' for so long."""
-        try:
-            target = self._out.end
-            while not self._out.has_delivered(target):
-                before = self._out.delivered_bytes
-                with trio.move_on_after(_STALL_S):
-                    await self._out.progress(target)
-                stalled = self._out.delivered_bytes == before and share.size > _SMALL_SHARE_BYTES
-                if stalled and self._caller.kind != "owner":
-                    self.close()
-        finally:
-            share.release()
-
-    async def _reserve_long(self, limit: int) -> None:
-        if self._coming is None:
-            self._coming = await self._dispatcher.budgets.take(self._caller, self, COMING * limit)
+        if share is not None:
+            self.reserved.answered(share, len(text))
 
     # Requests of ours
 
@@ -206,23 +154,8 @@ class Peer:
         self._asking.settle(answer)
 
     def salvage(self, frame: bytes, error: SessiondError, codec: CodecName = "json") -> bool:
-        """Whether a frame that was refused with `error` is an answer to a request of ours and could be mended.
-
-        One that could not be mended ends the wait for it.
-        """
-        if not self._asking.waits:
-            return False
-        mended = False
-        for answer in salvage(frame, codec):
-            try:
-                if answer.text is not None:
-                    self._asking.settle(parse(answer.text, self._limits.max_nesting))
-                    mended = True
-                    continue
-            except MessageError as bad:
-                error = bad.error
-            self._asking.refuse(answer.request_id, error.message)
-        return mended
+        """As `Asking.salvage`."""
+        return self._asking.salvage(frame, error, codec, self._limits.max_nesting)
 
     # Requests of the client
 
@@ -234,7 +167,7 @@ class Peer:
     def add(self, pending: Pending | Promised) -> None:
         """A request is in flight. A long message keeps its share until it is answered."""
         self.pending[pending.key] = pending
-        pending.held, self._coming = self._coming, None
+        pending.held = self.reserved.hand_on()
 
     def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
         """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
@@ -279,10 +212,7 @@ class Peer:
             pass  # what a subscription's pump learns when it waits for room on a broken connection
         finally:
             self._out.break_off()
-            self._release_long()
-            for pending in self.pending.values():
-                if pending.held is not None:
-                    pending.held.release()
+            self.reserved.release()
             self._asking.end()
             self.closed.set()
             for callback in self._callbacks:
@@ -312,7 +242,7 @@ class Peer:
                 if self._caller.kind != "owner":
                     await self._dispatcher.pace.turn()
                 await self._take(frames[start : start + _TURN] if len(frames) > _TURN else frames)
-            self._release_long()
+            self.reserved.release()
 
     async def _take(self, frames: list[bytes]) -> None:
         out = self._out
@@ -327,7 +257,9 @@ class Peer:
             if len(text) < LONG_BYTES and not text.startswith(b"["):
                 self._dispatcher.accept(self, text)
             else:
-                await self._accept_slowly(text)
+                self.reserved.is_whole(len(text))
+                await self._dispatcher.accept_slowly(self, text)
+                self.reserved.release()
             if self._hold or out.queued_bytes > _PAUSE_BYTES:
                 out.uncork()
                 await self._settled()
@@ -335,18 +267,6 @@ class Peer:
         out.uncork()
         if out.queued_bytes > _PAUSE_BYTES:
             await self._settled()
-
-    async def _accept_slowly(self, text: bytes) -> None:
-        if self._coming is not None:
-            # It is whole: what it is and what it says, instead of all that it might have been.
-            self._coming.shrink(2 * len(text))
-        await self._dispatcher.accept_slowly(self, text)
-        self._release_long()
-
-    def _release_long(self) -> None:
-        if self._coming is not None:
-            self._coming.release()
-            self._coming = None
 
     async def _settled(self) -> None:
         """Wait while the client has to be known first, or to read its answers first."""

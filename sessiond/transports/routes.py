@@ -143,7 +143,7 @@ async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, reques
     peer = Peer(exchange, dispatcher, request.caller, lasting=False)
     with visitors.present(peer):
         await peer.run()
-    request.unsent.extend(peer.unsent)
+    request.unsent.extend(peer.reserved.unsent)
     if not exchange.answers:
         return Response(204)
     return await _answer(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)

@@ -17,7 +17,8 @@ from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller
 from sessiond.rpc.budget import COMING, Share
 from sessiond.rpc.dispatch import Dispatcher
-from sessiond.rpc.peer import Link, Peer
+from sessiond.rpc.link import Link
+from sessiond.rpc.peer import Peer
 from sessiond.transports.exchange import Answer, Events, HttpError, Request, Response, error_response
 from sessiond.transports.gate import Door, caller_of, check_host_and_origin, values
 from sessiond.transports.http import HttpWire

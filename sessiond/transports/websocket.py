@@ -18,7 +18,7 @@ from sessiond.errors import InvalidRequest, SessiondError
 from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
-from sessiond.rpc.peer import Link
+from sessiond.rpc.link import Link
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.gate import Headers, values
 from sessiond.transports.streams import ByteStream
