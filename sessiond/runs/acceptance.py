@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import trio
 
 from sessiond.clock import Clock, Ids
@@ -24,7 +25,11 @@ from sessiond.runs.registry import Registry
 from sessiond.runs.run import Request, Run
 from sessiond.sessions.lifecycle import settled
 from sessiond.store.catalog import Session
+from sessiond.store.parts import drafts_of
 from sessiond.store.store import Part, SessionStore
+
+# A record's own fields, ids and an idempotency key of the longest kind.
+_AROUND_BYTES = 4096
 
 
 def _nobody() -> None:
@@ -116,6 +121,7 @@ class Acceptance(ABC):
         run = Run(
             run_id or runs.new_run_id(session.session_id, self._ids.record()), session, request, self._clock.wall_ms()
         )
+        self._check_size(run.run_id, request)
         self.registry.add(run)
         keeps = self.keeps(session.key)
         at_once = not keeps and self._begin(run)
@@ -140,6 +146,7 @@ class Acceptance(ABC):
         session_id = self._ids.uuid()
         run_id = runs.new_run_id(session_id, self._ids.record())
         now = self._clock.wall_ms()
+        self._check_size(run_id, request)
         at_once = not self.stopping and self._attended(agent_of(key)) and self.queues.reserve(key)
         parts = [*extra, *_accepted_parts(run_id, request, now, at_once=at_once)]
         try:
@@ -173,6 +180,16 @@ class Acceptance(ABC):
                 " Configure the agent, or attach it, and send again",
                 code="agent_not_found",
             )
+
+    def _check_size(self, run_id: str, request: Request) -> None:
+        """LimitExceeded where it could not wait for its turn: what an idle session accepts a busy one accepts, too.
+
+        A run that waits has its message in its accepted record, which says more beside it than a message's own record.
+        """
+        limit = self._store.record_limit
+        # The request with its text twice, and room for all that is put around it.
+        if len(msgspec.json.encode(request)) + _AROUND_BYTES > limit:
+            drafts_of([runs.accepted(run_id, request, self._clock.wall_ms(), with_message=True)], self._ids, 0, limit)
 
     def _attended(self, agent_id: str) -> bool:
         return self._host.runtime(agent_id) is not None

@@ -16,9 +16,10 @@ _HOUR_S = 3600
 def is_stale(entry: Entry, settings: ResetConfig, now_ms: int) -> bool:
     """Whether the next message to the session begins a new conversation.
 
-    Never while there is nothing to put away, and never while a run goes on or waits: what was accepted is answered.
+    Never while there is nothing to put away, and never while a run or a conversation goes on or waits: what was
+    accepted is answered.
     """
-    if not entry.message_count or entry.runs:
+    if not entry.message_count or entry.runs or entry.talks:
         return False
     if settings.mode == "daily":
         return entry.updated_at < last_hour_ms(settings.at_hour, now_ms)

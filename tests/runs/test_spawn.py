@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sessiond.config import Config, parse
 from sessiond.errors import Conflict, Forbidden, SessiondError, StorageError
 from sessiond.policy.spawn import SpawnRequest
 from sessiond.runs.spawn import Spawned, Spawner, Wanted
+from sessiond.sessions.patch import check_label
 from sessiond.store.catalog import Session
 
 FILE = Attachment(name="a.txt", content="a")
@@ -197,3 +199,84 @@ async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, 
         child = made.home.store.catalog.by_key[spawned.child_key]
         assert (spawned.mode, asked) == ("session", [(group, child.key, "helper")])
         assert child.entry.delivery_context == {"channel": "telegram", "to": "-100", "threadId": "t-1"}
+
+
+async def test_of_two_spawns_at_once_one_has_the_label(tmp_path: Path, autojump_clock: object) -> None:
+    async with nest(tmp_path) as made:
+        made.gate = trio.Event()
+        refused: list[str | None] = []
+
+        async def one() -> None:
+            try:
+                await made.spawn(attachments=[FILE], label=" helper ")
+            except Conflict as error:
+                refused.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            nursery.start_soon(one)
+            await trio.testing.wait_all_tasks_blocked()
+            # Nor can anybody else take it meanwhile.
+            with pytest.raises(Conflict):
+                check_label(made.home.store.catalog, MAIN, "helper", lambda _key: True)
+            made.gate.set()
+        assert refused == ["label_in_use"]
+        assert [child.entry.label for child in made.children()] == ["helper"]
+        assert made.home.store.catalog.claims == {}
+
+
+@pytest.mark.parametrize("files", [[FILE], []], ids=["with files", "without"])
+async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojump_clock: object, files: Any) -> None:
+    """Held up while its files are written, or while a thread is asked for."""
+    async with nest(tmp_path) as made:
+        made.gate = trio.Event()
+
+        async def bind(*_: Any) -> str:
+            await made.gate.wait()
+            return "t-1"
+
+        made.spawner.threads, made.spawner.bind_thread = lambda _session: True, bind
+        errors: list[Conflict] = []
+
+        async def one() -> None:
+            wanted = Wanted(task="x", request=SpawnRequest(thread=not files), asked={}, attachments=files)
+            with pytest.raises(Conflict) as caught:
+                await made.spawner.spawn(await made.home.session(), wanted, sandboxed=False)
+            errors.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(made.spawner.offspring.call_off, MAIN)
+            await trio.testing.wait_all_tasks_blocked()
+            made.gate.set()
+        assert "was killed meanwhile; nothing was spawned" in errors[0].message
+        assert (made.children(), made.files()) == ([], [])
+        # What is asked for afterwards is another matter.
+        await made.spawn()
+        assert len(made.children()) == 1
+
+
+async def test_a_child_whose_transcript_is_being_written_is_there_when_the_kill_looks(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with nest(tmp_path) as made:
+        requester = await made.home.session()
+        gate, held = trio.Event(), trio.Event()
+        create = made.home.store.create
+
+        async def slow(*args: Any, **params: Any) -> Any:
+            held.set()
+            await gate.wait()
+            return await create(*args, **params)
+
+        made.home.store.create = slow  # type: ignore[method-assign]
+        wanted = Wanted(task="x", request=SpawnRequest(), asked={})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(made.spawner.spawn, requester, wanted, sandboxed=False))
+            await held.wait()
+            nursery.start_soon(made.spawner.offspring.call_off, MAIN)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+        [child] = made.children()
+        assert len(await made.home.supervisor.stop(child)) == 1

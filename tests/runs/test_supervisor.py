@@ -523,3 +523,30 @@ async def test_a_session_made_with_its_first_run_is_one_write(tmp_path: Path, au
         assert await home.end(run) == ("ok", "re: task")
         assert home.said(key) == ["user: task", "assistant: re: task"]
         assert home.store.catalog.by_key[key].entry.spawned_by == MAIN
+
+
+async def test_what_an_idle_session_accepts_a_busy_one_accepts(tmp_path: Path, autojump_clock: Any):
+    """The longest message is the same, and nearly what a record holds."""
+    async with house(tmp_path / "store", record_limit=8192) as home:
+
+        async def is_taken(key: str, length: int) -> bool:
+            try:
+                run = await home.accept("ä" * length, key, idempotency_key=f"k{length:04}", payload="p")
+            except LimitExceeded:
+                return False
+            if key == MAIN:
+                await run.done.wait()
+                assert run.reply == "re: " + "ä" * length
+            return True
+
+        async def longest(key: str) -> int:
+            low, high = 1, 8192
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if await is_taken(key, middle) else (low, middle)
+            return low
+
+        idle = await longest(MAIN)
+        # Nobody is attached for her: her runs wait.
+        assert await longest("agent:alice:main") == idle
+    assert 8192 - 800 < 2 * idle < 8192
