@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from runs_house import MAIN, Agent, FakeHost, House, house, request
 from talk_house import ALICE, BOB, Adapter, host_with, scripted, talk_house
 
-from sessiond.errors import NotFound, StorageError
+from sessiond.errors import Conflict, NotFound, StorageError
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.entry import KeyedRun
+from sessiond.model.fold import MAX_KEYED_RUNS
+from sessiond.model.record import FINAL
+from sessiond.policy.replyback import ANNOUNCE_MESSAGE
 from sessiond.runs.persistence import RETRY_S
+from sessiond.runs.runtime import Outcome
+from sessiond.sessions.lifecycle import Births, reset
 from sessiond.store.store import Message
 
 
@@ -194,3 +204,145 @@ async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Pat
         )
         assert [status for run_id, status in steps if run_id == runs[1].run_id] == ["accepted", "running", "ok"]
         assert len(telegram.ids) == len(telegram.texts) == 2
+
+
+@pytest.mark.parametrize("who", ["target", "requester"])
+async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_clock: Any, who: str):
+    """Alice is asked for a turn when one of the two is reset: the steps that follow go to the new transcripts."""
+    alice, bob, telegram = Agent(), scripted("b0", "the outcome"), Adapter()
+    alice.act = alice.wait
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
+        home = talking.home
+        run = await talking.send("please")
+        await alice.lives("b0").wait()
+        key = BOB if who == "target" else ALICE
+        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop)
+        assert archived
+        alice.gate.set()
+        while not telegram.texts:  # noqa: ASYNC110
+            await trio.sleep(1)
+        await talking.settled()
+        # The reset aborted Alice's turn, or the target's announce step is taken in its new transcript.
+        assert [turn.step for turn in bob.turns][-1] == "announce"
+        assert telegram.texts == ["the outcome"]
+        if who == "target":
+            assert "assistant: the outcome" in home.said(BOB) and new.session_id != run.session.session_id
+        assert await talking.announcing.status(run.session, run.run_id) == "delivered"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(tmp_path: Path, autojump_clock: Any, killed: bool):
+    """Also where the daemon is killed right after the reset."""
+    bob, telegram = Agent(), Adapter()
+
+    async def act(spec: Any, sink: Any) -> Outcome:
+        if spec.step == "announce":
+            await bob.gate.wait()
+        return Outcome(reply=f"re: {spec.message}")
+
+    bob.act = act
+    host = host_with(tmp_path, alice=scripted("REPLY_SKIP"), bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
+        home = talking.home
+        await talking.send("please")
+        await bob.lives(ANNOUNCE_MESSAGE).wait()
+        if killed:
+            talking.conversations._announce = never  # type: ignore[method-assign]
+        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        await reset(births, feed, home.store.catalog.by_key[BOB], home.supervisor.stop)
+        if not killed:
+            while not telegram.texts:  # noqa: ASYNC110 - as in `settled`, which does not see archived sessions
+                await trio.sleep(1)
+            await talking.settled()
+            assert telegram.texts == ["re: please"]
+            return
+        await trio.testing.wait_all_tasks_blocked()
+        home.photo(tmp_path / "photo")
+    host = host_with(tmp_path, alice=scripted("x"), bob=scripted("x"))
+    for expected in (["re: please"], []):
+        telegram = Adapter()
+        async with talk_house(tmp_path / "photo", host, adapters={"telegram": telegram}) as talking:
+            await talking.settled()
+            await trio.sleep(100)
+            assert telegram.texts == expected
+
+
+async def never(*_: Any) -> None:
+    await trio.sleep_forever()
+
+
+async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        asked = request("hello", idempotency_key="k", payload="p")
+        first = await home.supervisor.accept_once(await home.session(), asked)
+        await home.supervisor.registry.live[first].done.wait()
+        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        for number in range(2):
+            await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop)
+            await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
+        session = home.store.catalog.by_key[MAIN]
+        assert await home.supervisor.accept_once(session, asked) == first
+        with pytest.raises(Conflict):
+            home.supervisor.known(session, "k", "another")
+    # And as many as one transcript remembers, after a restart too.
+    async with house(tmp_path / "store") as home:
+        session = home.store.catalog.by_key[MAIN]
+        assert home.supervisor.known(session, "k", "p") == first
+        assert len(list(home.supervisor._keyed(session))) == 3
+        many = tuple(KeyedRun(f"n{number}", "r", "p") for number in range(MAX_KEYED_RUNS - 1))
+        session.entry = replace(session.entry, keyed=many)
+        assert len(list(home.supervisor._keyed(session))) == MAX_KEYED_RUNS
+        assert home.supervisor.known(session, "k", "p") is None
+
+
+async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once(tmp_path: Path, autojump_clock: Any):
+    """The store as a kill leaves it at every commit of: a live run, queued ones, a reset, and runs after it."""
+    photos: list[Path] = []
+    async with house(tmp_path / "store") as home:
+        fold = home.store.on_committed
+
+        def photograph(session: Any) -> None:
+            fold(session)
+            photos.append(home.photo(tmp_path / f"photo{len(photos)}"))
+
+        await home.session()
+        home.store.on_committed = photograph
+        home.agent.act = home.agent.wait
+        for text in ("live", "queued 1", "queued 2"):
+            await home.accept(text, idempotency_key=text, payload="p")
+        await home.agent.lives("live").wait()
+        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        home.store.on_committed = photograph
+        await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop)
+        home.agent.gate.set()
+        for text in ("after 1", "after 2"):
+            await home.accept(text, idempotency_key=text, payload="p")
+        await trio.sleep(1)
+    assert len(photos) >= 8
+    for photo in photos:
+        ends: dict[str, str] = {}
+        for _ in range(2):
+            async with house(photo) as home:
+                for run in list(home.supervisor.registry.live.values()):
+                    await run.done.wait()
+                check_once(photo, ends)
+
+
+def check_once(store: Path, ends: dict[str, str]) -> None:
+    """Every accepted run has one end, the same as in an earlier life, and its text stands once where it began."""
+    texts: list[str] = []
+    statuses: dict[str, list[str]] = {}
+    for path in store.rglob("*.jsonl"):
+        for line in path.read_bytes().splitlines():
+            record = json.loads(line) if line.strip() else {}
+            if record.get("customType") == "sessiond/run":
+                statuses.setdefault(record["data"]["runId"], []).append(record["data"]["status"])
+            elif record.get("type") == "message" and record["message"]["role"] == "user":
+                texts.append(record["message"]["content"])
+    assert len(texts) == len(set(texts))
+    assert len(texts) == sum("running" in found for found in statuses.values())
+    for run_id, found in statuses.items():
+        assert found.count("accepted") == 1 and sum(status in FINAL for status in found) == 1, found
+        assert ends.setdefault(run_id, found[-1]) == found[-1]
