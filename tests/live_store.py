@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,14 @@ class Live:
         """Append by the daemon, in one write."""
         await self.store.append(self.session(key), [Message(message(text)) for text in texts])
 
+    async def say_to(self, session: Session, *texts: str) -> None:
+        """Append by the daemon to this very session, whatever has become of its key."""
+        await self.store.append(session, [Message(message(text)) for text in texts])
+
     def write(self, key: str, *texts: str) -> None:
-        """Append as a stranger would."""
-        append(self.file(key), b"".join(map(line, texts)))
+        """Append as a stranger would who has the file open; nothing where it is being moved just now."""
+        with suppress(FileNotFoundError):
+            append(self.file(key), b"".join(map(line, texts)), create=False)
 
     async def reset(self, key: str) -> None:
         await lifecycle.reset(self.births, self.feed, self.session(key), _stop)
@@ -221,9 +226,9 @@ def header(session_id: str, key: str | None = None, created: str = "2026-01-02T0
     return json.dumps(record).encode() + b"\n"
 
 
-def append(path: Path, data: bytes) -> None:
+def append(path: Path, data: bytes, *, create: bool = True) -> None:
     """One write on an O_APPEND descriptor."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT if create else 0), 0o600)
     try:
         assert os.write(fd, data) == len(data)
     finally:

@@ -12,15 +12,16 @@ import structlog
 import trio
 from msgspec.structs import replace
 
+from sessiond.events.again import SecondLook
 from sessiond.events.bus import EventBus
 from sessiond.events.changes import change_of, changed_event, end_of
 from sessiond.events.folders import Folders
 from sessiond.events.replay import message_event
-from sessiond.events.subscription import RETRY_S, Place
+from sessiond.events.subscription import Place
 from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
-from sessiond.store import dirfd, folding, scan
+from sessiond.store import folding, scan
 from sessiond.store.adoption import is_own_key
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
@@ -46,8 +47,7 @@ class TranscriptFeed:
         self._behind: dict[Session, None] = {}
         self._nameless: dict[Session, None] = {}
         # Sessions whose file could not be opened just now.
-        self._refused: dict[Session, None] = {}
-        self._refusal = trio.Event()
+        self._again = SecondLook[Session](self._look_again)
         self._work = trio.Event()
         self.changed = trio.Event()
         # Told of every session that left the catalog by somebody else's doing.
@@ -65,7 +65,7 @@ class TranscriptFeed:
         """Follow the watcher until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_behind)
-            nursery.start_soon(self._read_again)
+            nursery.start_soon(self._again.run)
             nursery.start_soon(self._folders.again.run)
             await self._folders.follow(watcher)
 
@@ -89,9 +89,7 @@ class TranscriptFeed:
             )
         except OSError as error:
             # Moved or removed: the watcher tells, and the caller of the append gets its own error.
-            if dirfd.is_passing(error):
-                self._refused[session] = None
-                self._refusal.set()
+            self._again.takes(session, error)
             return False
         self._take(session, got)
         if got.more:
@@ -231,7 +229,7 @@ class TranscriptFeed:
     async def _claim(self, session: Session) -> None:
         """The new file does not say its key: it is adopted, and keeps the key that it had."""
         async with self._store.committer.hold(session):
-            entry = await self._folders.read_again(session)
+            entry = await self._folders.read_again(session, self._again)
             del self._nameless[session]
         if entry is None or not (session.archived or self._store.catalog.by_key.get(session.key) is session):
             return  # it went in the meantime; the watcher tells
@@ -267,12 +265,5 @@ class TranscriptFeed:
             await self._work.wait()
             self._work = trio.Event()
 
-    async def _read_again(self) -> None:
-        """What could not be opened for want of a descriptor is looked at again, in a second."""
-        while True:
-            await self._refusal.wait()
-            self._refusal = trio.Event()
-            await trio.sleep(RETRY_S)
-            refused, self._refused = self._refused, {}
-            for session in refused:
-                self._store.look(session)
+    async def _look_again(self, session: Session) -> None:
+        self._store.look(session)

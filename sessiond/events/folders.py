@@ -101,7 +101,7 @@ class Folders:
         else:
             await self._look_around()
 
-    async def read_again(self, session: Session) -> Entry | None:
+    async def read_again(self, session: Session, again: SecondLook[Session]) -> Entry | None:
         """The entry of a session whose file was written anew without saying its key: adopted once more. None where
         there is no file. One that was emptied, or has no header, gets an entry without a key.
         """
@@ -117,7 +117,8 @@ class Folders:
 
         try:
             entry: Entry = await self._store.run_sync(read)
-        except OSError:
+        except OSError as error:
+            again.takes(session, error)
             return None
         return entry
 
@@ -221,7 +222,7 @@ class Folders:
         mark = (look.st_ino, look.st_mtime_ns, look.st_size)
         known = self._indexes.get(folder.agent_id)
         if known is None or known[0] != mark:
-            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd).foreign
+            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd, patient=True).foreign
         return known[1]
 
     def _gone(self, directory: str, name: str) -> None:

@@ -159,9 +159,7 @@ class Services:
             await self.masking.run(mask_each())
         return shown, found
 
-    async def described(
-        self, event: Event, agent: str | None, masks: Patterns | None
-    ) -> tuple[str, dict[str, Any]]:
+    async def described(self, event: Event, agent: str | None, masks: Patterns | None) -> tuple[str, dict[str, Any]]:
         """As `wire.described`; others get their turn while a long event is looked through for secrets."""
         if masks is None or weight_of(event) < QUICK_BYTES:
             return described(self.store, event, agent, masks)

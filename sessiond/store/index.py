@@ -36,14 +36,19 @@ class Index(msgspec.Struct):
     damaged: list[str] = []
 
 
-def load(folder_fd: int) -> Index:
-    """The index of a folder. A missing, empty or torn file gives an empty one; a bad entry is left out."""
+def load(folder_fd: int, *, patient: bool = False) -> Index:
+    """The index of a folder. A missing, empty or torn file gives an empty one; a bad entry is left out.
+
+    With `patient` OSError is raised where it may be readable in a second.
+    """
     index = Index(ours={}, foreign={})
     try:
         fd = dirfd.open_file(folder_fd, layout.INDEX, os.O_RDONLY)
     except FileNotFoundError:
         return index
     except OSError as error:
+        if patient and dirfd.is_passing(error):
+            raise
         index.damaged.append(f"the file ({os.strerror(error.errno or errno.EIO)})")
         return index
     try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +19,8 @@ from live_store import Live, Reader, append, header, line, live, message
 from msgspec.structs import replace
 
 from sessiond.events import feed
+from sessiond.events.watch import Changed, Kind, Rescan
 from sessiond.events.watch import Event as WatchEvent
-from sessiond.events.watch import Kind, Rescan
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
 from sessiond.store.store import Custom, Message
@@ -470,6 +473,67 @@ async def test_what_the_watcher_missed_is_found_by_looking_at_everything(tmp_pat
         assert sorted(reader.texts) == ["appended", "found"]
         assert set(parts.store.catalog.by_key) == {KEY, "agent:fresh:main"}
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def no_descriptor() -> Iterator[None]:
+    """Nothing can be opened meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_what_the_feed_cannot_open_after_a_commit_is_told_a_second_later(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    lowered = ExitStack()
+    armed = False
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        result = function(*args)
+        if armed:
+            lowered.enter_context(no_descriptor())
+        return result
+
+    async with live(tmp_path, run_sync=run_sync) as parts:
+        await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        _, reader = parts.follow(KEY)
+        with lowered:
+            armed = True
+            await parts.say(KEY, "acknowledged")
+            armed = False
+            assert reader.told == []
+        # Nobody touches the file again.
+        await reader.until_said("acknowledged")
+        assert reader.told == ["acknowledged"]
+
+
+async def test_what_cannot_be_adopted_for_want_of_a_descriptor_is_found_a_second_later(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    watcher = Missed()
+    async with live(tmp_path, watching=False, run_sync=inline) as parts, trio.open_nursery() as nursery:
+        nursery.start_soon(parts.feed.run, watcher)
+        await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        _, reader = parts.follow(None)
+        fresh = parts.folder() / f"{ID.format(1)}.jsonl"
+        append(fresh, header(fresh.stem, OTHER) + line("found"))
+        with no_descriptor():
+            await watcher.send.send([Changed(str(fresh.parent), fresh.name), Rescan("overflow")])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert set(parts.store.catalog.by_key) == {KEY}
+        await reader.until_said("found")
+        assert reader.told[0] == "changed:create"
+        nursery.cancel_scope.cancel()
+
+
+async def inline(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 async def test_many_foreign_files_are_adopted_by_one_index(tmp_path: Path) -> None:
