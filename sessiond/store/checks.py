@@ -13,13 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from sessiond.store import dirfd, folding, index, inventory, layout, transcript
+from sessiond.store import dirfd, folding, index, inventory, layout, reading
 from sessiond.store.inventory import Thing
+from sessiond.store.reading import Reading
 
 Level = Literal["ok", "warn", "error"]
 # So many of a kind are named; of the rest the number is told.
 _NAMED = 20
-_LINES_A_STEP = 64
 KEY_BYTES = 32
 
 
@@ -43,10 +43,6 @@ class _Delivery(msgspec.Struct, frozen=True, rename="camel"):
 
 class _StoreFile(msgspec.Struct, frozen=True):
     format: int
-
-
-class _Header(msgspec.Struct, frozen=True, rename="camel"):
-    session_key: object = None
 
 
 def check_tree(root_fd: int) -> Findings:
@@ -94,9 +90,13 @@ def _by_kind(thing: Thing) -> Finding | None:
 
 
 def check_transcripts(root_fd: int, record_limit: int) -> Findings:
-    """Torn and bad lines with their offsets, half lines at the end, and keys that have more than one transcript."""
+    """Bad lines and records that say nothing, half lines at the end, keys that have more than one transcript, and
+    entries of the index that are not what their transcripts give.
+    """
     files = records = size = 0
     by_key: dict[str, list[str]] = {}
+    known = index.Index(ours={}, foreign={})
+    parts: tuple[str, ...] = ()
     for thing in inventory.things(root_fd):
         if thing.kind != "transcript":
             continue
@@ -104,14 +104,17 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
         size += thing.status.st_size
         if not thing.status.st_size:
             yield Finding("ok", thing.path, "empty; it becomes a session with its first record")
-        for got in _lines_of(root_fd, thing, record_limit):
-            if isinstance(got, str):
-                if not thing.is_archived:
-                    by_key.setdefault(got, []).append(thing.path)
-            elif isinstance(got, int):
-                records += got
-            else:
-                yield got
+        if thing.parts != parts:
+            known, parts = _index_of(root_fd, thing), thing.parts
+        try:
+            found = yield from reading.read(root_fd, thing, record_limit)
+        except OSError as error:
+            yield Finding("error", thing.path, f"cannot be read: {error.strerror}")
+            continue
+        records += found.records
+        if found.entry.session_key and not thing.is_archived:
+            by_key.setdefault(found.entry.session_key, []).append(thing.path)
+        yield from _told_of(thing, found, known)
     for key, paths in by_key.items():
         if len(paths) > 1:
             what = f"{len(paths)} transcripts are of one key, the newest counts: {_some(paths)}"
@@ -119,36 +122,33 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
     yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
 
 
-def _lines_of(root_fd: int, thing: Thing, record_limit: int) -> Iterator[Finding | str | int | None]:
-    """Findings, the session key of the header, and how many records there are."""
-    bad: list[str] = []
-    records = end = 0
+def _told_of(thing: Thing, found: Reading, known: index.Index) -> Findings:
+    if found.bad:
+        what = f"{len(found.bad)} bad line{'s' if len(found.bad) > 1 else ''}, passed over by every reader"
+        stays = "they stay as they are; nothing else of the file is lost"
+        yield Finding("warn", thing.path, f"{what}: {_some(found.bad)}", stays)
+    if found.odd:
+        yield Finding("warn", thing.path, f"records that say nothing: {_some(found.odd)}", "they stay, and do nothing")
+    if found.half:
+        yield Finding("warn", thing.path, f"half a line at {found.end}: still being written, or torn")
+    if differences_of(thing, found, known):
+        what = f"the index says something else of it: {', '.join(differences_of(thing, found, known))}"
+        yield Finding("warn", thing.path, what, "stop the daemon, then: sessiond doctor --fix")
+
+
+def differences_of(thing: Thing, found: Reading, known: index.Index) -> list[str]:
+    """In what the index is wrong about a transcript that it is up to."""
+    if not is_current(known, thing):
+        return []
+    return found.differences(known.ours[thing.name[: -len(layout.SUFFIX)]])
+
+
+def _index_of(root_fd: int, thing: Thing) -> index.Index:
     try:
-        fd = _open(root_fd, thing)
-    except OSError as error:
-        yield Finding("error", thing.path, f"cannot be read: {error.strerror}")
-        return
-    with dirfd.closing(fd):
-        for number, line in enumerate(transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)):
-            end = line.end
-            if line.record is None:
-                bad.append(f"at {line.offset} ({line.bad})")
-            else:
-                records += 1
-                if line.offset == 0 and line.record.type == "session":
-                    key = msgspec.json.decode(line.record.raw, type=_Header).session_key
-                    if isinstance(key, str):
-                        yield key
-            if number % _LINES_A_STEP == 0:
-                yield None
-        half = thing.status.st_size - end
-        blank = half <= record_limit and not os.pread(fd, half, end).strip()
-    yield records
-    if bad:
-        what = f"{len(bad)} bad line{'s' if len(bad) > 1 else ''}, passed over by every reader: {_some(bad)}"
-        yield Finding("warn", thing.path, what, "they stay as they are; nothing else of the file is lost")
-    if half and not blank:
-        yield Finding("warn", thing.path, f"half a line at {end}: still being written, or torn")
+        with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
+            return index.load(fd)
+    except OSError:
+        return index.Index(ours={}, foreign={})
 
 
 def check_indexes(root_fd: int) -> Findings:
@@ -166,7 +166,8 @@ def check_indexes(root_fd: int) -> Findings:
             continue
         yield None
         if known.damaged:
-            yield Finding("warn", path, "damaged; it is made again from the transcripts", "sessiond doctor --fix")
+            what = f"damaged: {_some(known.damaged)}; it is made again from the transcripts"
+            yield Finding("warn", path, what, "sessiond doctor --fix")
             continue
         behind = sum(not is_current(known, thing) for thing in transcripts)
         if behind:
@@ -186,7 +187,7 @@ def check_outbox(root_fd: int) -> Findings:
         if thing.kind != "file" or thing.parts != (layout.OUTBOX,):
             continue
         try:
-            with os.fdopen(_open(root_fd, thing), "rb") as file:
+            with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
                 delivery = msgspec.json.decode(file.read(), type=_Delivery)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield Finding("warn", thing.path, "no delivery; it is left alone", "move it elsewhere")
@@ -224,7 +225,7 @@ def _check_format(root_fd: int, thing: Thing | None) -> Findings:
         yield Finding("warn", layout.STORE_FILE, "missing; the next start makes one")
         return
     try:
-        with os.fdopen(_open(root_fd, thing), "rb") as file:
+        with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
             found = msgspec.json.decode(file.read(4096), type=_StoreFile)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         hint = f'write {{"format": {layout.FORMAT}, "createdAt": 0}} into it'
@@ -240,7 +241,7 @@ def _check_tokens(root_fd: int, thing: Thing | None) -> Findings:
         return
     bad = []
     try:
-        with os.fdopen(_open(root_fd, thing), "rb") as file:
+        with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
             for number, line in enumerate(file.read().splitlines(), 1):
                 if line.strip() and not _is_object(line):
                     bad.append(f"line {number}")
@@ -267,11 +268,6 @@ def _check_run_tokens(root_fd: int) -> Findings:
     if left:
         what = f"{len(left)} tokens of runs that are over; they count no more: {_some(left)}"
         yield Finding("ok", f"{layout.RUN}/{layout.RUNS}", what, "the next start removes them")
-
-
-def _open(root_fd: int, thing: Thing) -> int:
-    with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
-        return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
 def _some(names: Iterable[str]) -> str:

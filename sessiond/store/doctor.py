@@ -81,7 +81,7 @@ def repaired(
     root_fd: int, clock: Clock, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
 ) -> Iterator[str]:
     """Repair under a lock that the caller holds: what was done, one thing after the other. Nothing to do, no backup."""
-    repairs = repair.plan(root_fd, indexes=indexes, older_than_ns=older_than_ns)
+    repairs = repair.plan(root_fd, indexes=indexes, record_limit=record_limit, older_than_ns=older_than_ns)
     if not repairs:
         return
     stamp = iso_ms(clock.wall_ms()).replace(":", "-")

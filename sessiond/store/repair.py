@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from sessiond.model.entry import Entry
-from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout
+from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout, reading
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.inventory import Thing
 
@@ -35,7 +35,7 @@ class _Entry(msgspec.Struct, frozen=True):
     mode: str
 
 
-def plan(root_fd: int, *, indexes: bool, older_than_ns: int | None = None) -> list[Repair]:
+def plan(root_fd: int, *, indexes: bool, record_limit: int, older_than_ns: int | None = None) -> list[Repair]:
     """What is to be done. With `older_than_ns` temporary files that changed since are somebody's, and stay."""
     repairs: list[Repair] = []
     transcripts: dict[tuple[str, ...], list[Thing]] = {}
@@ -54,17 +54,31 @@ def plan(root_fd: int, *, indexes: bool, older_than_ns: int | None = None) -> li
         repairs += [
             Repair("make again", thing)
             for parts, thing in known.items()
-            if _is_to_be_made_again(root_fd, parts, transcripts.get(parts, []))
+            if _is_to_be_made_again(root_fd, parts, transcripts.get(parts, []), record_limit)
         ]
     return repairs
 
 
-def _is_to_be_made_again(root_fd: int, parts: tuple[str, ...], transcripts: list[Thing]) -> bool:
+def _is_to_be_made_again(root_fd: int, parts: tuple[str, ...], transcripts: list[Thing], record_limit: int) -> bool:
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
     # What another program wrote into it is the metadata of sessions that wait for their adoption by the next start.
-    behind = found.damaged or any(not checks.is_current(found, thing) for thing in transcripts)
-    return not found.foreign and bool(behind)
+    if found.foreign:
+        return False
+    if found.damaged or any(not checks.is_current(found, thing) for thing in transcripts):
+        return True
+    return any(_is_wrong(root_fd, thing, found, record_limit) for thing in transcripts)
+
+
+def _is_wrong(root_fd: int, thing: Thing, known: index.Index, record_limit: int) -> bool:
+    steps = reading.read(root_fd, thing, record_limit)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return bool(checks.differences_of(thing, end.value, known))
+    except OSError:
+        return False
 
 
 def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
@@ -76,7 +90,7 @@ def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
     listed = [_Entry(one.thing.path, one.action, f"{stat.S_IMODE(one.thing.status.st_mode):04o}") for one in repairs]
     for one in repairs:
         if one.action == "make again":
-            with os.fdopen(_open(root_fd, one.thing), "rb") as file:
+            with os.fdopen(reading.open_thing(root_fd, one.thing), "rb") as file:
                 dirfd.write_atomic(backup_fd, _flat(one.thing), file.read())
     dirfd.write_atomic(backup_fd, MANIFEST, msgspec.json.format(msgspec.json.encode(listed), indent=1))
     return backup_fd
@@ -115,16 +129,13 @@ def _done(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str
 def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
     """The folder's sessions, read without writing: what has no key of ours yet waits for the next start."""
     folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
-    known = index.load(folder_fd).ours
     sessions: list[Session] = []
     for name in sorted(os.listdir(folder_fd)):
         session_id = layout.session_id_of(name)
         if session_id is None:
             continue
         try:
-            entry = folding.advance(
-                folder_fd, known.get(session_id) or Entry(session_id=session_id), name, record_limit, collect=False
-            ).entry
+            entry = folding.advance(folder_fd, Entry(session_id=session_id), name, record_limit, collect=False).entry
         except OSError:
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
@@ -132,11 +143,6 @@ def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
     # So that of two with one key the older one is told as such.
     Catalog().load(sessions)
     return sessions
-
-
-def _open(root_fd: int, thing: Thing) -> int:
-    with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
-        return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
 def _flat(thing: Thing) -> str:

@@ -79,7 +79,8 @@ def test_bad_lines_are_listed_with_their_offsets(tmp_path: Path) -> None:
     assert [(one["thing"], one["what"]) for one in found] == [
         (
             f"{SESSIONS}/{path.name}",
-            f"2 bad lines, passed over by every reader: at {torn} (not an object), at {nul} (NUL bytes)",
+            "2 bad lines, passed over by every reader: "
+            f"line 6 (at byte {torn}) (not an object), line 8 (at byte {nul}) (NUL bytes)",
         ),
         (f"{SESSIONS}/{path.name}", f"half a line at {half}: still being written, or torn"),
     ]
@@ -97,7 +98,7 @@ def test_twenty_bad_lines_are_named_and_the_rest_are_counted(tmp_path: Path, cou
     what = _only(tmp_path)["what"]
     assert what.startswith(f"{count} bad lines")
     assert what.endswith(ending)
-    assert what.count("at ") == 20
+    assert what.count("at byte ") == 20
 
 
 def test_a_line_over_the_limit_is_a_bad_one(tmp_path: Path) -> None:
@@ -312,3 +313,36 @@ def test_it_needs_no_trio_loop_and_prints_as_json(tmp_path: Path) -> None:
     code = f"{imports}; print(json.dumps(doctor.report(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, timeout=60)
     assert json.loads(done.stdout) == doctor.report(tmp_path)
+
+
+def test_records_of_ours_that_say_nothing_are_listed_with_their_lines(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    number, size = len(path.read_bytes().splitlines()) + 1, path.stat().st_size
+    odd = {"type": "custom", "customType": "sessiond/run", "data": {"runId": "r", "status": [], "at": 1}}
+    with path.open("a") as file:
+        file.write(json.dumps(odd) + "\n")
+    assert _only_transcript(tmp_path)[0]["what"] == (
+        f"records that say nothing: line {number} (at byte {size}) (a sessiond/run record that says nothing)"
+    )
+
+
+def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(tmp_path: Path) -> None:
+    _store(tmp_path)
+    index = tmp_path / SESSIONS / "sessions.json"
+    right = index.read_bytes()
+    rows = json.loads(right)
+    (key,) = rows
+    rows[key] |= {"messageCount": 7, "label": "forged"}
+    index.write_text(json.dumps(rows))
+    (found,) = _only_transcript(tmp_path)
+    assert found["what"] == "the index says something else of it: label, message_count"
+    assert doctor.fix(tmp_path)[-1] == f"{SESSIONS}/sessions.json: made again from 1 transcripts"
+    assert index.read_bytes() == right
+    assert _only_transcript(tmp_path) == []
+
+
+def test_a_header_with_half_a_character_is_read(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    head, _, rest = path.read_bytes().partition(b"\n")
+    path.write_bytes(json.dumps({**json.loads(head), "cwd": "cut \ud83d"}).encode() + b"\n" + rest)
+    assert _only_transcript(tmp_path) == []

@@ -1,0 +1,90 @@
+"""Read one transcript as doctor does: every line, folded anew, beside what the index says of it.
+
+Reads only. Knows lines, records and entries. Does not know what is told of them, or done about them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import msgspec
+from msgspec.structs import asdict
+
+from sessiond.model.entry import Entry
+from sessiond.model.fold import complaint_of, fold, fold_bad
+from sessiond.model.lax import whole_ms
+from sessiond.store import dirfd, folding, layout, transcript
+from sessiond.store.inventory import Thing
+
+_LINES_A_STEP = 64
+
+
+class Reading(msgspec.Struct):
+    """What stands in a transcript. `bad` are lines that are no records, `odd` records of ours that say nothing.
+
+    `timeless` says that some record has no time of its own: what its file's time was when it was folded is not known.
+    """
+
+    entry: Entry
+    bad: list[str] = []
+    odd: list[str] = []
+    records: int = 0
+    end: int = 0
+    half: int = 0
+    timeless: bool = False
+
+    def differences(self, known: Entry) -> list[str]:
+        """The fields in which an entry that is up to the file is not what the file gives."""
+        passed_over = {"file", *(("updated_at", "created_at") if self.timeless else ())}
+        fresh, told = asdict(self.entry), asdict(known)
+        return [name for name in fresh if name not in passed_over and fresh[name] != told[name]]
+
+
+def open_thing(root_fd: int, thing: Thing) -> int:
+    """A descriptor of a file in the store, for reading. OSError."""
+    with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
+        return dirfd.open_file(fd, thing.name, os.O_RDONLY)
+
+
+def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None, Reading]:
+    """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read."""
+    reading = Reading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
+    mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
+    with dirfd.closing(open_thing(root_fd, thing)) as fd:
+        number, counted_to = 1, 0
+        lines = transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)
+        for done, line in enumerate(lines):
+            # Blank lines are passed over by the reader, and still have numbers.
+            number += _newlines(fd, counted_to, line.offset)
+            counted_to = line.offset
+            _take(reading, line, folding.where(number, line.offset), mtime_ms)
+            if done % _LINES_A_STEP == 0:
+                yield
+        half = thing.status.st_size - reading.end
+        blank = half <= record_limit and not os.pread(fd, half, reading.end).strip()
+    reading.half = 0 if blank else half
+    return reading
+
+
+def _take(reading: Reading, line: transcript.Line, place: str, mtime_ms: int) -> None:
+    reading.end = line.end
+    record = line.record
+    if record is None:
+        reading.bad.append(f"{place} ({line.bad})")
+        reading.entry = fold_bad(reading.entry)
+        return
+    reading.records += 1
+    reading.timeless |= record.timestamp_ms is None and (record.is_message or record.type == "session")
+    before = reading.entry
+    reading.entry = fold(before, record, line.offset, mtime_ms)
+    if reading.entry is before and record.custom_type is not None and (why := complaint_of(record)) is not None:
+        reading.odd.append(f"{place} ({why})")
+
+
+def _newlines(fd: int, begin: int, end: int) -> int:
+    count = 0
+    while begin < end and (chunk := os.pread(fd, min(transcript.BLOCK, end - begin), begin)):
+        count += chunk.count(b"\n")
+        begin += len(chunk)
+    return count
