@@ -150,10 +150,11 @@ class _Life:
         except ConfigError as error:
             log.error("configuration not reloaded; the old one stays", reason=str(error))
         else:
+            removed = {agent.id for agent in app.services.config.agents.list} - {one.id for one in config.agents.list}
             app.services.config = config
             app.services.store.rules = key_rules(config)
-            app.services.attached.forget_absent()
-            # Also for those who are gone: what waits for an agent that was taken out has its time from now on.
+            app.services.attached.forget(removed)
+            app.services.supervisor.dismiss(removed)
             app.services.supervisor.agents_changed()
             log.info("configuration reloaded")
         self._manager.ready(f"{len(app.services.store.catalog)} sessions")

@@ -129,9 +129,9 @@ class AttachedAgents:
         """Whether somebody was attached for the agent since the configuration was read."""
         return agent_id in self._seen
 
-    def forget_absent(self) -> None:
-        """The configuration was read again: only who is attached now counts besides it."""
-        self._seen = set(self._connections)
+    def forget(self, agent_ids: set[str]) -> None:
+        """These were taken out of the configuration: whoever is not attached now is not waited for."""
+        self._seen -= agent_ids - self._connections.keys()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         """The runtime of an agent; None while nobody is attached for it."""

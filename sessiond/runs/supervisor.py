@@ -153,6 +153,15 @@ class RunSupervisor(Acceptance):
         for agent_id in self.queues.waiting_agents():
             self._look(agent_id)
 
+    def dismiss(self, agent_ids: set[str]) -> None:
+        """These agents were taken out of the configuration: nobody will run what waits for those that are not here."""
+        for agent_id in agent_ids:
+            if not self._host.knows(agent_id):
+                sentence = f"agent {agent_id} was taken out of the configuration; configure it again and send again"
+                for run in self.queues.waiting_of(agent_id):
+                    if self.queues.take(run):
+                        self._start_soon(self._finish_unstarted, run, ending.failed(sentence))
+
     def follow(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start what goes on beside the runs; it ends when the daemon stops."""
         if not self.stopping:
