@@ -33,14 +33,16 @@ _MAY_BE_SWAPPED = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`removed`: nothing is left at that place. `left`: path below the workspace, and why; at most 100 of `left_count`.
+    """`removed`: it was there, and nothing is left. `missing`: there was nothing; whoever had put it there knows more.
 
-    A path is for reading: what is no UTF-8 in it is written as `\\xff`.
+    `left`: path below the workspace, and why; at most 100 of `left_count`. A path is for reading: what is no UTF-8 in
+    it is written as `\\xff`.
     """
 
     removed: bool
     left: tuple[tuple[str, str], ...] = ()
     left_count: int = 0
+    missing: bool = False
 
 
 @dataclass(slots=True)
@@ -148,8 +150,9 @@ class _Removal:
 def remove_attachments(workspace: Path, attachments_id: str) -> Report:
     """Remove `.openclaw/attachments/<id>` below `workspace`; call it again for what was left.
 
-    A workspace or folder that is not there counts as removed. A symlink in the place of the folder is removed, one in
-    the place of a parent stays and is reported. Never raises for what it finds, only for a bad id (BadComponent).
+    A workspace or folder that is not there is missing, not removed: what was moved away is still somewhere. A symlink
+    in the place of the folder is removed, one in the place of a parent stays and is reported. Never raises for what it
+    finds, only for a bad id (BadComponent).
     """
     dirfd.check_component(attachments_id)
     path = "/".join((*FOLDERS, attachments_id))
@@ -159,10 +162,12 @@ def remove_attachments(workspace: Path, attachments_id: str) -> Report:
             for part in FOLDERS:
                 here = stack.enter_context(dirfd.closing(_enter(here, part)))
         except FileNotFoundError:
-            return Report(removed=True)
+            return Report(removed=False, missing=True)
         except OSError as error:
             # The reason names no place: which of the parents it was, the sentence tells well enough.
             return Report(removed=False, left=((path, _sentence(error)),), left_count=1)
+        if not _is_there(here, attachments_id):
+            return Report(removed=False, missing=True)
         removal = _Removal(os.fstat(here).st_dev, _mount_of(here))
         removal.remove(here, attachments_id, path)
         # Without it a power cut could bring back what nobody has on record any more.
@@ -223,6 +228,16 @@ def _is_folder(dir_fd: int, name: str) -> bool:
         return stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
     except OSError:
         return False
+
+
+def _is_there(dir_fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _move_up(dir_fd: int, name: str, top: _Folder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import trio
 
 from sessiond.attachments.decode import Item, Prepared, prepare
 from sessiond.attachments.materialize import Receipt, materialize, unfinished
-from sessiond.attachments.remove import Report, remove_attachments
+from sessiond.attachments.remove import FOLDERS, Report, remove_attachments
 from sessiond.clock import Ids
 from sessiond.config import AttachmentsConfig
 from sessiond.errors import InvalidParams
@@ -25,7 +26,11 @@ class AttachmentService:
 
     def __init__(self, *, ids: Ids | None = None, run_sync: RunSync = trio.to_thread.run_sync) -> None:
         self._ids = ids or Ids()
-        self._run_sync = run_sync
+        self.run_sync = run_sync
+
+    def new_id(self) -> str:
+        """An id for attachments, to be noted before they are written."""
+        return self._ids.uuid()
 
     def check(self, items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
         """All rules of runs.md, "Attachments", before anything is written. See `prepare` for the errors."""
@@ -37,17 +42,21 @@ class AttachmentService:
         Not ended half way by cancellation: the caller gets the receipt, or the error and nothing on disk.
         """
         attachments_id = _check_id(attachments_id or self._ids.uuid())
-        receipt: Receipt = await self._run_sync(materialize, prepared, workspace, attachments_id)
+        receipt: Receipt = await self.run_sync(materialize, prepared, workspace, attachments_id)
         return receipt
 
     async def remove(self, workspace: Path, attachments_id: str) -> Report:
         """Remove the folder of an id. What could not be removed is in the report, to be tried again at a sweep."""
-        report: Report = await self._run_sync(remove_attachments, workspace, _check_id(attachments_id))
+        report: Report = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
         return report
+
+    def is_there(self, workspace: Path, attachments_id: str) -> bool:
+        """Whether something stands where the files of an id belong."""
+        return os.path.lexists(workspace.joinpath(*FOLDERS, _check_id(attachments_id)))
 
     async def unfinished(self, workspace: Path) -> list[str]:
         """Ids whose folder has no manifest: what a crash left half written. For the start of the daemon."""
-        ids: list[str] = await self._run_sync(unfinished, workspace)
+        ids: list[str] = await self.run_sync(unfinished, workspace)
         return ids
 
 

@@ -177,8 +177,16 @@ class _Parts:
             target_of(session.key, session.entry), key, label
         )
         self.archive = ArchiveSweep(
-            store, self.feed, self.births, self.supervisor, attachments, config=self.config, **places
+            store,
+            self.feed,
+            self.births,
+            self.supervisor,
+            attachments,
+            intents=self.spawner.intents,
+            config=self.config,
+            **places,
         )
+        self.births.on_put_away = self.archive.put_away
 
     def config(self) -> Config:
         """The configuration as it is now."""

@@ -78,6 +78,7 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
         run_id = await accept_with_files(
             services.supervisor,
             services.attachments,
+            services.spawner.intents,
             session=session,
             request=request,
             prepared=prepared,

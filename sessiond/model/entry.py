@@ -23,6 +23,7 @@ class Spawn(TypedDict, total=False):
     attachments: dict[str, Any] | None
     mountPath: str | None
     attachmentsRemoved: bool
+    attachmentsMissing: bool
     ended: RunId
     announced: str
 

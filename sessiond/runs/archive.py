@@ -9,10 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
 import trio
 
+from sessiond.attachments.remove import Report
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock
 from sessiond.config import Config
@@ -20,6 +22,7 @@ from sessiond.errors import Conflict, SessiondError
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.record import ENTRY
+from sessiond.runs.intents import Intents
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.sessions import lifecycle
 from sessiond.sessions.lifecycle import Births
@@ -43,11 +46,13 @@ class ArchiveSweep:
         supervisor: RunSupervisor,
         attachments: AttachmentService,
         *,
+        intents: Intents,
         config: Callable[[], Config],
         clock: Clock,
         workspace: Callable[[str], Path],
     ) -> None:
         self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
+        self._intents = intents
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
         # By session id: a child that was deleted may have left attachments behind.
         self._due: list[tuple[int, str]] = []
@@ -61,6 +66,11 @@ class ArchiveSweep:
             self.ended(child)
             if "announced" in child.entry.spawn:
                 await self.announced(child)
+
+    def put_away(self, session: Session) -> None:
+        """The session's transcript is in the archive now: files that came with its messages go."""
+        if self._intents.kept(session.session_id):
+            self._at(session, self._clock.wall_ms())
 
     def ended(self, child: Session) -> None:
         """A run of the child has ended; whatever is still to be announced has its time until this is due."""
@@ -80,12 +90,16 @@ class ArchiveSweep:
         """Do what is due, when it is due, until cancelled."""
         for session in list(self._store.catalog.by_id.values()):
             self._take_up(session)
+        for _, session_id in self._intents.kept():
+            put_away = self._store.catalog.by_id.get(session_id)
+            if put_away is not None and put_away.archived:
+                self._at(put_away, self._clock.wall_ms())
         while True:
             while self._due and self._due[0][0] <= self._clock.wall_ms():
                 _, session_id = heapq.heappop(self._due)
                 child = self._store.catalog.by_id.get(session_id)
                 # One that is at work again is looked at when that has ended.
-                if child is not None and not self._runs(child):
+                if child is not None and (child.archived or not self._runs(child)):
                     await self._attempt(child)
             wait_s = (self._due[0][0] - self._clock.wall_ms()) / 1000 if self._due else float("inf")
             with trio.move_on_after(max(0.0, wait_s)):
@@ -122,6 +136,10 @@ class ArchiveSweep:
 
     async def _attempt(self, child: Session) -> None:
         try:
+            if child.archived:
+                await self._remove_handed(child)
+                if child.key in self._store.catalog.by_key:
+                    return  # it was reset; what else there is to do stands in its heir
             await self._remove_attachments(child)
             if is_to_be_deleted(child) and self._store.catalog.by_key.get(child.key) is child:
                 await lifecycle.delete(self._births, self._feed, child, self._stop_nothing)
@@ -149,13 +167,40 @@ class ArchiveSweep:
         if not self._has_attachments(child):
             return
         child_id = rest_of(child.key).rpartition(":")[2]
-        report = await self._attachments.remove(self._workspace(agent_of(child.key)), child_id)
+        agent_id = agent_of(child.key)
+        # With a note what is missing after a crash is what this has removed, not what somebody took away.
+        begun_before = self._intents.has(child_id)
+        self._intents.begin(agent_id, child_id, sync=False)
+        report = await self._attachments.remove(self._workspace(agent_id), child_id)
         if report.left:
-            left = [f"{path}: {reason}" for path, reason in report.left[:5]]
-            log.warning("attachments left", session_key=child.key, count=report.left_count, left=left)
-            self._at(child, self._clock.wall_ms() + AGAIN_MS)
+            self._tell_left(child, report)
             return
-        await self._store.append(child, [Custom(ENTRY, {"spawn": {"attachmentsRemoved": True}})])
+        facts: dict[str, Any] = {"attachmentsRemoved": True}
+        if report.missing and not begun_before:
+            log.warning("attachments are gone from where they were put", session_key=child.key, attachments_id=child_id)
+            facts["attachmentsMissing"] = True
+        await self._store.append(child, [Custom(ENTRY, {"spawn": facts})])
+        self._intents.done(child_id)
+
+    async def _remove_handed(self, session: Session) -> None:
+        """The files that came with messages of a session that was put away."""
+        for attachments_id, session_id in self._intents.kept(session.session_id):
+            report = await self._attachments.remove(self._workspace(agent_of(session.key)), attachments_id)
+            if report.left:
+                self._tell_left(session, report)
+                continue
+            if report.missing:
+                log.warning(
+                    "attachments are gone from where they were put",
+                    session_key=session.key,
+                    attachments_id=attachments_id,
+                )
+            self._intents.forget(attachments_id, session_id)
+
+    def _tell_left(self, session: Session, report: Report) -> None:
+        left = [f"{path}: {reason}" for path, reason in report.left[:5]]
+        log.warning("attachments left", session_key=session.key, count=report.left_count, left=left)
+        self._at(session, self._clock.wall_ms() + AGAIN_MS)
 
 
 class _AtWork(Conflict):

@@ -18,6 +18,8 @@ from sessiond.attachments.decode import Prepared
 from sessiond.attachments.notice import describe
 from sessiond.attachments.service import AttachmentService
 from sessiond.errors import SessiondError
+from sessiond.model.keys import agent_of
+from sessiond.runs.intents import Intents
 from sessiond.runs.run import Request
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store.catalog import Session
@@ -30,6 +32,7 @@ _ORIGIN = "They came with the message below."
 async def accept_with_files(
     supervisor: RunSupervisor,
     attachments: AttachmentService,
+    intents: Intents,
     *,
     session: Session,
     request: Request,
@@ -37,12 +40,18 @@ async def accept_with_files(
     workspace: Path,
     in_line: Callable[[], None],
 ) -> str:
-    """The id of the run that has the message and its files. A crash in between leaves files that nobody names."""
+    """The id of the run that has the message and its files. What a crash leaves, the next start removes."""
     run_id = ""
     # Once something is written it belongs to a run, or is removed: a caller who goes away changes nothing.
     with trio.CancelScope(shield=True):
         await trio.Path(workspace).mkdir(mode=0o700, parents=True, exist_ok=True)
-        receipt = await attachments.materialize(prepared, workspace)
+        attachments_id = attachments.new_id()
+        await attachments.run_sync(intents.begin, agent_of(session.key), attachments_id, session.session_id)
+        try:
+            receipt = await attachments.materialize(prepared, workspace, attachments_id)
+        except SessiondError:
+            intents.done(attachments_id)
+            raise
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
         request = replace(
             request,
@@ -53,13 +62,21 @@ async def accept_with_files(
         try:
             run_id = await supervisor.accept_once(session, request, in_line=in_line)
         except SessiondError:
-            await attachments.remove(workspace, receipt.attachments_id)
+            await _take_back(attachments, intents, workspace, attachments_id)
             raise
         run = supervisor.registry.get(run_id)
         if run is None or run.request.attachments != handed:
             # The same request came twice at once, and the other one was first.
-            await attachments.remove(workspace, receipt.attachments_id)
+            await _take_back(attachments, intents, workspace, attachments_id)
+        else:
+            intents.keep(attachments_id, run.session.session_id)
     return run_id
+
+
+async def _take_back(attachments: AttachmentService, intents: Intents, workspace: Path, attachments_id: str) -> None:
+    report = await attachments.remove(workspace, attachments_id)
+    if not report.left:
+        intents.done(attachments_id)
 
 
 def with_images(message: dict[str, Any], prepared: Prepared) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""What a spawn is about to write: a small file in the store while it writes, so that a crash leaves nothing behind.
+"""Which attachments belong to what, noted in the store before the first of their bytes is in a workspace.
 
-Knows ids only. Not synced: it serves against the daemon's own death, which the kernel's memory survives.
+A note `<id>` says that files are being made, or removed; a note `<id>.<session id>`, that they came with messages of
+that session and go when it is put away. So nothing lies in a workspace that no note, or child's record, claims. Knows
+ids only. A note is on disk when `begin` returns: the files are, after a power cut too.
 """
 
 from __future__ import annotations
@@ -14,81 +16,150 @@ import structlog
 
 from sessiond.attachments.service import AttachmentService
 from sessiond.errors import SessiondError, StorageError
-from sessiond.model.keys import AGENT_ID, UUID
-from sessiond.store import dirfd, layout
+from sessiond.model import lax
+from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
+from sessiond.model.record import RUN
+from sessiond.store import dirfd, layout, transcript
+from sessiond.store.dirfd import BadComponent
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.runs")
 
 
 class Intents:
-    """Files `spawning/<child id>`, whose content is the agent id."""
+    """Files `spawning/<attachments id>`: in them the agent's id, and the session's where files come with a message."""
 
     def __init__(self, store: SessionStore) -> None:
-        self._root_fd = store.root_fd
+        self._store = store
 
-    def begin(self, agent_id: str, child_id: str) -> None:
-        """From here on, what lies under this id belongs to a spawn that may not come to be. StorageError."""
+    def begin(self, agent_id: str, attachments_id: str, session_id: str = "", *, sync: bool = True) -> None:
+        """From here on, what lies under this id belongs to something that may not come to be. StorageError.
+
+        Without a `session_id` the id is also that of a child.
+        """
         try:
             with dirfd.closing(self._folder()) as folder:
-                fd = dirfd.open_file(folder, child_id, os.O_WRONLY | os.O_CREAT)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(agent_id.encode())
+                fd = dirfd.open_file(folder, attachments_id, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                with dirfd.closing(fd):
+                    dirfd.write_all(fd, f"{agent_id} {session_id}".strip().encode())
+                    if sync:
+                        os.fsync(fd)
+                if sync:
+                    dirfd.fsync_dir(folder)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else "input/output error"
             raise StorageError(f"the spawn could not be noted in the store: {reason}; nothing was made") from None
 
-    def done(self, child_id: str) -> None:
-        """The child is there, or everything of it is gone."""
-        # A note that stays costs the next start a look, and nothing else.
-        with contextlib.suppress(OSError), dirfd.closing(self._folder()) as folder:
-            os.unlink(child_id, dir_fd=folder)
+    def done(self, attachments_id: str) -> None:
+        """What was begun is on record, or everything of it is gone."""
+        self._forget(attachments_id)
 
-    def left(self) -> list[tuple[str, str]]:
-        """`(agent id, child id)` of the spawns that a crash cut off."""
-        found: list[tuple[str, str]] = []
-        try:
-            with dirfd.closing(self._folder()) as folder:
-                for name in os.listdir(folder):
-                    if UUID.fullmatch(name) is None:
-                        continue
-                    agent_id = _read(folder, name)
-                    # An empty file: the crash came before anything else was written.
-                    if AGENT_ID.fullmatch(agent_id):
-                        found.append((agent_id, name))
-                    else:
-                        with contextlib.suppress(OSError):
-                            os.unlink(name, dir_fd=folder)
-        except OSError as error:
-            log.warning("passed over", path=layout.SPAWNING, reason=error.strerror)
+    def keep(self, attachments_id: str, session_id: str) -> None:
+        """The files are that session's from here on."""
+        # Not synced: after a power cut the first note stands again, and the transcript says whose the files are.
+        with contextlib.suppress(OSError, BadComponent), dirfd.closing(self._folder()) as folder:
+            dirfd.rename(folder, attachments_id, folder, f"{attachments_id}.{session_id}")
+
+    def kept(self, session_id: str | None = None) -> list[tuple[str, str]]:
+        """`(attachments id, session id)` of the files that came with messages: all, or those of one session."""
+        found = []
+        for name in self._names():
+            attachments_id, dot, its_session = name.partition(".")
+            if dot and UUID.fullmatch(attachments_id) and SESSION_ID.fullmatch(its_session.lower()):
+                found.append((attachments_id, its_session))
+        return [pair for pair in found if session_id in (None, pair[1])]
+
+    def forget(self, attachments_id: str, session_id: str) -> None:
+        """The files of that session are gone."""
+        self._forget(f"{attachments_id}.{session_id}")
+
+    def has(self, attachments_id: str) -> bool:
+        """Whether files of that id are being made or removed, or were when a crash came."""
+        return attachments_id in self._names()
+
+    def left(self) -> list[tuple[str, str, str]]:
+        """`(agent id, attachments id, session id or nothing)` of what a crash cut off."""
+        found: list[tuple[str, str, str]] = []
+        for name in self._names():
+            if UUID.fullmatch(name) is None:
+                continue
+            agent_id, _, session_id = self._read(name).partition(" ")
+            # An empty file: the crash came before anything else was written.
+            if AGENT_ID.fullmatch(agent_id) and (not session_id or SESSION_ID.fullmatch(session_id.lower())):
+                found.append((agent_id, name, session_id))
+            else:
+                self._forget(name)
         return found
 
     async def undo(
         self, attachments: AttachmentService, workspace: Callable[[str], Path], *, exists: Callable[[str], bool]
     ) -> None:
-        """Remove the attachments of spawns that a crash cut off before there was a child. A note stays where its
-        attachments do: the next start tries again.
+        """Remove what a crash cut off before there was a record that claims it. A note stays where its attachments do:
+        the next start tries again.
         """
-        for agent_id, child_id in self.left():
-            if not exists(f"agent:{agent_id}:subagent:{child_id}"):
-                try:
-                    report = await attachments.remove(workspace(agent_id), child_id)
-                except SessiondError as error:
-                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, reason=error.message)
+        for agent_id, attachments_id, session_id in self.left():
+            try:
+                if session_id:
+                    if await self._is_claimed(session_id, attachments_id):
+                        self.keep(attachments_id, session_id)
+                        continue
+                elif exists(f"agent:{agent_id}:subagent:{attachments_id}"):
+                    if attachments.is_there(workspace(agent_id), attachments_id):
+                        self.done(attachments_id)
+                    # Else this was the note of their removal, which is to be put on record without surprise.
                     continue
-                if not report.removed:
-                    log.warning("attachments left", agent=agent_id, attachments_id=child_id, left=report.left[:5])
-                    continue
-            self.done(child_id)
+                report = await attachments.remove(workspace(agent_id), attachments_id)
+            except SessiondError as error:
+                log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, reason=error.message)
+                continue
+            if report.left:
+                log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, left=report.left[:5])
+                continue
+            self.done(attachments_id)
+
+    async def _is_claimed(self, session_id: str, attachments_id: str) -> bool:
+        session = self._store.catalog.by_id.get(session_id)
+        if session is None:
+            raise StorageError("the session that they came to cannot be read")
+        claimed: bool = await self._store.read(session, _claims, attachments_id, self._store.record_limit)
+        return claimed
 
     def _folder(self) -> int:
-        return dirfd.open_path_dir(self._root_fd, (layout.SPAWNING,), create=True)
+        return dirfd.open_path_dir(self._store.root_fd, (layout.SPAWNING,), create=True)
+
+    def _names(self) -> list[str]:
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                return os.listdir(folder)
+        except OSError as error:
+            log.warning("passed over", path=layout.SPAWNING, reason=error.strerror)
+            return []
+
+    def _forget(self, name: str) -> None:
+        # A note that stays costs the next start a look, and nothing else.
+        with contextlib.suppress(OSError), dirfd.closing(self._folder()) as folder:
+            os.unlink(name, dir_fd=folder)
+
+    def _read(self, name: str) -> str:
+        """What stands in a note; nothing where it is none, but a link or the like."""
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                file_fd = dirfd.open_file(folder, name, os.O_RDONLY)
+                with os.fdopen(file_fd, "rb") as file:
+                    return file.read(512).decode("ascii", "replace")
+        except OSError:
+            return ""
 
 
-def _read(folder: int, name: str) -> str:
-    """What stands in a note; nothing where it is none, but a link or the like."""
-    try:
-        with os.fdopen(dirfd.open_file(folder, name, os.O_RDONLY), "rb") as file:
-            return file.read(128).decode("ascii", "replace")
-    except OSError:
-        return ""
+def _claims(fd: int, attachments_id: str, record_limit: int) -> bool:
+    """Whether a run on record has these files."""
+    for line in transcript.read_lines(fd, 0, record_limit):
+        record = line.record
+        if record is None or record.custom_type != RUN or record.data is None:
+            continue
+        request = lax.decode_dict(record.data).get("request")
+        attachments = request.get("attachments") if isinstance(request, dict) else None
+        relative = attachments.get("relDir") if isinstance(attachments, dict) else None
+        if isinstance(relative, str) and relative.endswith(f"/{attachments_id}"):
+            return True
+    return False

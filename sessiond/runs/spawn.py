@@ -87,7 +87,7 @@ class Spawner:
         self._store, self._supervisor, self._attachments = store, supervisor, attachments
         self._config, self._clock, self._ids = config, clock, ids
         self._workspace, self._sandboxed = workspace, sandboxed
-        self._intents = Intents(store)
+        self.intents = Intents(store)
         self._under_way: dict[str, trio.Lock] = {}
         self.offspring = Offspring()
         self.threads: Callable[[Session], bool] = lambda _session: False
@@ -95,7 +95,7 @@ class Spawner:
 
     async def recover(self) -> None:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
-        await self._intents.undo(
+        await self.intents.undo(
             self._attachments, self._workspace, exists=lambda key: key in self._store.catalog.by_key
         )
 
@@ -165,15 +165,16 @@ class Spawner:
     ) -> tuple[Run, Receipt]:
         agent_id = child.plan.agent_id
         workspace = self._workspace(agent_id)
-        self._intents.begin(agent_id, child.id)
+        await self._attachments.run_sync(self.intents.begin, agent_id, child.id)
         try:
             receipt = await self._attachments.materialize(prepared, workspace, child.id)
             run = await self._create(requester, wanted, child, receipt, thread)
         except SessiondError:
-            await self._attachments.remove(workspace, child.id)
-            self._intents.done(child.id)
+            report = await self._attachments.remove(workspace, child.id)
+            if not report.left:
+                self.intents.done(child.id)
             raise
-        self._intents.done(child.id)
+        self.intents.done(child.id)
         return run, receipt
 
     @asynccontextmanager

@@ -57,6 +57,8 @@ class Births:
     def __init__(self, store: SessionStore) -> None:
         self.store = store
         self._under_way: dict[str, trio.Lock] = {}
+        # Told of a session whose transcript went to the archive.
+        self.on_put_away: Callable[[Session], None] = lambda _session: None
 
     async def ensure(self, key: str, agent_id: str, *, cwd: str, parts: Sequence[Part] = ()) -> tuple[Session, bool]:
         """The session of the key, and whether it was made just now (with `parts` after its header)."""
@@ -126,6 +128,7 @@ async def reset(
                 # Nobody has had a chance yet to write to the new session: followers learn of it before its messages.
                 feed.succeed(new)
                 archived = await _put_away(store, new.key)
+    births.on_put_away(old)
     return new, archived
 
 
@@ -144,6 +147,7 @@ async def delete(births: Births, feed: TranscriptFeed, session: Session, stop: S
                 # Told while the catalog still knows the session: who may see it depends on its lineage.
                 archived = await store.archive(live, on_leave=lambda: feed.publish(live, "delete", None, deleted=True))
                 feed.changed.set()
+    births.on_put_away(live)
     return archived
 
 

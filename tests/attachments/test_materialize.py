@@ -266,3 +266,29 @@ def test_a_name_in_the_text_cannot_end_its_quotes() -> None:
     text = describe(Receipt(rel_dir=REL, count=1, total_bytes=1, files=files))
     assert text.endswith('- "a\\" (1 bytes)- \\"b" (1 bytes)')
     assert text.startswith("Attachments: 1 file, 1 bytes in all")
+
+
+def test_what_is_written_is_synced_from_the_files_up_to_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name is synced after what it names, and the manifest after all files: a power cut leaves no half of it."""
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def counted(fd: int) -> None:
+        seen.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    attachments_id = "11111111-1111-4111-8111-111111111111"
+    prepared = Prepared((PreparedFile("a", b"one"), PreparedFile("b", b"two")))
+    materialize(prepared, tmp_path, attachments_id)
+    folder = f".openclaw/attachments/{attachments_id}"
+    temporary = seen.pop(4)
+    assert Path(temporary).parent == Path(folder)
+    assert Path(temporary).name.startswith(".tmp-")
+    assert seen == [".openclaw", ".", f"{folder}/a", f"{folder}/b", folder, ".openclaw/attachments"]
+    seen.clear()
+    materialize(prepared, tmp_path, "2" + attachments_id[1:])
+    assert len(seen) == 5
+    assert seen[-1] == ".openclaw/attachments"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sessiond.attachments import remove
 from sessiond.attachments.decode import Prepared, PreparedFile
 from sessiond.attachments.materialize import materialize
 from sessiond.attachments.remove import Report, discard, remove_attachments
@@ -25,6 +27,7 @@ from sessiond.store import dirfd
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
 GONE = Report(removed=True)
+MISSING = Report(removed=False, missing=True)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def remove_all(workspace: Path) -> None:
 
 def test_what_was_written_is_removed_and_once_more_is_no_error(workspace: Path, folder: Path) -> None:
     remove_all(workspace)
-    remove_all(workspace)
+    assert remove_attachments(workspace, ID) == MISSING
 
 
 def test_the_folder_of_another_spawn_stays(workspace: Path, folder: Path) -> None:
@@ -67,9 +70,16 @@ def test_the_folder_of_another_spawn_stays(workspace: Path, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["", ".openclaw", ".openclaw/attachments"])
-def test_what_is_not_there_counts_as_removed(workspace: Path, folder: Path, missing: str) -> None:
+def test_what_is_not_there_is_missing_and_not_removed(workspace: Path, folder: Path, missing: str) -> None:
     shutil.rmtree(workspace / missing)
-    assert remove_attachments(workspace, ID) == GONE
+    assert remove_attachments(workspace, ID) == MISSING
+
+
+def test_what_was_moved_away_is_missing(workspace: Path, folder: Path) -> None:
+    (workspace / ".openclaw").rename(workspace / "away")
+    (workspace / ".openclaw" / "attachments").mkdir(parents=True)
+    assert remove_attachments(workspace, ID) == MISSING
+    assert (workspace / "away" / "attachments" / ID).is_dir()
 
 
 def test_an_id_that_is_a_path_is_refused(workspace: Path, folder: Path) -> None:
@@ -431,3 +441,36 @@ def test_a_mount_inside_is_left_and_reported(tmp_path: Path) -> None:
         [["bind", "bound-file", "deep", "tmpfs"], ["kept"], ["precious", "sub"]],
         ["precious", "sub"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.EPERM, "not permitted (immutable, or somebody else's)"),
+        (errno.EBUSY, "another file system is mounted there"),
+        (errno.ELOOP, "a symbolic link stands there"),
+        (errno.EACCES, "Permission denied"),
+        (errno.EROFS, "Read-only file system"),
+        (None, "Input/output error"),
+    ],
+)
+def test_every_reason_is_a_sentence(number: int | None, sentence: str) -> None:
+    error = OSError() if number is None else OSError(number, "what the kernel said")
+    assert remove._sentence(error) == sentence
+
+
+def test_the_folder_is_synced_once_what_was_in_it_is_gone(
+    workspace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def counted(fd: int) -> None:
+        seen.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, folder.exists()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    assert remove_attachments(workspace, ID) == GONE
+    assert seen == [("attachments", False)]
+    assert remove_attachments(workspace, ID) == MISSING
+    assert len(seen) == 1

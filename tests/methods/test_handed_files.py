@@ -1,0 +1,100 @@
+"""Files that come with messages: noted before they are written, claimed by their session, gone with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import Inside, inside
+from inside_agents import until
+
+FILE = {"name": "a.txt", "content": "text"}
+OTHER = "agent:main:telegram:group:-100"
+HALF = "22222222-2222-4222-8222-222222222222"
+
+
+def folders(tmp_path: Path) -> list[str]:
+    root = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
+    return sorted(path.name for path in root.iterdir()) if root.exists() else []
+
+
+def notes(tmp_path: Path) -> list[str]:
+    root = tmp_path / "store" / "spawning"
+    return sorted(path.name for path in root.iterdir()) if root.exists() else []
+
+
+async def send(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
+    sent = await owner.call("chat.send", sessionKey=key, message="take this", attachments=[FILE])
+    await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+    session: str = there.services.store.catalog.by_key[key].session_id
+    return session
+
+
+@pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
+async def test_files_of_messages_go_with_their_session(tmp_path: Path, method: str) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=OTHER)
+        session_id = await send(there, owner, OTHER)
+        other = await send(there, owner)
+        assert len(folders(tmp_path)) == 2
+        assert {note.partition(".")[2] for note in notes(tmp_path)} == {session_id, other}
+        await owner.call(method, key=OTHER)
+        await until(lambda: len(folders(tmp_path)) == 1)
+        await until(lambda: [note.partition(".")[2] for note in notes(tmp_path)] == [other])
+
+
+async def test_files_of_a_session_that_was_put_away_go_at_the_next_start_if_a_crash_came_first(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=OTHER)
+        session_id = await send(there, owner, OTHER)
+        there.services.births.on_put_away = lambda _session: None  # the daemon dies right there
+        await owner.call("sessions.delete", key=OTHER)
+    assert [note.partition(".")[2] for note in notes(tmp_path)] == [session_id]
+    async with inside(tmp_path):
+        await until(lambda: not folders(tmp_path))
+        await until(lambda: not notes(tmp_path))
+
+
+@pytest.mark.parametrize("stage", ["noted", "writing", "written", "accepted"])
+async def test_what_a_crash_leaves_is_removed_unless_a_record_claims_it(tmp_path: Path, stage: str) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        session_id = await send(there, owner)
+    (claimed,) = folders(tmp_path)
+    attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
+    note = tmp_path / "store" / "spawning" / (claimed if stage == "accepted" else HALF)
+    if stage == "accepted":
+        # The record is there; the note was not yet changed, or a power cut brought the first one back.
+        (tmp_path / "store" / "spawning" / f"{claimed}.{session_id}").unlink()
+    elif stage != "noted":
+        (attachments / HALF).mkdir()
+        (attachments / HALF / "a.txt").write_text("te")
+        if stage == "written":
+            (attachments / HALF / "manifest.json").write_text(json.dumps({"count": 1}))
+    note.write_text(f"main {session_id}")
+    async with inside(tmp_path):
+        assert folders(tmp_path) == [claimed]
+        assert notes(tmp_path) == [f"{claimed}.{session_id}"]
+
+
+async def test_a_note_of_a_session_that_cannot_be_read_stays_with_its_files(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await send(there, owner)
+    note = tmp_path / "store" / "spawning" / HALF
+    note.write_text("main 99999999-9999-4999-8999-999999999999")
+    attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
+    (attachments / HALF).mkdir()
+    async with inside(tmp_path):
+        assert HALF in folders(tmp_path)
+        assert HALF in notes(tmp_path)
+
+
+async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await owner.call("sessions.create", key="main")
+        (tmp_path / "store" / "agents" / "main" / "workspace").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw").symlink_to("/")
+        failed = await owner.failure("chat.send", sessionKey="main", message="x", attachments=[FILE])
+        assert failed["data"]["code"] == "attachments_symlink"
+        assert notes(tmp_path) == []
