@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sessiond.config_source import KeyPath, Source, show
+from sessiond.patterns import compile_pattern
 
 _INHERITED_TABLES = ("sandbox", "subagents")
 _INHERITED_VALUES = ("model", "workspace")
@@ -39,10 +40,10 @@ def check(source: Source) -> None:
     data = source.data
     for index, pattern in enumerate(data.get("tools", {}).get("sessions", {}).get("redactPatterns", [])):
         try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
+            compile_pattern(pattern)
+        except ValueError as error:
             path: KeyPath = ("tools", "sessions", "redactPatterns", index)
-            raise source.error(path, f"is not a regular expression: {error}") from None
+            raise source.error(path, str(error)) from None
     _check_http(source, data.get("http", {}))
     _check_agents(source, data.get("agents", {}))
 

@@ -6,7 +6,34 @@ store, a secret or a traceback.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+# Not from typing: whoever wants an error only, as the command line does, need not load it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+# As much of what somebody wrote as an error says again: his megabyte is not sent back to him.
+MAX_QUOTED_CHARS = 120
+
+
+def quote(text: str) -> str:
+    """`text` in quotes, short and on one line, for an error sentence."""
+    return f"'{shorten(text)}'"
+
+
+def shorten(text: str) -> str:
+    """`text` short and on one line."""
+    return printable(text if len(text) <= MAX_QUOTED_CHARS else text[: MAX_QUOTED_CHARS - 1] + "…")
+
+
+def printable(text: str) -> str:
+    """`text` with nothing in it that could drive a terminal."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an operating system's error says, without its number and its Python."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or "it was closed"
 
 
 class SessiondError(Exception):

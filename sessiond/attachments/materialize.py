@@ -16,7 +16,7 @@ import msgspec
 from sessiond.attachments.decode import Prepared, PreparedFile
 from sessiond.attachments.names import MANIFEST
 from sessiond.attachments.remove import FOLDERS, discard
-from sessiond.errors import Forbidden, SessiondError, StorageError
+from sessiond.errors import Forbidden, SessiondError, StorageError, quote
 from sessiond.model import keys
 from sessiond.store import dirfd
 
@@ -171,7 +171,7 @@ def _has_manifest(parent: int, name: str) -> bool:
 def _refusal(error: OSError) -> SessiondError:
     if isinstance(error, dirfd.SymlinkRefused):
         return Forbidden(
-            f"The attachments were not written: {error.filename!r} in the workspace is a symbolic link.",
+            f"The attachments were not written: {quote(error.filename)} in the workspace is a symbolic link.",
             code="attachments_symlink",
             name=error.filename,
         )

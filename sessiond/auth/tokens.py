@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sessiond.auth import cose
-from sessiond.errors import InvalidParams, Unauthenticated
+from sessiond.errors import InvalidParams, Unauthenticated, quote
 from sessiond.model import keys
 from sessiond.model.caller import SCOPES, Caller
 
@@ -98,7 +98,7 @@ def mint(
     """
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown:
-        raise InvalidParams(f"$.scopes: {unknown[0]!r} is no scope; use {', '.join(SCOPES)}", field="$.scopes")
+        raise InvalidParams(f"$.scopes: {quote(unknown[0])} is no scope; use {', '.join(SCOPES)}", field="$.scopes")
     if agent_id is not None and not keys.AGENT_ID.fullmatch(agent_id):
         raise InvalidParams("$.agentId is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}", field="$.agentId")
     if session_key is not None and agent_id not in (None, keys.agent_of(session_key)):

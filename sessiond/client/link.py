@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from sessiond.client import wire
 from sessiond.client.errors import CallTimeout, ConnectionLost, DaemonNotRunning, NotPermitted
+from sessiond.errors import reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Link:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+            raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
 
     def receive(self, deadline: float | None = None) -> list[wire.Incoming]:
         """The next messages, at least one.
@@ -62,7 +63,7 @@ class Link:
                     raise CallTimeout("sessiond did not answer in time")
                 data = self._socket.recv(READ_BYTES)
             except OSError as error:
-                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+                raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
             if not data:
                 raise ConnectionLost("sessiond closed the connection")
             messages = self.wire.feed(data)
@@ -97,4 +98,4 @@ def connect_error(path: str, error: OSError) -> DaemonNotRunning | NotPermitted:
         return DaemonNotRunning(path, "nobody listens")
     if isinstance(error, PermissionError):
         return NotPermitted(f"no permission to connect to {path}: it belongs to another user")
-    return DaemonNotRunning(path, str(error))
+    return DaemonNotRunning(path, reason_of(error))

@@ -14,6 +14,7 @@ import trio
 from sessiond.client import agent, wire
 from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, DaemonNotRunning, RpcError
 from sessiond.client.link import CONNECT_TIMEOUT_S, READ_BYTES, connect_error
+from sessiond.errors import reason_of
 
 Params = dict[str, Any]
 Handler = Callable[["TrioExchange", wire.Request], Awaitable[object]]
@@ -85,7 +86,7 @@ class TrioLink:
             try:
                 data = await self._socket.recv(READ_BYTES)
             except (OSError, trio.ClosedResourceError) as error:
-                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+                raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
             if not data:
                 raise ConnectionLost("sessiond closed the connection")
             messages = self.wire.feed(data)
@@ -120,7 +121,7 @@ class TrioLink:
                 while view:
                     view = view[await self._socket.send(view) :]
             except (OSError, trio.ClosedResourceError) as error:
-                raise ConnectionLost(f"the connection to sessiond ended ({error})") from None
+                raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
             finally:
                 if view:  # cancelled half way: a line must never be left half sent
                     self._queued.insert(0, bytes(view))
@@ -213,4 +214,4 @@ def _first(group: BaseExceptionGroup[ClientError]) -> ClientError:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error if isinstance(error, ClientError) else ConnectionLost(str(error))
+    return error if isinstance(error, ClientError) else ConnectionLost(reason_of(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from sessiond.client.errors import ClientError, RpcError
+from sessiond.errors import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ def decode(line: bytes) -> Incoming:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise ClientError(f"the daemon sent a line that is not JSON: {line[:80]!r}") from None
+        raise ClientError(f"the daemon sent a line that is not JSON: {_quoted(line)}") from None
     if not isinstance(message, dict):
-        raise ClientError(f"the daemon sent a line that is no JSON-RPC message: {line[:80]!r}")
+        raise ClientError(f"the daemon sent a line that is no JSON-RPC message: {_quoted(line)}")
     method = message.get("method")
     if isinstance(method, str):
         params = message.get("params")
@@ -136,11 +137,15 @@ def decode(line: bytes) -> Incoming:
     return Response(message.get("id"), message.get("result"), _error(message.get("error")))
 
 
+def _quoted(line: bytes) -> str:
+    return quote(line[:80].decode("utf-8", "replace"))
+
+
 def _error(error: Any) -> RpcError | None:
     if error is None:
         return None
     if not isinstance(error, dict):
-        return RpcError(INTERNAL, "internal", str(error))
+        return RpcError(INTERNAL, "internal", "the daemon sent an error that is no JSON-RPC error")
     data = error.get("data")
     given = dict(data) if isinstance(data, dict) else {}
     code = error.get("code")

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from sessiond.daemon import metrics
-from sessiond.errors import Forbidden, InvalidParams
+from sessiond.errors import Forbidden, InvalidParams, quote
 from sessiond.events import replay
 from sessiond.events.subscription import Place, Subscription
 from sessiond.methods import sessions_history, sessions_kill
@@ -108,7 +108,7 @@ def _number(query: Any, name: str) -> float | None:
     try:
         return float(int(text))
     except (ValueError, OverflowError):
-        raise InvalidParams(f"`{name}` is a whole number, not {text[:40]!r}", field=name) from None
+        raise InvalidParams(f"`{name}` is a whole number, not {quote(text[:40])}", field=name) from None
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):

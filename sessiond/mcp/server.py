@@ -23,6 +23,7 @@ from mcp.types import (
 
 from sessiond import __version__
 from sessiond.client import ClientError, DaemonNotRunning, RpcError
+from sessiond.errors import quote
 from sessiond.mcp import tools
 from sessiond.mcp.calls import Call, ask, call_of
 from sessiond.mcp.seat import Seat
@@ -51,7 +52,7 @@ class Tools:
         """The answer of one tool; what goes wrong is a tool error in the daemon's own words."""
         self._arrive(ctx)
         if params.name not in tools.TOOLS:
-            return _failed(f"there is no tool {params.name!r}; there are {', '.join(tools.TOOLS)}")
+            return _failed(f"there is no tool {quote(params.name)}; there are {', '.join(tools.TOOLS)}")
         call = call_of(params.name, tools.nothing_left_out(params.arguments or {}))
         answer: Any = None
         error: ClientError | None = None

@@ -6,7 +6,7 @@ from typing import Literal
 
 import trio
 
-from sessiond.errors import NotFound
+from sessiond.errors import NotFound, quote
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
@@ -74,7 +74,7 @@ def _waits_on_caller(ctx: Context, run: Run) -> bool:
 
 
 def _missing(run_id: str) -> NotFound:
-    return NotFound(f"no run {run_id[:120]!r}; a run's id is in the answer that accepted it", code="run_not_found")
+    return NotFound(f"no run {quote(run_id[:120])}; a run's id is in the answer that accepted it", code="run_not_found")
 
 
 METHOD = Method("agent.wait", "read", AgentWaitParams, AgentWaitResult, handle, "Wait for the end of a run.")

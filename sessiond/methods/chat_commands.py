@@ -5,7 +5,7 @@ Source: runs.md, "Send policy"; shapes.md.
 
 from __future__ import annotations
 
-from sessiond.errors import NotFound
+from sessiond.errors import NotFound, quote
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import reset
 from sessiond.model.keys import agent_of
@@ -68,5 +68,5 @@ async def made(ctx: Context, text: str) -> Session:
 def _configured(ctx: Context, key: str) -> str:
     agent_id = agent_of(key)
     if ctx.services.config.agent(agent_id) is None:
-        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+        raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")
     return agent_id

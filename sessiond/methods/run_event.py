@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessiond.errors import InvalidParams, NotFound
+from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods.params import Empty
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
@@ -32,7 +32,7 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def handle(ctx: Context, params: RunEventParams) -> Empty:
     turn = ctx.services.attached.turn(params.run_id, ctx.services.connections.get(ctx.peer))
     if turn is None:
-        raise NotFound(f"this connection lives no run {params.run_id[:120]!r} just now", code="run_not_found")
+        raise NotFound(f"this connection lives no run {quote(params.run_id[:120])} just now", code="run_not_found")
     match params.type:
         case "delta":
             if params.text is None:

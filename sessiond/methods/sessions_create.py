@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sessiond.errors import InvalidParams, NotFound
+from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
@@ -44,7 +44,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
     if agent is None:
-        raise NotFound(f"no agent {agent_id!r}; `agents_list` shows the agents there are", code="agent_not_found")
+        raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")
     sees = services.sees(ctx.caller)
     # Of two who want the same label at once, one gets it.
     with claimed_label(services.store.catalog, key, params.label, sees, by=spawned_by) as label:
@@ -89,7 +89,8 @@ def _key(ctx: Context, params: SessionsCreateParams) -> str:
         return services.find(ctx.caller, params.key, field="$.key", action="send").key
     if params.agent_id is not None and agent_of(key) != params.agent_id:
         raise InvalidParams(
-            f"`$.agentId` is {params.agent_id!r}, but `$.key` belongs to agent {agent_of(key)!r}.", field="$.agentId"
+            f"`$.agentId` is {quote(params.agent_id)}, but `$.key` belongs to agent {quote(agent_of(key))}.",
+            field="$.agentId",
         )
     return key
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sessiond.errors import InvalidParams, NotFound
+from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
@@ -29,7 +29,7 @@ async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult
     if params.id is not None and not services.sight(caller).unlimited:
         rows = [row for row in services.tokens.rows() if row.id == params.id and services.sees_token_of(caller, row)]
         if not rows and _ID.fullmatch(params.id):
-            raise NotFound(f"no token has the id {params.id[:32]!r}; `tokens.list` shows the tokens there are")
+            raise NotFound(f"no token has the id {quote(params.id[:32])}; `tokens.list` shows the tokens there are")
     return TokensRevokeResult(revoked=await services.tokens.revoke(token_id=params.id, text=params.token))
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from sessiond.errors import Forbidden, InvalidParams, Unsupported
+from sessiond.errors import Forbidden, InvalidParams, Unsupported, quote
 from sessiond.model import keys
 
 Mode = Literal["run", "session"]
@@ -234,4 +234,4 @@ def is_sandboxed(mode: Literal["off", "non-main", "all"], *, is_main: bool) -> b
 
 def _short(text: str) -> str:
     """`text` as a literal for an error sentence: a caller's megabyte is not sent back to him."""
-    return repr(text if len(text) <= 80 else text[:79] + "…")
+    return quote(text if len(text) <= 80 else text[:79] + "…")

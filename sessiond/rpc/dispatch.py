@@ -1,7 +1,6 @@
 """From a message to an answer: checks, decodes, calls, encodes. Knows the method table, no method and no socket.
 
-The one place, beside the run supervisor, where any exception is caught: a fault in one request or one connection is
-logged and answered with -32603, and ends nothing else.
+The one place, beside the run supervisor, where any exception is caught: it is answered with -32603, and ends nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from sessiond.errors import (
     Stopping,
     Unauthenticated,
     Unsupported,
+    quote,
 )
 from sessiond.model.caller import Caller
 from sessiond.rpc.budget import Budgets
@@ -169,7 +169,7 @@ class Dispatcher(Generic[S]):
         if self.stopping:
             raise Stopping("The daemon is stopping; try again when it is back.")
         if route is None:
-            raise MethodNotFound(f"There is no method {str(name)[:80]!r}.")
+            raise MethodNotFound(f"There is no method {quote(str(name)[:80])}.")
         if reply is not None and request_id in peer.pending:
             raise InvalidRequest("A request with this id is still in flight.")
         params, meta = envelope.params, None

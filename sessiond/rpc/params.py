@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from sessiond.errors import InvalidParams, InvalidRequest, ParseError
+from sessiond.errors import InvalidParams, InvalidRequest, ParseError, shorten
 from sessiond.rpc.messages import ABSENT, RequestId
 
 _NO_PARAMS = b"{}"
@@ -84,4 +84,7 @@ def _named(reason: str) -> InvalidParams:
     if named := _MISSING_OR_UNKNOWN.match(what):
         path = f"{path}.{named['name']}"
         what = "it is missing" if named["how"].startswith("missing") else "there is no such parameter"
+    elif what.startswith("Invalid enum value"):
+        what = "it is none of the values that there are"
+    path = shorten(path)
     return InvalidParams(f"`{path}`: {what[:1].lower()}{what[1:]}.", field=path)

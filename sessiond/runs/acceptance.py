@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import Conflict, NotFound, SessiondError, StorageError
+from sessiond.errors import Conflict, NotFound, SessiondError, StorageError, quote
 from sessiond.model.entry import KeyedRun
 from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.keys import agent_of
@@ -218,5 +218,7 @@ def _accepted_parts(run_id: str, request: Request, at_ms: int, *, at_once: bool)
 
 def _same(key: str, run_id: str, payload: str | None, wanted: str) -> str:
     if payload != wanted:
-        raise Conflict(f"the idempotency key {key!r} was used before with another payload; use a new key", runId=run_id)
+        raise Conflict(
+            f"the idempotency key {quote(key)} was used before with another payload; use a new key", runId=run_id
+        )
     return run_id

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from sessiond.config import Config
-from sessiond.errors import Conflict, InvalidParams
+from sessiond.errors import Conflict, InvalidParams, quote
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import check_thinking
@@ -125,7 +125,7 @@ def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: st
         if (agent, claim) == (agent_id, text)
     )
     if taken or claimed:
-        raise Conflict(f"the label {text!r} is in use by another session of this agent", code="label_in_use")
+        raise Conflict(f"the label {quote(text)} is in use by another session of this agent", code="label_in_use")
     return text
 
 
@@ -155,7 +155,7 @@ def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[s
         raise InvalidParams(f"`{field}` is empty; null goes back to the default.", field=field)
     if config.models.allow and text not in config.models.allow:
         raise InvalidParams(
-            f"`{field}`: the model {text!r} is not in models.allow ({', '.join(config.models.allow)}).",
+            f"`{field}`: the model {quote(text)} is not in models.allow ({', '.join(config.models.allow)}).",
             field=field,
             code="model_unknown",
         )
@@ -176,5 +176,5 @@ def _printable(value: str, field: str) -> str:
 def _one_of(value: str, words: tuple[str, ...], field: str) -> str:
     text = value.strip().lower()
     if text not in words:
-        raise InvalidParams(f"`{field}` is {value[:40]!r}; use one of {', '.join(words)}, or null.", field=field)
+        raise InvalidParams(f"`{field}` is {quote(value[:40])}; use one of {', '.join(words)}, or null.", field=field)
     return text

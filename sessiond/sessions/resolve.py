@@ -5,7 +5,7 @@ Aliases first, then visibility, on the canonical key. Knows the catalog and the 
 
 from __future__ import annotations
 
-from sessiond.errors import Conflict, InvalidParams, NotFound
+from sessiond.errors import Conflict, InvalidParams, NotFound, quote
 from sessiond.model.caller import Caller
 from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean
 from sessiond.policy.visibility import LEAST_STEPS, Sight
@@ -71,10 +71,11 @@ def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None
     found = catalog.labelled(agent_id, label) if agent_id is not None else catalog.with_label(label)
     visible = [key for key in found or [NOBODYS_KEY] if may_name(catalog, sight, None, key) and key in catalog.by_key]
     if not visible:
-        raise NotFound(f"no session has the label {label!r}; `sessions_list` shows the labels there are")
+        raise NotFound(f"no session has the label {quote(label)}; `sessions_list` shows the labels there are")
     if len(visible) > 1:
         raise Conflict(
-            f"{len(visible)} sessions have the label {label!r} ({', '.join(sorted(visible)[:4])}); name one by its key"
+            f"{len(visible)} sessions have the label {quote(label)} ({', '.join(sorted(visible)[:4])});"
+            " name one by its key"
         )
     return catalog.by_key[visible[0]]
 
@@ -102,4 +103,6 @@ def missing(text: str) -> NotFound:
     """The answer for a session that is not there, or not there for this caller."""
     shown = text.strip()
     shown = shown if len(shown) <= 80 else shown[:79] + "…"
-    return NotFound(f"no session {shown!r}; `sessions_list` shows the sessions there are", code="session_not_found")
+    return NotFound(
+        f"no session {quote(shown)}; `sessions_list` shows the sessions there are", code="session_not_found"
+    )

@@ -67,7 +67,7 @@ def check_component(name: str) -> str:
     if not 1 <= size <= MAX_COMPONENT_BYTES:
         raise BadComponent(f"a path component has 1 to {MAX_COMPONENT_BYTES} bytes, not {size}")
     if name in (".", "..") or "/" in name or "\0" in name:
-        raise BadComponent(f"{name!r} is not a single path component")
+        raise BadComponent("a path component is one name, without a slash or a NUL")
     return name
 
 

@@ -39,7 +39,7 @@ class Thing(msgspec.Struct, frozen=True):
     def path(self) -> str:
         """The path below the store; a stranger's name may hold anything, so what cannot be printed is escaped."""
         path = "/".join((*self.parts, self.name))
-        return path if path.isprintable() else ascii(path)[1:-1]
+        return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
 
     @property
     def is_archived(self) -> bool:

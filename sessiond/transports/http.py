@@ -15,6 +15,7 @@ from sessiond.transports.exchange import HttpError, Response
 from sessiond.transports.gate import values
 from sessiond.transports.streams import ByteStream
 
+_PYTHON_BYTES = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
 _MAX_HEAD_BYTES = 64 * 1024
 _BODY_S = 60.0
 _ANSWER_S = 120.0  # for a client that does not read its answer
@@ -171,7 +172,7 @@ class HttpWire:
                 else:
                     self._h11.receive_data(b"")
         except h11.RemoteProtocolError as error:
-            raise _no_http(error) from None
+            raise refused(error) from None
         return event
 
     def _skip_body(self) -> bool:
@@ -189,8 +190,11 @@ def _new_connection() -> h11.Connection:
     return h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
 
-def _no_http(error: h11.RemoteProtocolError) -> HttpError:
-    return HttpError(error.error_status_hint, "bad_request", f"This is no HTTP/1.1 request: {error}.")
+def refused(error: h11.RemoteProtocolError) -> HttpError:
+    """The answer to what is no HTTP."""
+    # h11 shows the bytes as Python writes them; what they were the client knows.
+    what = _PYTHON_BYTES.sub("", str(error))
+    return HttpError(error.error_status_hint, "bad_request", f"This is no HTTP/1.1 request: {what}.")
 
 
 def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:

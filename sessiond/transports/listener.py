@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sessiond.errors import ConfigError
+from sessiond.errors import ConfigError, quote
 
 ListenerName = Literal["sessiond", "agent", "http"]
 
@@ -118,7 +118,7 @@ def inherited(environ: MutableMapping[str, str], pid: int) -> dict[str, Listener
         sock.setblocking(False)
         if name not in ("sessiond", "agent") or name in found:
             raise ConfigError(
-                f"systemd handed over a socket named {name or 'nothing'!r}; "
+                f"systemd handed over a socket named {quote(name or 'nothing')}; "
                 "FileDescriptorName= must be sessiond for one and agent for the other."
             )
         if sock.family != socket.AF_UNIX or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -201,9 +201,11 @@ def bind_tcp(listen: str) -> Listener:
         if not separator or not 0 <= number <= 65535:
             raise ValueError
     except ValueError:
-        raise ConfigError(f"http.listen = {listen!r}: write an address and a port, such as 127.0.0.1:7433.") from None
+        raise ConfigError(
+            f"http.listen = {quote(listen)}: write an address and a port, such as 127.0.0.1:7433."
+        ) from None
     if not address.is_loopback:
-        raise ConfigError(f"http.listen = {listen!r}: only a loopback address may be listened on.")
+        raise ConfigError(f"http.listen = {quote(listen)}: only a loopback address may be listened on.")
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -213,7 +215,7 @@ def bind_tcp(listen: str) -> Listener:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise ConfigError(f"http.listen = {listen!r}: {error.strerror}.") from None
+        raise ConfigError(f"http.listen = {quote(listen)}: {error.strerror}.") from None
     return Listener("http", sock)
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from sessiond.errors import quote
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +55,7 @@ class Option:
     def read(self, text: str) -> object:
         """The value of `text`; ValueError says what is wrong with it."""
         if self.choices and text not in self.choices:
-            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+            raise ValueError(f"{quote(text)} is not one of {', '.join(self.choices)}")
         return CONVERT[self.kind](text)
 
 
@@ -113,7 +115,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
+        raise ValueError(f"{quote(text)} is not a whole number") from None
 
 
 def _number(text: str) -> float:
@@ -122,7 +124,7 @@ def _number(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ValueError(f"{text!r} is not a number of at least 0")
+        raise ValueError(f"{quote(text)} is not a number of at least 0")
     return number
 
 
@@ -131,7 +133,7 @@ def _duration(text: str) -> float:
     try:
         return _number(text) if unit is None else _number(text[:-1]) * unit
     except ValueError:
-        raise ValueError(f"{text!r} is not a duration: write 90 (seconds), 30s, 15m, 12h, 90d or 2w") from None
+        raise ValueError(f"{quote(text)} is not a duration: write 90 (seconds), 30s, 15m, 12h, 90d or 2w") from None
 
 
 CONVERT: dict[str, Callable[[str], object]] = {

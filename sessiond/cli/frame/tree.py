@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 from sessiond import __version__
 from sessiond.cli.frame import completion, registry
 from sessiond.cli.frame.command import Args, Argument, Command, Option
+from sessiond.errors import quote
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 not found or forbidden, 5 timed out, 77 permission."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -176,4 +177,6 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, 1)
-    return f"there is no command {name!r}" + (f": did you mean {near[0]!r}?" if near else "; see: sessiond --help")
+    return f"there is no command {quote(name)}" + (
+        f": did you mean {quote(near[0])}?" if near else "; see: sessiond --help"
+    )

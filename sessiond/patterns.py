@@ -1,0 +1,25 @@
+"""The owner's regular expressions, compiled or refused in words: one door for who checks and who uses them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+# A repetition of a repetition like `(a+)+`, with which a hostile text could hold up the daemon.
+_NESTED = re.compile(r"(?<!\\)[+*}][)][+*{]")
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """The pattern, ready to search with. ValueError with what is wrong, to go on after its name."""
+    if _NESTED.search(pattern):
+        raise ValueError("repeats a repetition, which can take for ever; write it flat")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what may mean something else in a later Python
+            return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    except (ValueError, OverflowError):  # int() of over 4,300 digits, and numbers of over 32 bits
+        raise ValueError("is not a regular expression: it has a number that is too large") from None
+    except (RecursionError, MemoryError):
+        raise ValueError("is not a regular expression that can be used: it is too deep") from None

@@ -1,0 +1,142 @@
+"""Errors are sentences for people: no Python in any of them, whatever provokes it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import h11
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import inside
+
+import sessiond
+from sessiond import config
+from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, quote
+from sessiond.methods.table import METHODS
+from sessiond.patterns import compile_pattern
+from sessiond.policy.secrets import compile_patterns
+from sessiond.transports.http import refused
+
+ROOT = Path(sessiond.__file__).parent
+PYTHON = re.compile(
+    r"\bNone\b|\bTrue\b|\bFalse\b|NoneType|<class|<function|object at 0x|\bb['\"]|Traceback|\[Errno|\bdict_|"
+    r"\\x[0-9a-f]{2}|['\"]: |\(\)|[a-z]Error\b|\[['\"]|\{['\"]"
+)
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, -1, 1.5, 10**30, -(10**400), "", "it's\u202e \x07\n\x1b[31m \"q\" 'q' \\ é", "\ud800", "x" * 3000),
+    *([], {}, [None], {"it's": None}, [["x"]], "agent:it's:x", "agent:main:it's", "0" * 32),
+)
+
+
+def test_nothing_is_formatted_as_python_writes_it() -> None:
+    found = []
+    for path in ROOT.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        # What a person at a debugger sees may be Python; an AttributeError of a module is for programmers.
+        hidden = {
+            inner
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__getattr__")
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            as_python = isinstance(node, ast.FormattedValue) and node.conversion == ord("r")
+            called = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("repr", "ascii")
+            )
+            if (as_python or called) and node not in hidden:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+@given(st.text(max_size=300))
+def test_a_quotation_is_short_printable_and_on_one_line(text: str) -> None:
+    shown = quote(text)
+    assert shown[0] == shown[-1] == "'" and shown.isprintable()
+    assert len(shown) <= 2 + 6 * MAX_QUOTED_CHARS
+    if text.isprintable() and len(text) <= MAX_QUOTED_CHARS:
+        assert shown == f"'{text}'"
+
+
+def _params(method: Any) -> list[dict[str, Any]]:
+    """Every parameter of a method with every hostile value, the others as they may be."""
+    fields = msgspec.structs.fields(method.params)
+    base = {field.encode_name: "agent:main:x" for field in fields if field.required}
+    one_wrong = [{**base, field.encode_name: value} for field in fields for value in HOSTILE]
+    return [*one_wrong, {**base, "it's": 1}, {**base, "x" * 300: None}]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+async def test_every_error_of_every_method_is_a_sentence(tmp_path: Path, method: Any) -> None:
+    async with inside(tmp_path, '[store]\ndurability = "os"\n') as parts, parts.connect() as owner:
+        said = set()
+        for params in _params(method):
+            # Lone surrogates travel as escapes, as JSON.stringify writes them.
+            line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method.name, "params": params})
+            await owner.write(line.encode() + b"\n")
+            answer = await owner.receive()
+            while "method" in answer:
+                answer = await owner.receive()
+            if "error" in answer:
+                assert answer["error"]["code"] != -32603, (params, answer)
+                said.add(answer["error"]["message"])
+    assert [text for text in said if PYTHON.search(text) or not text.isprintable() or len(text) > 1000] == []
+
+
+HEADS = (
+    b"GET /\x01 HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: a\r\nbad header\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: a\r\nx: \x00\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"POST /rpc HTTP/1.1\r\nhost: a\r\ncontent-length: it's\r\n\r\n",
+    b"GET / HTTP/9\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_is_no_http_is_told_without_python(head: bytes) -> None:
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(head)
+    with pytest.raises(h11.RemoteProtocolError) as raised:
+        connection.next_event()
+    text = refused(raised.value).message
+    assert text.startswith("This is no HTTP/1.1 request: ")
+    assert not PYTHON.search(text), text
+
+
+BAD_PATTERNS = {
+    "x{4294967296}": "a number that is too large",
+    "x{" + "9" * 5000 + "}": "a number that is too large",
+    "(" * 4000 + ")" * 4000: "it is too deep",
+    "(": "is not a regular expression: missing ), unterminated subpattern",
+    "(a+)+": "repeats a repetition",
+}
+
+
+@pytest.mark.parametrize("pattern", BAD_PATTERNS, ids=lambda pattern: pattern[:12])
+def test_a_pattern_that_cannot_be_is_an_error_of_the_configuration(pattern: str) -> None:
+    text = f"[tools.sessions]\nredact = true\nredactPatterns = ['x', '{pattern}']\n"
+    with pytest.raises(ConfigError) as raised:
+        config.parse(text)
+    assert str(raised.value).startswith("config.toml:3: tools.sessions.redactPatterns[1] ")
+    assert BAD_PATTERNS[pattern] in str(raised.value)
+    with pytest.raises(ConfigError, match=re.escape(BAD_PATTERNS[pattern])):
+        compile_patterns((pattern,))
+
+
+@given(st.text(alphabet=r"(){}[]|*+?.\^$,:=!<>#-0189xPaZ'", max_size=40))
+def test_every_text_is_a_pattern_or_is_refused_in_words(pattern: str) -> None:
+    """What the configuration lets in, every later use takes."""
+    try:
+        compile_pattern(pattern)
+    except ValueError:
+        with pytest.raises(ConfigError):
+            compile_patterns((pattern,))
+    else:
+        assert len(compile_patterns((pattern,))) == 1
