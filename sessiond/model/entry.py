@@ -76,7 +76,8 @@ class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk.
 
-    `is_named_otherwise` says that the header has another id than the file's name, as in a copy of a transcript.
+    `is_named_otherwise` says that the header has another id than the file's name, `is_copy` that it has a key as well:
+    whatever this program makes is named like the id in its header.
     """
 
     session_id: str
@@ -84,6 +85,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     updated_at: Milliseconds = 0
     created_at: Milliseconds = 0
     is_named_otherwise: bool = False
+    is_copy: bool = False
     cwd: str | None = None
     channel: str | None = None
     group_id: str | None = None

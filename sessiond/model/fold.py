@@ -21,7 +21,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 5
+FOLD_VERSION = 6
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -109,13 +109,16 @@ def fold_bad(entry: Entry) -> Entry:
 
 def _fold_header(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     body = record.body()
+    key = _text(body.get("sessionKey"))
+    is_named_otherwise = record.id is not None and record.id != entry.session_id
     created = record.timestamp_ms if record.timestamp_ms is not None else mtime_ms
     return replace(
         entry,
-        session_key=_text(body.get("sessionKey")) or entry.session_key,
+        session_key=key or entry.session_key,
         spawned_by=_text(body.get("spawnedBy")) or entry.spawned_by,
         cwd=_text(body.get("cwd")) or entry.cwd,
-        is_named_otherwise=record.id is not None and record.id != entry.session_id,
+        is_named_otherwise=is_named_otherwise,
+        is_copy=is_named_otherwise and key is not None,
         created_at=entry.created_at or created,
         updated_at=entry.updated_at or created,
     )

@@ -30,6 +30,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "updated_at",
         "created_at",
         "is_named_otherwise",
+        "is_copy",
         "runs",
         "keyed",
         "talks",

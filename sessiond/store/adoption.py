@@ -17,12 +17,11 @@ from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules, agent_of, canonical, clean
 from sessiond.model.lax import whole_ms
+from sessiond.model.record import Record
 
 Foreign = dict[str, dict[str, Any]]
 # What the file itself says, and what only the other program's paths and file facts are about.
 _LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
-# How an adopting record begins, wherever it stands.
-MARK = b'\n{"type":"custom","customType":"sessiond/entry","data":{"sessionKey":'
 _FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
 
 
@@ -44,6 +43,11 @@ class Claim(msgspec.Struct, frozen=True):
 
     def _line(self, record_id: str, parent_id: str | None, now_ms: int, fields: dict[str, Any]) -> bytes:
         return records.custom_line(record_id, parent_id, now_ms, records.ENTRY, {"sessionKey": self.key, **fields})
+
+
+def says_key(record: Record) -> bool:
+    """Whether this is a record that adopts the file it stands in."""
+    return record.custom_type == records.ENTRY and "sessionKey" in lax.decode_dict(record.data)
 
 
 def is_own_key(key: str, agent_id: str) -> bool:

@@ -86,9 +86,11 @@ class Session:
         return self.written_id if self.written_end > facts.folded_to else facts.last_id
 
     @property
-    def _age(self) -> tuple[int, bool, str]:
-        # A copy has the header of what it was copied from; the file named like the id in it is the session.
-        return self.entry.created_at, not self.entry.is_named_otherwise, self.session_id
+    def _age(self) -> tuple[bool, int, bool, int, str]:
+        # Last come copies, which have the header of what they were copied from, and a name that was made of its name.
+        entry = self.entry
+        name = self.session_id
+        return not entry.is_copy, entry.created_at, not entry.is_named_otherwise, -len(name), name
 
 
 class Catalog:

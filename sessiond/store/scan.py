@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from sessiond.clock import Clock, Ids
+from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
 from sessiond.store import adoption, dirfd, folding, index, layout, making, transcript
@@ -122,7 +123,10 @@ def is_transcript(fd: int, record_limit: int) -> bool:
     first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)
     if first is None or first.record is None or first.record.type == "session":
         return first is not None
-    return adoption.MARK in os.pread(fd, _MARKED_BYTES, 0)
+    if records.ENTRY.encode() not in os.pread(fd, _MARKED_BYTES, 0):
+        return False
+    lines = transcript.read_lines(fd, 0, record_limit, stop=_MARKED_BYTES)
+    return any(line.record is not None and adoption.says_key(line.record) for line in lines)
 
 
 class HalfLine(OSError):

@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (5, "e9440fbeba0f42b9bb4a1c93")
+PINNED = (6, "3ab7ea85d243eb6f50b81c55")
 
 
 def source_of_the_fold() -> str:
