@@ -1,0 +1,287 @@
+"""Whatever other programs do to a transcript around the daemon's appends: what was acknowledged stands once, readable,
+under its name, unless they themselves removed it afterwards.
+
+A stranger acts between two appends, between the look and the write of one, and between its sync and its
+acknowledgement. By default a sample; with SESSIOND_SOAK_S=3600 in the environment it goes on for an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from live_store import Live, live, message
+
+from sessiond.errors import StorageError
+from sessiond.store.catalog import Session
+from sessiond.store.parts import Message, drafts_of, lines_of
+from sessiond.store.store import SessionStore
+
+KEY = "agent:main:main"
+PATIENCE_S = 120.0
+HALF, REST = b'{"type":"message","id":"stranger","message":{"role":"user","co', b'ntent":"half"}}\n'
+WHOLE = b'{"type":"message","id":"whole","message":{"role":"user","content":"whole"}}\n'
+
+
+class Stranger:
+    """Another program, on the transcript at `path`. Each act leaves it as such programs leave it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kept = path.read_bytes()
+
+    def begin_a_line(self) -> None:
+        self._add(HALF)
+
+    def end_the_line(self) -> None:
+        self._add(REST)
+
+    def write_a_line(self) -> None:
+        self._add(WHOLE)
+
+    def write_a_line_without_its_end(self) -> None:
+        self._add(WHOLE[:-1])
+
+    def keep(self) -> None:
+        """Read the file, to write it back later."""
+        self.kept = self._content()
+
+    def put_back_over(self) -> None:
+        self._put(self.kept)
+
+    def put_back_in_place(self) -> None:
+        if self.path.exists():
+            self.path.write_bytes(self.kept)
+
+    def put_a_copy_over(self) -> None:
+        self._put(self._content())
+
+    def edit_as_sed(self) -> None:
+        self._put(self._content().replace(b"x", b"y"))
+
+    def delete_the_first_line(self) -> None:
+        self._put(self._content().partition(b"\n")[2])
+
+    def delete_the_last_line(self) -> None:
+        self._put(b"".join(self._content().splitlines(keepends=True)[:-1]))
+
+    def format_anew(self) -> None:
+        lines = [self._formatted(line) for line in self._content().splitlines()]
+        self._put(b"".join(line + b"\n" for line in lines))
+
+    def empty(self) -> None:
+        self._cut(0)
+
+    def cut_within_the_last_line(self) -> None:
+        self._cut(len(self._content()) - 3)
+
+    def cut_behind_the_first_line(self) -> None:
+        self._cut(self._content().find(b"\n") + 1)
+
+    def copy_beside(self) -> None:
+        shutil.copyfile(self.path, self.path.with_name(self.path.stem + "-backup.jsonl"))
+
+    def _content(self) -> bytes:
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def _add(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def _put(self, data: bytes) -> None:
+        new = self.path.with_name("new")
+        new.write_bytes(data)
+        new.rename(self.path)
+
+    def _cut(self, size: int) -> None:
+        os.truncate(self.path, max(0, size))
+
+    @staticmethod
+    def _formatted(line: bytes) -> bytes:
+        try:
+            return json.dumps(json.loads(line), indent=None, separators=(" , ", " : ")).encode()
+        except ValueError:
+            return line
+
+
+ACTS = [name for name in vars(Stranger) if not name.startswith("_")]
+acts = st.sampled_from(ACTS)
+moments = st.lists(acts, max_size=3)
+
+
+class Machine(RuleBasedStateMachine):
+    """Collects steps; `Play` carries them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, Any]] = []
+
+    @initialize(watching=st.booleans())
+    def begin(self, watching: bool) -> None:
+        self.watching = watching
+
+    @rule(count=st.integers(1, 3), between=moments, synced=moments)
+    def daemon_appends(self, count: int, between: list[str], synced: list[str]) -> None:
+        self.steps.append(("append", (count, between, synced)))
+
+    @rule(act=acts)
+    def stranger_acts(self, act: str) -> None:
+        self.steps.append(("act", act))
+
+    @rule(without_index=st.booleans())
+    def restart(self, without_index: bool) -> None:
+        self.steps.append(("restart", without_index))
+
+    def teardown(self) -> None:
+        if self.steps:
+            with tempfile.TemporaryDirectory(dir=_quick()) as folder:
+                trio.run(Play(Path(folder), self.watching).run, self.steps)
+
+
+def _quick() -> str | None:
+    """Memory instead of a disk, where there is any: nothing here is about syncs."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class Play:
+    """A store and a stranger. `due` holds what was acknowledged and not removed afterwards."""
+
+    def __init__(self, folder: Path, watching: bool) -> None:
+        self.folder, self.watching = folder, watching
+        self.due: set[str] = set()
+        self.count = 0
+        self.synced: list[str] = []
+        self.stranger: Stranger
+        self.parts: Live
+
+    async def run(self, steps: list[tuple[str, Any]]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while steps:
+                steps = await self.life(steps)
+
+    async def life(self, steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """One daemon, up to the next restart; the steps that are left."""
+        async with live(self.folder, watching=self.watching, durable=True, sync=self.sync) as self.parts:
+            await self.find()
+            for number, (name, what) in enumerate(steps):
+                if name == "restart":
+                    await self.leave(what)
+                    return steps[number + 1 :]
+                if name == "act":
+                    self.act(what)
+                else:
+                    await self.append(*what)
+                self.check()
+        return []
+
+    @property
+    def store(self) -> SessionStore:
+        return self.parts.store
+
+    async def find(self) -> None:
+        """The key's session as this start found it."""
+        session = self.store.catalog.by_key.get(KEY)
+        if session is None:
+            # Gone is what the stranger emptied or left without any header, and nothing else.
+            assert not self.due, self.due
+            session = await self.parts.create(KEY)
+        self.stranger = Stranger(self.store.path / session.path)
+        self.check()
+        await self.check_page()
+
+    async def leave(self, without_index: bool) -> None:
+        for folder in self.store.dirty():
+            await self.store.save(folder)
+        for index in self.folder.rglob("sessions.json"):
+            if without_index:
+                index.unlink()
+
+    def act(self, name: str) -> None:
+        act: Callable[[], None] = getattr(self.stranger, name)
+        act()
+        self.due &= set(self.standing())
+
+    def sync(self, fd: int) -> None:
+        if self.synced:
+            self.act(self.synced.pop(0))
+
+    async def append(self, count: int, between: list[str], synced: list[str]) -> None:
+        texts = [f"{number} " + "x" * (number % 40) for number in range(self.count, self.count + count)]
+        self.count += count
+        between, self.synced = list(between), list(synced)
+        session = self.session()
+        parts = [Message(message(text)) for text in texts]
+        drafts = drafts_of(parts, self.store.settings.ids, 1, self.store.record_limit)
+
+        def compose(parent: str | None) -> list[bytes]:
+            if between:
+                self.act(between.pop(0))
+            return lines_of(drafts, self.store.record_limit, parent)
+
+        ids = {draft.id for draft in drafts}
+        try:
+            places = await self.store.committer.append(session, compose, drafts[-1].id)
+        except StorageError:
+            assert not ids & set(self.standing())
+            return
+        finally:
+            self.synced = []
+        content = self.stranger.path.read_bytes()
+        assert [json.loads(content[begin:end])["id"] for begin, end in places] == [draft.id for draft in drafts]
+        self.due |= ids
+
+    def session(self) -> Session:
+        return self.store.catalog.by_id[self.stranger.path.stem]
+
+    def standing(self) -> list[str]:
+        """The ids of the records that a reader finds in the file."""
+        found = []
+        for line in self.stranger.path.read_bytes().splitlines():
+            try:
+                found.append(json.loads(line)["id"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def check(self) -> None:
+        # A header that a stranger's act put behind another one is passed over.
+        others = ("stranger", "whole", self.stranger.path.stem)
+        standing = [own for own in self.standing() if own not in others]
+        assert self.due <= set(standing), (self.due, standing)
+        assert len(standing) == len(set(standing)), standing
+
+    async def check_page(self) -> None:
+        """A reader is shown what is due, each once."""
+        page = await self.store.page(self.session(), lambda record: True, limit=10**6, max_bytes=10**9)
+        shown = [line.record.id for line, _ in page.lines if line.record]
+        assert [shown.count(own) for own in self.due] == [1] * len(self.due), (self.due, shown)
+
+
+def test_what_is_acknowledged_stands_once_under_its_name() -> None:
+    soak_s = float(os.environ.get("SESSIOND_SOAK_S", "0"))
+    deadline = time.monotonic() + soak_s
+    while True:
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Machine,
+            settings=settings(
+                max_examples=200 if soak_s else 30,
+                stateful_step_count=20,
+                # To shrink a life of a store takes minutes, and a find is read as it comes.
+                phases=[Phase.generate],
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        if time.monotonic() >= deadline:
+            return
