@@ -19,7 +19,7 @@ import sessiond
 from sessiond import config as configuration
 from sessiond.auth.peercred import peer_credentials
 from sessiond.config import Config
-from sessiond.daemon import logs, notify
+from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, built, key_rules
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
@@ -36,6 +36,7 @@ EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
 _DRAIN_S = 5.0
 # How often a long recovery says that it goes on.
 _PROGRESS_S = 1.0
+_SWITCH_S = 0.0005
 
 
 def run(
@@ -49,6 +50,10 @@ def run(
     """Be the daemon until it is told to stop; the exit code of cli.md."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
+    memory.give_back_what_is_freed()
+    # What is done in worker threads holds the interpreter for so long before the loop gets it: the default of 5 ms, for
+    # each system call of an answer, makes 20.
+    sys.setswitchinterval(_SWITCH_S)
     forbid_dumps()
     if socket is not None:
         os.environ["SESSIOND_SOCKET"] = str(socket)

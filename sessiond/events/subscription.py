@@ -15,7 +15,8 @@ from typing import Protocol
 import msgspec
 import trio
 
-from sessiond.model.event import ChangedEvent, Event, MessageEvent, ResyncReason
+from sessiond.events.omission import join, shorten
+from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, weight_of
 
 # Together with the 1,024 events of limits.maxQueuedEvents: what one stopped subscriber may cost.
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
@@ -109,8 +110,14 @@ class Subscription:
         if not self.queue and self.sink.ready():
             self.sink.write(event)
             return
+        if isinstance(event, LiveEvent) and self._queued_bytes + weight_of(event) > MAX_QUEUED_BYTES:
+            event = shorten(event)
+            joined = join(self.queue[-1], event) if self.queue else None
+            if joined is not None:
+                self.queue[-1] = joined
+                return
         self.queue.append(event)
-        self._queued_bytes += _size(event)
+        self._queued_bytes += weight_of(event)
         if len(self.queue) > self._limit or self._queued_bytes > MAX_QUEUED_BYTES:
             self._overflow()
         self._wake.set()
@@ -118,7 +125,7 @@ class Subscription:
     def take(self) -> Event:
         """The oldest queued event."""
         event = self.queue.popleft()
-        self._queued_bytes -= _size(event)
+        self._queued_bytes -= weight_of(event)
         return event
 
     def has_had(self, key: str, place: Place) -> bool:
@@ -140,7 +147,7 @@ class Subscription:
             elif isinstance(event, ChangedEvent):
                 change = event
         self.queue = kept
-        self._queued_bytes = sum(map(_size, kept))
+        self._queued_bytes = sum(map(weight_of, kept))
         self.behind[key] = Lag(place, change)
         self._since[key] = place
         self._wake.set()
@@ -227,8 +234,17 @@ class Subscription:
                 lag = self.behind[key] = Lag(place, lag.change if lag is not None else None)
             if lag is not None and isinstance(event, ChangedEvent):
                 lag.change = event
-        self.queue.clear()
-        self._queued_bytes = 0
+        # Whose session is read again is told that it lagged; of the others the runs say what was missed.
+        missed: dict[object, LiveEvent] = {}
+        for event in self.queue:
+            if isinstance(event, LiveEvent) and event.method == "session.delta":
+                run, short = (event.key, event.fields.get("runId")), shorten(event)
+                missed[run] = join(missed.get(run), short) or short
+        self.queue = deque(event for event in missed.values() if event.key not in self.behind)
+        self._queued_bytes = sum(map(weight_of, self.queue))
+        if len(self.queue) > self._limit:
+            self.queue.clear()
+            self._queued_bytes = 0
 
 
 def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
@@ -240,7 +256,3 @@ def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
             return Place(event.session_id, event.after, event.seq, reason)
         case _:
             return None
-
-
-def _size(event: Event) -> int:
-    return len(event.message) + 400 if isinstance(event, MessageEvent) else 1000

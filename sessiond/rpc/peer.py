@@ -69,10 +69,10 @@ class Peer:
 
     @caller.setter
     def caller(self, caller: Caller) -> None:
+        if self.on_caller is not None:
+            self.on_caller(caller)  # it may refuse: then nothing has changed
         self._caller = caller
         self._set_limit()
-        if self.on_caller is not None:
-            self.on_caller(caller)
 
     @property
     def codec(self) -> CodecName:

@@ -204,12 +204,12 @@ class Server:
         def heard() -> None:
             peer.on_message = None
             if not place.stranger:
-                place.known()
+                place.known(peer.caller)
                 patience.deadline = float("inf")
 
         def known(caller: Caller) -> None:
             if caller.kind != "nobody":
-                place.known()
+                place.known(caller)
                 patience.deadline = float("inf")
 
         peer.on_message, peer.on_caller = heard, known

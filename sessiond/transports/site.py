@@ -48,7 +48,7 @@ class _Done(Exception):
 class Conversation:
     """One HTTP connection. `known` is called once its client has shown who it is."""
 
-    def __init__(self, stream: ByteStream, site: Site, door: Door, known: Callable[[], None]) -> None:
+    def __init__(self, stream: ByteStream, site: Site, door: Door, known: Callable[[Caller], None]) -> None:
         self._stream = stream
         self._site = site
         self._door = door
@@ -125,7 +125,7 @@ class Conversation:
 
     def _caller_of(self, head: h11.Request) -> Caller:
         caller = caller_of(self._door, head.headers, self._site.authenticate)
-        self._known()
+        self._known(caller)
         return caller
 
     async def _handled(self, route: Route, request: Request) -> Answer:
