@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,37 @@ class TestCrash:
                 "ok",
             ]
             assert telegram.texts == ["the outcome"]
+
+
+def _open_talk(store: Path) -> Path:
+    folder = store / "agents" / "bob" / "sessions"
+    folder.mkdir(parents=True)
+    header = {"type": "session", "version": 3, "id": "s1", "sessionKey": BOB, "agentId": "bob"}
+    talk = {"type": "custom", "customType": "sessiond/talk", "data": {"talkId": "s1.1", "status": "open"}}
+    (folder / "s1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, talk)))
+    return folder / "s1.jsonl"
+
+
+async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp_path: Path, autojump_clock: Any):
+    file = _open_talk(tmp_path / "store")
+    away = tmp_path / "away"
+    host = host_with(tmp_path, bob=scripted("b"))
+    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as house:
+        await trio.sleep(60)
+        assert house.conversations.engages(BOB)
+        away.rename(file)
+        await house.settled()
+    assert '"talkId":"s1.1"' in file.read_text().splitlines()[-1]
+
+
+async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Path, autojump_clock: Any):
+    file = _open_talk(tmp_path / "store")
+
+    host = host_with(tmp_path, bob=scripted("b"))
+    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.unlink()) as house:
+        await trio.sleep(60)
+        session = house.home.store.catalog.by_key[BOB]
+        house.home.store.catalog.remove(session)
+        await trio.sleep(60)
+        assert not house.conversations.engages(BOB)
+        assert session.entry.talks != ()
