@@ -135,7 +135,9 @@ class Conversations:
         except Stopping:
             await trio.sleep_forever()  # until the daemon's end, which is near; the next life goes on
         finally:
-            del self._open[talk.talk_id]
+            # Records that contradict each other can have it end twice: as a run that goes on, and as a talk left open.
+            if self._open.get(talk.talk_id) is talk:
+                del self._open[talk.talk_id]
             self._states.pop(talk.talk_id, None)
         for key in talk.keys:
             session = self._store.catalog.by_key.get(key)

@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from sessiond.model import lax
+from sessiond.model.lax import Count, Milliseconds
 from sessiond.store import dirfd, folding, index, inventory, layout, reading
 from sessiond.store.inventory import Thing
 from sessiond.store.reading import Reading
@@ -35,9 +37,18 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 Findings = Iterator[Finding | None]
 
 
-class _Delivery(msgspec.Struct, frozen=True, rename="camel"):
+class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What the outbox takes for a delivery. Source: runs/channels.py, which the store does not know."""
+
+    delivery_id: str
     channel: str
-    failed_at: int | None = None
+    to: str
+    session_key: str
+    text: str
+    title: str
+    created_at: Milliseconds
+    attempts: Count = 0
+    failed_at: Milliseconds | None = None
     last_error: str | None = None
 
 
@@ -188,8 +199,10 @@ def check_outbox(root_fd: int) -> Findings:
             continue
         try:
             with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
-                delivery = msgspec.json.decode(file.read(), type=_Delivery)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                delivery = lax.convert(lax.decode(file.read()), _Delivery)
+        except OSError:
+            delivery = None
+        if delivery is None or f"{delivery.delivery_id}.json" != thing.name:
             yield Finding("warn", thing.path, "no delivery; it is left alone", "move it elsewhere")
             continue
         waiting += delivery.failed_at is None

@@ -121,6 +121,13 @@ async def test_a_transcript_that_was_copied_with_its_open_run_and_talk_goes_on_o
     await lives(tmp_path)
 
 
+async def test_a_talk_that_is_open_while_its_run_is_open_too_ends_once(tmp_path: Path) -> None:
+    run = custom("run", runId="s1.1", status="accepted", at=T, request={"text": "hi", "message": {"role": "user"}})
+    write(tmp_path / "store", "s1", header("s1", MAIN), run, custom("talk", talkId="s1.1", status="open", topic=TALK))
+    await lives(tmp_path)
+    await lives(tmp_path)
+
+
 DELIVERY = {
     "deliveryId": "d1",
     "channel": "telegram",

@@ -245,7 +245,12 @@ def test_two_transcripts_of_one_key_are_told(tmp_path: Path) -> None:
         ("keys/signing.key", b"short", "error"),
         ("tokens.jsonl", b'{"type":"issued"}\ntorn\n', "warn"),
         ("outbox/x.json", b"torn", "warn"),
-        ("outbox/x.json", b'{"channel": "telegram", "failedAt": 5, "lastError": "no such chat"}', "warn"),
+        (
+            "outbox/x.json",
+            b'{"deliveryId": "x", "channel": "telegram", "to": "1", "sessionKey": "k", "text": "t", "title": "t", '
+            b'"createdAt": 1, "failedAt": 5, "lastError": "no such chat"}',
+            "warn",
+        ),
     ],
 )
 def test_files_beside_the_transcripts(tmp_path: Path, name: str, content: bytes, level: str) -> None:
