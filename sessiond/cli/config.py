@@ -36,14 +36,19 @@ def _load(args: Args) -> tuple[Config, Path]:
 
 
 def check(args: Args) -> None:
+    from sessiond.config_warnings import warnings
+
     config, path = _load(args)
     is_there = path.exists()
+    found = warnings(config.agents.list)
     if args.json:
-        as_json(
-            {"ok": True, "path": str(path), "exists": is_there, "agents": [agent.id for agent in config.agents.list]}
-        )
+        ids = [agent.id for agent in config.agents.list]
+        told = [{"what": what, "hint": hint} for what, hint in found]
+        as_json({"ok": True, "path": str(path), "exists": is_there, "agents": ids, "warnings": told})
     elif is_there:
         lines([f"{path} is good: {_count(len(config.agents.list))}"])
+        for what, hint in found:
+            lines([f"warning: {what}", f"  -> {hint}"])
     else:
         lines([f"there is no {path}, and none is needed: the defaults hold"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from sessiond.config_warnings import warnings
 from sessiond.errors import Forbidden, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
@@ -33,6 +34,7 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     if not services.sight(ctx.caller).unlimited:
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
     findings = [Finding("ok", "repaired", what) for what in await _fix(ctx)] if params.fix else []
+    findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
     steps = doctor.inspect(services.store.root_fd, services.store.record_limit)
     await services.slices.run(_gathered(steps, findings))
     return DaemonDoctorResult(findings=findings)

@@ -17,6 +17,8 @@ from sessiond.cli.demo_daemon import prepare
 from sessiond.cli.frame.linger import advice
 from sessiond.config import Config, load, parse
 
+EXEC = 'runtime = { type = "exec", command = ["true"] }\n'
+
 
 def test_a_good_configuration_is_said_to_be_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.toml"
@@ -24,7 +26,13 @@ def test_a_good_configuration_is_said_to_be_good(tmp_path: Path, capsys: pytest.
     assert cli.run(["config", "check", "--config", str(file)]) == 0
     assert capsys.readouterr().out == f"{file} is good: 1 agent\n"
     assert cli.run(["config", "check", "--config", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "path": str(file), "exists": True, "agents": ["main"]}
+    told = {"ok": True, "path": str(file), "exists": True, "agents": ["main"], "warnings": []}
+    assert json.loads(capsys.readouterr().out) == told
+    file.write_text('[agents.defaults.sandbox]\nmode = "non-main"\n[[agents.list]]\nid = "main"\n' + EXEC)
+    assert cli.run(["config", "check", "--config", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert 'warning: agent main: with sandbox.mode = "non-main" its main session runs without a sandbox' in said
+    assert "-> sandbox every session" in said
 
 
 def test_a_bad_configuration_is_exit_78_with_file_line_and_key(
