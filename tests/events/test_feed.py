@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ import trio.testing
 from live_store import Live, Reader, append, header, line, live, message
 from msgspec.structs import replace
 
+from sessiond.errors import StorageError
 from sessiond.events import feed
 from sessiond.events.watch import Changed, Kind, Rescan
 from sessiond.events.watch import Event as WatchEvent
@@ -547,3 +550,68 @@ async def test_many_foreign_files_are_adopted_by_one_index(tmp_path: Path) -> No
             append(folder / f"{ID.format(number)}.jsonl", header(ID.format(number)) + line(str(number)))
         await reader.until(lambda: len(reader.texts) == 9)
         assert set(parts.store.catalog.by_key) == set(rows)
+
+
+async def test_changes_from_outside_that_change_nothing_tell_nothing(parts: Live) -> None:
+    """A new time, another mode, a rename there and back, a hard link that goes again: nobody is told anything."""
+    await parts.say(KEY, "one")
+    place, path = parts.now(KEY), parts.file(KEY)
+    _, reader = parts.follow(None)
+    os.utime(path, (1, 1))
+    os.utime(path)
+    path.chmod(0o640)
+    path.chmod(0o600)
+    with path.open("ab"):
+        pass
+    link = path.with_name("another.name")
+    os.link(path, link)
+    link.unlink()
+    (path.parent / "notes.txt").write_text("nothing of sessiond's")
+    parts.write(KEY, "two")
+    await reader.until_said("two")
+    assert transcript(reader) == ["two"]
+    assert set(reader.told) == {"two", "changed:message"}
+    assert parts.now(KEY).session_id == place.session_id
+    assert row(parts.session(KEY).entry).message_count == 2
+
+
+async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_taken_back(tmp_path: Path) -> None:
+    """The bytes are in the file and not yet synced; the watcher says so; then the sync fails."""
+    synced, written, refuse = threading.Event(), trio.Event(), False
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        return await trio.to_thread.run_sync(function, *args)
+
+    def sync(fd: int) -> None:
+        if refuse:
+            trio.from_thread.run_sync(written.set)
+            assert synced.wait(30)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with live(tmp_path, run_sync=run_sync) as parts:
+        await parts.create(KEY)
+        parts.store.committer._sync = sync
+        await parts.say(KEY, "one")
+        _, reader = parts.follow(None)
+        refuse = True
+        async with trio.open_nursery() as nursery:
+
+            async def say() -> None:
+                with pytest.raises(StorageError):
+                    await parts.say(KEY, "refused")
+
+            nursery.start_soon(say)
+            await written.wait()
+            assert b"refused" in parts.file(KEY).read_bytes()
+            # The watcher hears of this file and of another; by the time that the other is told it looked at both.
+            os.utime(parts.file(KEY))
+            parts.write(KEY, "a stranger's")
+            append(parts.folder() / "other.jsonl", header("other", "agent:main:other") + line("elsewhere"))
+            await reader.until(lambda: "agent:main:other" in parts.store.catalog.by_key)
+            assert parts.session(KEY).entry.message_count == 1
+            refuse = False
+            synced.set()
+        await reader.until_said("a stranger's")
+        assert "refused" not in reader.texts
+        assert parts.session(KEY).entry.message_count == 2
+        assert parts.session(KEY).entry.corrupt_records == 0

@@ -380,3 +380,42 @@ def _plain() -> Delivery:
     return Delivery(
         delivery_id="x", channel="c", to="t", session_key="agent:main:main", text="t", title="t", created_at=1
     )
+
+
+async def _slow(function: Callable[..., Any], *args: Any) -> Any:
+    """File work that takes a second, and that a cancellation can reach."""
+    await trio.sleep(1)
+    return function(*args)
+
+
+async def test_what_was_acknowledged_goes_from_the_disk_though_the_daemon_stops_just_then(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with post(tmp_path / "store", run_sync=_slow) as made:
+        acknowledged = trio.Event()
+
+        async def act(params: dict[str, Any]) -> Any:
+            acknowledged.set()
+
+        made.adapter.act = act
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.outbox.run)
+            await put(made, delivery())
+            await acknowledged.wait()
+            await trio.sleep(0.5)  # it is being removed
+            assert made.files == ["d1.json"]
+            nursery.cancel_scope.cancel()
+        assert made.files == []
+        assert made.settled == [("d1", "delivered")]
+
+
+async def test_a_delivery_that_is_being_written_when_its_sender_is_cancelled_is_known(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with post(tmp_path / "store", run_sync=_slow) as made:
+        await start(made)
+        with trio.move_on_after(0.5):
+            await made.outbox.put(delivery())
+        assert made.files == ["d1.json"]
+        # On disk and known: what is put again under this id is not written twice, and a restart sends it.
+        assert [one.delivery_id for one in made.outbox.pending] == ["d1"]

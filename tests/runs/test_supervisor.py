@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from runs_house import MAIN, Agent, FakeHost, House, house, inline, request
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
+from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
 
 FINAL = {"ok", "error", "timeout", "aborted"}
@@ -550,3 +552,107 @@ async def test_what_an_idle_session_accepts_a_busy_one_accepts(tmp_path: Path, a
         # Nobody is attached for her: her runs wait.
         assert await longest("agent:alice:main") == idle
     assert 8192 - 800 < 2 * idle < 8192
+
+
+class _Commits:
+    """File work of which the n-th commit waits to be let through."""
+
+    def __init__(self, held: int) -> None:
+        self.count, self.held = 0, held
+        self.asked, self.slow = trio.Event(), trio.Event()
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        if getattr(function, "__name__", "") == "_commit":
+            self.count += 1
+            if self.count == self.held:
+                self.asked.set()
+                await self.slow.wait()
+        return await inline(function, *args)
+
+
+async def _behind_another(home: House, commits: _Commits) -> Run:
+    """A run that had to wait: its acceptance, its start and its end are three commits, the 2nd, the 4th and the 5th."""
+    home.agent.act = home.agent.wait
+    await home.accept("first")
+    run = await home.accept("hello")
+    home.agent.gate.set()
+    await commits.asked.wait()
+    return run
+
+
+def _of(home: House, run: Run) -> list[str]:
+    return [status for run_id, status in home.steps() if run_id == run.run_id]
+
+
+@pytest.mark.parametrize(
+    ("held", "steps"),
+    [
+        # Its start is being written: it has begun, so it ends as interrupted, and is not started a second time.
+        (4, ["accepted", "running", "error"]),
+        # Its end is being written: that is its end.
+        (5, ["accepted", "running", "ok"]),
+    ],
+    ids=["start", "end"],
+)
+async def test_what_is_being_written_of_a_run_when_the_daemon_stops_counts(tmp_path: Path, held: int, steps: list[str]):
+    commits = _Commits(held)
+    with trio.fail_after(10):
+        async with house(tmp_path / "store", run_sync=commits.run_sync) as home:
+            run = await _behind_another(home, commits)
+            home.supervisor.interrupt_all()
+            home.nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            commits.slow.set()
+        assert _of(home, run) == steps
+        async with house(tmp_path / "store") as home:
+            found = await home.supervisor.registry.find(run.run_id)
+            assert found is not None and found.status == steps[-1]
+            assert _of(home, run) == steps
+
+
+async def test_a_run_that_is_stopped_while_its_start_is_written_has_one_start_and_one_end(tmp_path: Path):
+    commits = _Commits(4)
+    with trio.fail_after(10):
+        async with house(tmp_path / "store", run_sync=commits.run_sync) as home:
+            run = await _behind_another(home, commits)
+
+            async def let() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                commits.slow.set()
+
+            home.nursery.start_soon(let)
+            await home.supervisor.stop(run.session, run.run_id)
+            assert (await home.end(run))[0] == "aborted"
+            assert _of(home, run) == ["accepted", "running", "aborted"]
+            assert run.started_at is not None
+
+
+async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_ends_the_run(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello")
+        await home.agent.lives("hello").wait()
+        append, refused = home.store.append, 0
+
+        async def refuse(*args: Any) -> Any:
+            nonlocal refused
+            refused += 1
+            if refused > 50:  # on the way down nobody may try for ever
+                return await append(*args)
+            raise StorageError("could not write: No space left on device")
+
+        home.store.append = refuse  # type: ignore[method-assign]
+        home.agent.gate.set()
+        await trio.sleep(10)  # its end is tried again and again
+        tried = refused
+        assert tried >= 4
+        home.nursery.cancel_scope.cancel()
+    assert refused == tried + 1, "once more on the way down, and then no more"
+    async with house(tmp_path / "store") as home:
+        found = home.supervisor.registry.get(run.run_id)
+        assert found is not None
+        assert await home.end(found) == ("error", "interrupted")
+        assert [status for _, status in home.steps()] == ["accepted", "running", "error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -260,3 +261,49 @@ async def test_holding_waits_for_the_commit_under_way(tmp_path, folder):
         assert order == []
         gate.let_through()
     assert order == [["a"]]
+
+
+async def test_a_transcript_has_one_holder_at_a_time_however_many_wait_for_it(folder, tmp_path):
+    session = made(folder, tmp_path)
+    holders: list[int] = []
+    most = 0
+    async with committing() as committer:
+
+        async def hold() -> None:
+            nonlocal most
+            async with committer.hold(session):
+                holders.append(1)
+                most = max(most, len(holders))
+                await trio.testing.wait_all_tasks_blocked()
+                holders.pop()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(hold)
+        await append(committer, session, "a")
+    assert most == 1
+
+
+async def test_the_record_after_a_refused_one_names_the_last_that_stands(folder, tmp_path):
+    """Also where the refused one went into the same commit, and where it was refused before."""
+    session = made(folder, tmp_path)
+
+    def refuse(parent: str | None) -> list[bytes]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with committing() as committer:
+        await append(committer, session, "a")
+        with pytest.raises(StorageError):
+            await committer.append(session, refuse, "refused")
+        assert session.last_id == "a"
+        await append(committer, session, "b")
+
+        async def refused() -> None:
+            with pytest.raises(StorageError):
+                await committer.append(session, refuse, "refused too")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused)
+            nursery.start_soon(append, committer, session, "c")
+    records = [json.loads(line) for line in (tmp_path / session.file_name).read_bytes().splitlines() if line.strip()]
+    assert [(one["id"], one["parentId"]) for one in records] == [("a", None), ("b", "a"), ("c", "b")]

@@ -426,3 +426,20 @@ async def test_no_append_is_taken_once_the_store_is_closed(opener):
         session, _ = await store.create(KEY, "main")
     with pytest.raises(Stopping):
         await store.append(session, [user("late")])
+
+
+async def test_the_order_of_the_sessions_is_the_same_after_a_restart(opener):
+    async with opener() as store:
+        for number in (3, 1, 2, 0):
+            await store.create(f"agent:main:cron:{number}", "main", [user(str(number))])
+        # The oldest spoke last.
+        await store.append(store.catalog.by_key["agent:main:cron:3"], [user("again")])
+        await save(store)
+        before = [(session.key, session.entry.updated_at) for session in store.catalog.newest()]
+        assert len(before) == 4 and before == sorted(before, key=lambda one: (-one[1], one[0]))
+    for with_index in (True, False):
+        if not with_index:
+            for file in (store.path / "agents").rglob("sessions.json"):
+                file.unlink()
+        async with opener() as store:
+            assert [(session.key, session.entry.updated_at) for session in store.catalog.newest()] == before
