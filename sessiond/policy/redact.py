@@ -25,6 +25,7 @@ __all__ = [
     "mask_secrets",
     "redact_arguments",
     "redact_spawn_calls",
+    "redact_spawn_data",
     "redact_spawn_raw",
 ]
 
@@ -39,6 +40,8 @@ _MAX_DEPTH = 100
 _ARGUMENTS = frozenset({"arguments", "input", "args", "parameters", "params"})
 # Programs write the tool's name with their own prefix: mcp__sessiond__sessions_spawn, sessiond.sessions_spawn.
 _SPAWN = "sessions_spawn"
+# Where events of programs name a tool whose input lies somewhere below (opencode: tool, state.input).
+_NAMED_ELSEWHERE = ("tool", "toolName", "tool_name")
 
 
 def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +53,15 @@ def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
     redacted = _redact_calls(message, 0)
     assert isinstance(redacted, dict)
     return redacted
+
+
+def redact_spawn_data(data: Any) -> Any:
+    """The same for whatever else is recorded or shown of a run: any value; itself where nothing was to be taken out."""
+    if isinstance(data, msgspec.Raw):
+        raw = bytes(data)
+        changed = redact_spawn_raw(raw)
+        return data if changed is raw else msgspec.Raw(changed)
+    return _redact_calls(data, 0)
 
 
 def redact_spawn_raw(raw: bytes) -> bytes:
@@ -66,7 +78,7 @@ def redact_spawn_raw(raw: bytes) -> bytes:
 
 
 def redact_arguments(arguments: Any) -> Any:
-    """The arguments of a `sessions_spawn` call without contents; for live tool events, where they stand alone."""
+    """The arguments of a `sessions_spawn` call without contents, where they stand alone."""
     return _redact_arguments(arguments, 0)
 
 
@@ -77,8 +89,9 @@ def _redact_calls(value: Any, depth: int) -> Any:
         return _map_list(value, lambda item: _redact_calls(item, depth + 1))
     if not isinstance(value, dict):
         return value
-    name = value.get("name")
-    spawns = isinstance(name, str) and name.strip().lower().replace("-", "_").endswith(_SPAWN)
+    if any(_is_spawn(value.get(key)) for key in _NAMED_ELSEWHERE):
+        return _redact_arguments(value, depth + 1)
+    spawns = _is_spawn(value.get("name"))
 
     def field(key: Any, item: Any) -> Any:
         if key in _ARGUMENTS and spawns:
@@ -88,6 +101,10 @@ def _redact_calls(value: Any, depth: int) -> Any:
         return _redact_calls(item, depth + 1)
 
     return _map_dict(value, field)
+
+
+def _is_spawn(name: Any) -> bool:
+    return isinstance(name, str) and name.strip().lower().replace("-", "_").endswith(_SPAWN)
 
 
 def _redact_arguments(value: Any, depth: int) -> Any:

@@ -11,7 +11,7 @@ from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
 from sessiond.model.message import text_of
 from sessiond.model.record import ENTRY
-from sessiond.policy.redact import redact_spawn_calls, redact_spawn_raw
+from sessiond.policy.redact import redact_spawn_calls, redact_spawn_data, redact_spawn_raw
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
@@ -57,7 +57,7 @@ class TranscriptSink:
         self.said = self.said.then(body, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
-        await self._store.append(self._run.session, [Custom(custom_type, data)])
+        await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])
 
     def delta(self, text: str) -> None:
         self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text))
@@ -65,7 +65,8 @@ class TranscriptSink:
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
-        self._live("session.tool", fields)
+        # A file handed over in a call is for the child, not for whoever watches.
+        self._live("session.tool", redact_spawn_data(fields))
 
     def native_session(self, session_id: str) -> None:
         # Written with the next message: an id without a word said in it is worth no record of its own.
