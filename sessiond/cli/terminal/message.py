@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow"}
 ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
+# Scripts with letters that look like those of `from`.
+_LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "MATHEMATICAL", "MODIFIER")
 # Of a tool's arguments or its result this much is shown; --json has all of it.
 MAX_TOOL_CHARS = 200
 
@@ -33,15 +35,41 @@ def origin(message: dict[str, Any]) -> str:
     """`[from KEY] ` where another session said it and no person; not escaped."""
     match message.get("provenance"):
         case {"kind": "inter_session", "sourceSessionKey": str(key)}:
-            return f"[from {key}] "
+            return f"[from {key.replace(']', chr(92) + ']')}] "
         case {"kind": "inter_session"}:
             return "[from another session] "
     return ""
 
 
+def said(message: dict[str, Any]) -> str:
+    """Whose words they are, where not a person's, and the words; not escaped.
+
+    Words that begin like the mark get a backslash, on every line: the mark is the daemon's alone.
+    """
+    lines = text_of(message).split("\n")
+    return origin(message) + "\n".join("\\" + line if _imitates(line) else line for line in lines)
+
+
+def _imitates(line: str) -> bool:
+    """Whether a line begins with what looks like the mark of `origin`, in whatever script."""
+    start = line[:64]
+    if start.isascii():
+        return "".join(start.split()).lower().startswith("[from")
+    from unicodedata import category, name, normalize
+
+    # What takes no room or is blank hides nothing; compatibility forms are what they look like.
+    seen = [char for char in normalize("NFKD", start) if category(char)[0] not in "ZMC"]
+    if not seen or not (seen[0] == "[" or category(seen[0]) in ("Ps", "Pi")):
+        return False
+    return len(seen) >= 5 and all(
+        char.lower() == wanted or (not char.isascii() and name(char, "").startswith(_LOOK_ALIKE))
+        for char, wanted in zip(seen[1:5], "from", strict=False)
+    )
+
+
 def short(message: dict[str, Any]) -> str:
     """A message on one line, safe to show."""
-    text = origin(message) + text_of(message)
+    text = said(message)
     if message.get("role") in TOOL_ROLES:
         name = message.get("toolName") or message.get("role")
         text = f"{name}{' failed' if message.get('isError') else ''}: {text[:MAX_TOOL_CHARS]}"
@@ -57,7 +85,7 @@ def paragraph(message: dict[str, Any], moment_ms: int | None, present_ms: int, s
     indent = " " * (len(when) + ROLE_WIDTH + 2)
     if role in TOOL_ROLES:
         return [lead + _clipped(short(message), screen, len(indent))]
-    first, *rest = escape(origin(message) + text_of(message), lines=True).split("\n")
+    first, *rest = escape(said(message), lines=True).split("\n")
     return [lead + first, *(indent + line if line else "" for line in rest)]
 
 
