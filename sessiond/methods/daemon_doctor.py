@@ -10,7 +10,7 @@ from sessiond.errors import Forbidden, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
-from sessiond.store import doctor
+from sessiond.store import doctor, layout
 from sessiond.store.checks import Finding
 
 T = TypeVar("T")
@@ -35,9 +35,23 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
     findings = [Finding("ok", "repaired", what) for what in await _fix(ctx)] if params.fix else []
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
+    findings += _unclaimed(ctx)
     steps = doctor.inspect(services.store.root_fd, services.store.record_limit)
     await services.slices.run(_gathered(steps, findings))
     return DaemonDoctorResult(findings=findings)
+
+
+def _unclaimed(ctx: Context) -> Iterator[Finding]:
+    """Folders of attachments that are nobody's. Not removed here: another program may use the same workspace."""
+    services = ctx.services
+    for agent in services.config.agents.list:
+        workspace = agent.workspace or services.store.path / layout.AGENTS / agent.id / "workspace"
+        found = services.spawner.intents.unclaimed(agent.id, workspace)
+        if found:
+            shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+            what = f"{len(found)} folders of attachments in the workspace of agent {agent.id} are no session's: {shown}"
+            hint = "remove them from its .openclaw/attachments, unless another program put them there"
+            yield Finding("warn", "attachments", what, hint)
 
 
 async def _fix(ctx: Context) -> list[str]:

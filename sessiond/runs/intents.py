@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from sessiond.attachments.remove import FOLDERS
 from sessiond.attachments.service import AttachmentService
 from sessiond.errors import SessiondError, StorageError
 from sessiond.model import lax
@@ -116,6 +117,19 @@ class Intents:
                 log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, left=report.left[:5])
                 continue
             self.done(attachments_id)
+
+    def unclaimed(self, agent_id: str, workspace: Path) -> list[str]:
+        """The ids of folders of attachments in a workspace that no note and no child claims. Changes nothing."""
+        try:
+            found = {name for name in os.listdir(workspace.joinpath(*FOLDERS)) if UUID.fullmatch(name)}
+        except OSError:
+            return []
+        claimed = {attachments_id for attachments_id, _ in self.kept()} | {one for _, one, _ in self.left()}
+        prefix = f"agent:{agent_id}:subagent:"
+        for session in self._store.catalog.by_id.values():
+            if session.key.startswith(prefix) and not (session.entry.spawn or {}).get("attachmentsRemoved"):
+                claimed.add(session.key.removeprefix(prefix))
+        return sorted(found - claimed)
 
     async def _is_claimed(self, session_id: str, attachments_id: str) -> bool:
         session = self._store.catalog.by_id.get(session_id)

@@ -98,3 +98,22 @@ async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -
         failed = await owner.failure("chat.send", sessionKey="main", message="x", attachments=[FILE])
         assert failed["data"]["code"] == "attachments_symlink"
         assert notes(tmp_path) == []
+
+
+async def test_doctor_names_files_that_are_nobodys(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await send(there, owner)
+        spawned = await owner.call("sessions_spawn", task="x", attachments=[FILE], cleanup="keep")
+        await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=20_000)
+        findings = (await owner.call("daemon.doctor"))["findings"]
+        assert [one for one in findings if one["thing"] == "attachments"] == []
+        attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
+        (attachments / HALF).mkdir()
+        (attachments / "of another program").mkdir()
+        findings = (await owner.call("daemon.doctor"))["findings"]
+        (found,) = [one for one in findings if one["thing"] == "attachments"]
+        assert (found["level"], found["what"]) == (
+            "warn",
+            f"1 folders of attachments in the workspace of agent main are no session's: {HALF}",
+        )
+        assert (attachments / HALF).exists()
