@@ -111,7 +111,8 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
         inner = made
         for name in parents:
             inner = inner[name]
-        inner[last] = draw(HOSTILE)
+        # A copy: what is drawn may be drawn again.
+        inner[last] = copy.deepcopy(draw(HOSTILE))
     return made
 
 
@@ -211,5 +212,5 @@ def spoil(index: Path, damage: list[tuple[int, Any]]) -> None:
         inner = rows
         for name in parents:
             inner = inner[name]
-        inner[last] = value
+        inner[last] = copy.deepcopy(value)
     index.write_text(json.dumps(rows))
