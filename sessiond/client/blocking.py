@@ -1,7 +1,8 @@
 """The blocking client: calls, live events and answers to the daemon's requests, on plain sockets and threads.
 
-A connection is made at the first call and made anew at the next call after it was lost; a call itself is never
-repeated, since it may have been done. `subscribe` has its own connection, so a slow reader of events delays no call.
+A connection is made at the first call and made anew after it was lost. A call that the daemon did not get, or that does
+the same when it is done twice, is then made again; another one may have been done, and raises. `subscribe` has its own
+connection, so a slow reader of events delays no call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sessiond.client.errors import ClientError, ConnectionLost
 from sessiond.client.exchange import Exchange
 from sessiond.client.follow import Follow
 from sessiond.client.link import Link
-from sessiond.client.retry import Backoff, worth_retrying
+from sessiond.client.retry import RECONNECT_S, Backoff, may_repeat, safe_params, worth_retrying
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Client:
         self._lock = threading.Lock()  # guards what follows
         self._exchange: Exchange | None = None
         self._links: set[Link] = set()
+        self._was_connected = False
 
     def __enter__(self) -> Self:
         return self
@@ -88,9 +90,22 @@ class Client:
         """The result of `method`. Params by name, or as a dict.
 
         Raises RpcError with the daemon's answer, CallTimeout after `timeout_s` (the request is cancelled),
-        ConnectionLost, DaemonNotRunning.
+        DaemonNotRunning, and ConnectionLost where a call that must not be done twice may have been done.
         """
-        return self._connected().call(method, {**(params or {}), **more}, timeout_s)
+        given = safe_params(method, {**(params or {}), **more})
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        backoff, patience, left_s = Backoff(), 0.0, timeout_s
+        while True:
+            try:
+                return self._connected().call(method, given, left_s)
+            except ClientError as error:
+                now = time.monotonic()
+                patience = patience or now + RECONNECT_S
+                ended = now >= (patience if deadline is None else min(patience, deadline))
+                if ended or not self._was_connected or self._closed.is_set() or not may_repeat(error, method, given):
+                    raise
+            self._pause(backoff)
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""
@@ -223,6 +238,7 @@ class Client:
             link.close()
             raise
         self._links.add(link)
+        self._was_connected = True
         return link
 
     @contextmanager

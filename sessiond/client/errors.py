@@ -24,6 +24,10 @@ class ConnectionLost(ClientError):
     """The connection ended before the answer came. What was asked may or may not have been done."""
 
 
+class NotSent(ConnectionLost):
+    """The connection ended before all of the request was handed over: the daemon has done nothing of it."""
+
+
 class CallTimeout(ClientError):
     """No answer within the caller's own limit. What was asked goes on in the daemon."""
 

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from sessiond.client import agent, wire
-from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, RpcError
+from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, NotSent, RpcError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ class Exchange:
 
     def call(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._sending:
-            request_id, data = self.link.wire.request(method, params)
-            self._answers[request_id] = None
-            self.link.send(data)
+        self._catch_up()
+        request_id = self._send_request(method, params)
         try:
             answer = self._await(request_id, deadline)
         except CallTimeout:
@@ -50,6 +48,31 @@ class Exchange:
         if answer.error is not None:
             raise answer.error
         return answer.result
+
+    def _catch_up(self) -> None:
+        """Read what came while nobody did: the daemon's end may be among it."""
+        with self._turn:
+            while self.lost is None and not self._reading and self.link.has_news():
+                self._read_once(None)
+            if self.lost is not None:
+                raise NotSent(str(self.lost))
+
+    def _send_request(self, method: str, params: dict[str, Any]) -> int:
+        with self._sending:
+            request_id, data = self.link.wire.request(method, params)
+            self._answers[request_id] = None
+            try:
+                self.link.send(data)
+            except NotSent as error:
+                del self._answers[request_id]
+                self._lose(error)
+                raise
+        return request_id
+
+    def _lose(self, error: ClientError) -> None:
+        with self._turn:
+            self.lost = self.lost or error
+            self._turn.notify_all()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._send(wire.notification(method, params))
@@ -96,7 +119,7 @@ class Exchange:
             self._turn.acquire()
             self._reading = False
             self._turn.notify_all()
-        self.lost = lost
+        self.lost = self.lost or lost
         for message in messages:
             self._sort(message)
 

@@ -5,8 +5,6 @@ first. Knows nothing of sockets, threads or Trio.
 
 from __future__ import annotations
 
-import time
-
 from sessiond.client.errors import RpcError
 from sessiond.client.wire import Event
 
@@ -17,135 +15,152 @@ if TYPE_CHECKING:
 
     Plan = Generator[tuple[str, dict[str, Any]], Any, list[Event]]
 
-# A page of sessions_list holds 200 rows: 50 pages are 10,000 sessions and take some 0.1 s at the start of a watch.
-MAX_LIST_PAGES = 50
-HISTORY_PAGE = 1000
+# The cursor before the first message of a session.
+START = "start"
 
 
 class Follow:
     """The state of one subscription, of one session (`key`) or of all that the caller may see (None).
 
     Nothing that was appended after the subscription was confirmed is missed or handed out twice, however often the
-    connection is lost. For one session the daemon replays from our cursor. For all of them it cannot, so counts are
-    compared: what a session's row counts beyond what we have had is read from its history.
+    connection is lost: the daemon replays every session from the cursor that we had, be it one of before a reset, and
+    says `session.resync` where it cannot. For all sessions the cursors of the list tell which ones to ask for.
     """
 
     def __init__(self, key: str | None, cursor: str | None) -> None:
         self.key = key
         self.cursor = cursor
         self._confirmed = False
-        self._began_ms = 0
         self._had: dict[str, tuple[str, int]] = {}  # sessionKey -> (sessionId, seq) of the last message handed out
-        self._baseline: dict[str, int] = {}  # sessionId -> messageCount when the subscription began
+        self._places: dict[str, str] = {}  # sessionKey -> the cursor up to which everything was handed out
+        self._names: dict[str, str] = {}  # what the list calls a session -> what events call it
+        self._awaited: set[str] = set()  # sessions whose replay has not come yet: what runs ahead of it comes again
 
     def connect(self) -> Plan:
-        """The calls that make a new connection this subscription's; returns the events missed meanwhile."""
+        """The calls that make a new connection this subscription's; returns events to hand out first."""
         events = yield from (self._connect_all() if self.key is None else self._connect_one())
         self._confirmed = True
         return events
 
     def take(self, event: Event) -> bool:
-        """Whether to hand out `event`; False for what the subscriber has had before."""
+        """Whether to hand out `event`; False for what the subscriber has had before, or will have in its order."""
+        key = event.get("sessionKey")
         if event.name == "session.message":
-            key, session_id, seq = event.get("sessionKey"), event.get("sessionId"), event.get("seq")
+            session_id, seq = event.get("sessionId"), event.get("seq")
             had_id, had_seq = self._had.get(key, ("", 0))
-            if session_id == had_id and seq <= had_seq:
+            if key in self._awaited:
+                if had_id not in ("", session_id) or seq != had_seq + 1:
+                    return False
+                self._awaited.discard(key)
+            elif session_id == had_id and seq <= had_seq:
                 return False
             self._had[key] = (session_id, seq)
-            self.cursor = event.get("cursor", self.cursor)
+            self._reach(key, event)
         elif event.name == "session.resync":
             if event.get("reason") != "lagged":  # another text stands in the file now: all of it is news
-                self._had.pop(event.get("sessionKey"), None)
-            self.cursor = event.get("cursor", self.cursor)
+                self._had.pop(key, None)
+                if event.get("sessionId") is not None:  # the daemon's own, with all of the session behind it
+                    self._awaited.discard(key)
+            self._reach(key, event)
         return True
+
+    def _reach(self, key: str, event: Event) -> None:
+        cursor = event.get("cursor")
+        if cursor is not None and self.key is not None:
+            self.cursor = cursor
+        elif cursor is not None:
+            self._places[key] = cursor
 
     def _connect_one(self) -> Plan:
         params = {"key": self.key}
         if self.cursor is not None:
             params["cursor"] = self.cursor
+        events: list[Event] = []
         try:
             answer = yield ("sessions.messages.subscribe", params)
         except RpcError as error:
-            # A cursor that was good before the connection was lost and is not now: the session was reset meanwhile.
+            # A cursor that was good before the connection was lost and is not now: its transcript is no longer there.
             if not self._confirmed or error.slug != "invalid_params":
                 raise
-            return (yield from self._begin_again())
+            answer = yield ("sessions.messages.subscribe", {**params, "cursor": START})
+            self.cursor = answer["cursor"]
+            self._had.clear()
+            events = [_begun_again(answer["key"], answer["cursor"])]
         self.key = answer["key"]
         if self.cursor is None:
             self.cursor = answer["cursor"]
-        return []
-
-    def _begin_again(self) -> Plan:
-        answer = yield ("sessions.messages.subscribe", {"key": self.key})
-        key, cursor = answer["key"], answer["cursor"]
-        messages = yield from self._history(key, 0)
-        # Only now: were the connection lost before, the old cursor would bring us here again.
-        self.cursor = cursor
-        self._had.pop(key, None)
-        return [Event("session.resync", {"sessionKey": key, "reason": "reset", "cursor": cursor}), *messages]
+        return events
 
     def _connect_all(self) -> Plan:
+        events: list[Event] = []
         if not self._confirmed:
-            # Before subscribing: what is counted here can then never be something that we still have to hand out.
-            self._began_ms = time.time_ns() // 1_000_000
-            rows = yield from self._rows()
-            self._baseline = {row["sessionId"]: row.get("messageCount", 0) for row in rows}
+            # Before subscribing: what is there by then can never be something that we still have to hand out.
+            yield from self._list(self._know)
             yield ("sessions.subscribe", {})
-            return []
+            # Once more: the list is in the order of the newest message, and a session that moves while it is read is
+            # left out. One that moves now is told of.
+            yield from self._list(self._know)
+            return events
+        self._awaited.clear()
         yield ("sessions.subscribe", {})
-        had = dict(self._had.values())
-        missed: list[Event] = []
-        for row in (yield from self._rows()):
-            session_id, count = row["sessionId"], row.get("messageCount", 0)
-            known = max(had.get(session_id, 0), self._baseline.get(session_id, 0))
-            is_new = row.get("createdAt", 0) >= self._began_ms
-            if count > known and (session_id in had or session_id in self._baseline or is_new):
-                missed += yield from self._history(row["key"], known)
-        return missed
+        behind: list[dict[str, Any]] = []
+        yield from self._list(behind.append)
+        for row in behind:
+            key = self._names.get(row["key"], row["key"])
+            if self._places.get(key) != row.get("cursor"):
+                events += yield from self._resume(row["key"], key)
+        return events
 
-    def _rows(self) -> Generator[tuple[str, dict[str, Any]], Any, list[dict[str, Any]]]:
-        rows: list[dict[str, Any]] = []
-        params: dict[str, Any] = {"limit": 200}
-        for _ in range(MAX_LIST_PAGES):
-            page = yield ("sessions_list", params)
-            rows += page["sessions"]
-            if not page.get("hasMore"):
-                break
-            params = {"limit": 200, "cursor": page["nextCursor"]}
-        return rows
+    def _know(self, row: dict[str, Any]) -> None:
+        key, cursor = self._names.get(row["key"], row["key"]), row.get("cursor")
+        if cursor is not None and key not in self._places:
+            self._places[key] = cursor
+            self._had[key] = row["sessionId"], row.get("messageCount", 0)
 
-    def _history(self, key: str, after_seq: int) -> Plan:
-        """The messages of `key` with a seq above `after_seq`, oldest first, as the events they would have been."""
-        pages: list[list[Event]] = []
-        params: dict[str, Any] = {"sessionKey": key, "limit": HISTORY_PAGE, "includeTools": True}
-        while True:
-            try:
-                page = yield ("sessions_history", params)
-            except RpcError as error:
-                if error.slug in ("forbidden", "not_found"):  # a caller who may list and not read; a session now gone
-                    return []
+    def _resume(self, name: str, key: str) -> Plan:
+        """Let the daemon replay what we have not had of a session, as events on this connection."""
+        events: list[Event] = []
+        self._had.setdefault(key, ("", 0))
+        self._awaited.add(key)
+        try:
+            yield ("sessions.messages.subscribe", {"key": name, "cursor": self._places.get(key, START)})
+        except RpcError as error:
+            if error.slug in ("forbidden", "not_found"):  # a caller who may list and not read; a session now gone
+                self._awaited.discard(key)
+                return events
+            if error.slug != "invalid_params":
                 raise
-            events = _as_events(page)
-            wanted = [event for event in events if event["seq"] > after_seq]
-            pages.append(wanted)
-            if not page.get("hasMore") or len(wanted) < len(events) or not page.get("nextCursor"):
-                break
+            answer = yield ("sessions.messages.subscribe", {"key": name, "cursor": START})
+            self._had[key] = ("", 0)
+            self._places[key] = answer["cursor"]
+            events = [_begun_again(key, answer["cursor"])]
+        # It is followed with all the others; this was for its place.
+        yield ("sessions.messages.unsubscribe", {"key": name})
+        return events
+
+    def _list(self, each: Any) -> Generator[tuple[str, dict[str, Any]], Any, None]:
+        """Every session that the caller may see, page by page."""
+        params: dict[str, Any] = {"limit": 200, "includeCursors": True}
+        while True:
+            page = yield ("sessions_list", params)
+            for row in page["sessions"]:
+                if ":" not in row["key"] and row["key"] not in self._names:
+                    self._names[row["key"]] = yield from self._name_of(row["key"])
+                each(row)
+            if not page.get("hasMore"):
+                return
             params = {**params, "cursor": page["nextCursor"]}
-        return [event for wanted in reversed(pages) for event in wanted]
+
+    def _name_of(self, short: str) -> Generator[tuple[str, dict[str, Any]], Any, str]:
+        """What events call the session that the list calls `main`."""
+        try:
+            answer = yield ("sessions.messages.subscribe", {"key": short})
+        except RpcError:
+            return short  # not ours to read: no event of it will come either
+        name: str = answer["key"]
+        yield ("sessions.messages.unsubscribe", {"key": short})
+        return name
 
 
-def _as_events(page: dict[str, Any]) -> list[Event]:
-    return [
-        Event(
-            "session.message",
-            {
-                "sessionKey": page["sessionKey"],
-                "sessionId": page["sessionId"],
-                "messageId": place["id"],
-                "seq": place["seq"],
-                "cursor": place["cursor"],
-                "message": message,
-            },
-        )
-        for message, place in zip(page["messages"], page["positions"], strict=True)
-    ]
+def _begun_again(key: str, cursor: str) -> Event:
+    return Event("session.resync", {"sessionKey": key, "reason": "reset", "cursor": cursor})

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from sessiond.client import wire
-from sessiond.client.errors import CallTimeout, ConnectionLost, DaemonNotRunning, NotPermitted
+from sessiond.client.errors import CallTimeout, ConnectionLost, DaemonNotRunning, NotPermitted, NotSent
 from sessiond.errors import reason_of
 
 TYPE_CHECKING = False
@@ -44,11 +44,16 @@ class Link:
             raise answer.error
         self.caller = answer.result.get("caller", {})
 
+    def has_news(self) -> bool:
+        """Whether something came, the end of the connection included. Not beside a thread that receives."""
+        return bool(self._readable.poll(0))
+
     def send(self, data: bytes) -> None:
+        """Hand over a whole message. NotSent where that failed: the daemon obeys whole lines only."""
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
+            raise NotSent(f"the connection to sessiond ended ({reason_of(error)})") from None
 
     def receive(self, deadline: float | None = None) -> list[wire.Incoming]:
         """The next messages, at least one.

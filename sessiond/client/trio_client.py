@@ -16,7 +16,7 @@ from sessiond.client import agent, locate, wire
 from sessiond.client.agent import Run
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import Follow
-from sessiond.client.retry import Backoff, worth_retrying
+from sessiond.client.retry import RECONNECT_S, Backoff, may_repeat, safe_params, worth_retrying
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
 
@@ -81,7 +81,19 @@ class TrioClient:
         self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
     ) -> Any:
         """The result of `method`. Cancelling the call cancels the request; it never stops what was begun."""
-        return await (await self._connected()).call(method, {**(params or {}), **more}, timeout_s)
+        given = safe_params(method, {**(params or {}), **more})
+        deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
+        backoff, patience, left_s = Backoff(), 0.0, timeout_s
+        while True:
+            try:
+                return await (await self._connected()).call(method, given, left_s)
+            except ClientError as error:
+                patience = patience or trio.current_time() + RECONNECT_S
+                ended = trio.current_time() >= min(patience, deadline)
+                if ended or not self._links or self._closed or not may_repeat(error, method, given):
+                    raise
+            await self._pause(backoff)
+            left_s = None if timeout_s is None else max(0.0, deadline - trio.current_time())
 
     async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 import trio
 
 from sessiond.client import agent, wire
-from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client.errors import CallTimeout, ClientError, ConnectionLost, DaemonNotRunning, NotSent, RpcError
 from sessiond.client.link import CONNECT_TIMEOUT_S, READ_BYTES, connect_error
 from sessiond.errors import reason_of
 
@@ -30,6 +30,8 @@ class TrioLink:
         self._socket = connection
         self._sending = trio.Lock()
         self._queued: list[bytes] = []
+        # Counted in bytes since the beginning: what was queued, and what the socket took.
+        self._queued_to = self._sent_to = 0
         self._wake = trio.Event()
 
     @classmethod
@@ -63,14 +65,23 @@ class TrioLink:
 
     async def send(self, data: bytes) -> None:
         """Send `data` after whatever was queued before it."""
-        self._queued.append(data)
+        self._queue(data)
         async with self._sending:
             await self._flush()
 
-    def send_soon(self, data: bytes) -> None:
-        """Queue `data` for the next `send` or for `write_queued`, in order."""
-        self._queued.append(data)
+    def send_soon(self, data: bytes) -> int:
+        """Queue `data` for the next `send` or for `write_queued`, in order; its place, for `was_sent`."""
+        self._queue(data)
         self._wake.set()
+        return self._queued_to
+
+    def was_sent(self, place: int) -> bool:
+        """Whether the socket took all of what was queued up to there."""
+        return self._sent_to >= place
+
+    def _queue(self, data: bytes) -> None:
+        self._queued.append(data)
+        self._queued_to += len(data)
 
     async def write_queued(self) -> None:
         """Send what `send_soon` queues, until cancelled."""
@@ -119,7 +130,9 @@ class TrioLink:
             self._queued.clear()
             try:
                 while view:
-                    view = view[await self._socket.send(view) :]
+                    sent = await self._socket.send(view)
+                    self._sent_to += sent
+                    view = view[sent:]
             except (OSError, trio.ClosedResourceError) as error:
                 raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
             finally:
@@ -145,7 +158,7 @@ class TrioExchange:
         self._waiting[request_id] = arrived, box
         try:
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
-                self.link.send_soon(data)
+                place = self.link.send_soon(data)
                 if self.lost is None:
                     await arrived.wait()
         finally:
@@ -154,7 +167,7 @@ class TrioExchange:
                 self.link.send_soon(wire.notification("$/cancelRequest", {"id": request_id}))
         if not box:
             if self.lost is not None:
-                raise ConnectionLost(str(self.lost))
+                raise (ConnectionLost if self.link.was_sent(place) else NotSent)(str(self.lost))
             raise CallTimeout(f"sessiond did not answer {method} within {timeout_s or 0:g} s")
         if box[0].error is not None:
             raise box[0].error

@@ -29,6 +29,7 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     spawned_by: str | None = None
     agent_id: str | None = None
     include_archived: bool = False
+    include_cursors: bool = False
     cursor: str | None = None
 
 
@@ -64,6 +65,10 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
     store, sight = ctx.services.store, ctx.services.sight(ctx.caller)
     found = listing.select(store, sight, wanted(ctx, params), clamp(params.limit, 50, 200))
     rows = [listing.row(store, session, ctx.caller.agent_id, sight) for session in found.sessions]
+    if params.include_cursors:
+        for place, session in enumerate(found.sessions):
+            end = store.cursor(session, session.entry.file.folded_to, session.entry.message_count)
+            rows[place] = msgspec.structs.replace(rows[place], cursor=end)
     messages = clamp(params.message_limit, 0, 20, least=0)
     # Message text is for those who may read; the list itself is not.
     if messages and ctx.caller.has("read"):

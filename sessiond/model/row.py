@@ -54,6 +54,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     derived_title: str | None = None
     last_message_preview: str | None = None
     messages: list[msgspec.Raw] | None = None
+    # The place behind its newest record, where it was asked for.
+    cursor: str | None = None
 
 
 # The fields that stand in the row as they stand in the entry.

@@ -269,3 +269,58 @@ def test_a_daemon_that_speaks_nonsense_is_a_client_error(fake: Any, no_answer: A
     fake.answers["m"] = lambda _, connection: (connection._socket.sendall(b"Hello\n"), no_answer)[1]
     with Client(str(fake.path)) as client, pytest.raises(ClientError, match="not JSON"):
         client.call("m")
+
+
+def test_calls_go_on_after_a_restart_while_the_client_was_idle(fake: Any) -> None:
+    fake.answers |= {"sessions_list": lambda *_: {"count": 0}, "chat.inject": lambda *_: {"ids": ["1"]}}
+    with Client(str(fake.path)) as client:
+        for _ in range(3):
+            assert client.call("sessions_list") == {"count": 0}
+            # Done once: the daemon that went never saw it.
+            assert client.call("chat.inject", messages=[]) == {"ids": ["1"]}
+            fake.stop()
+            fake.start()
+
+
+@pytest.mark.parametrize("method", ["sessions_list", "chat.send"])
+def test_a_call_without_an_answer_is_made_again_where_it_is_done_once(fake: Any, no_answer: Any, method: str) -> None:
+    asked: list[Any] = []
+
+    def answer(params: Any, connection: Any) -> Any:
+        asked.append(params)
+        if len(asked) == 1:
+            connection.drop()
+            return no_answer
+        return {}
+
+    fake.answers[method] = answer
+    with Client(str(fake.path)) as client:
+        assert client.call(method, message="hello") == {}
+    assert len(asked) == 2 and asked[0] == asked[1]
+    assert ("idempotencyKey" in asked[0]) is (method == "chat.send")
+
+
+@pytest.mark.parametrize(("method", "message"), [("chat.inject", "hello"), ("chat.send", "/reset")])
+def test_a_call_without_an_answer_that_would_be_done_twice_raises(
+    fake: Any, no_answer: Any, method: str, message: str
+) -> None:
+    fake.answers[method] = lambda _, connection: (connection.drop(), no_answer)[1]
+    with Client(str(fake.path)) as client, pytest.raises(ConnectionLost):
+        client.call(method, message=message)
+    assert fake.asked(method) == {"message": message}
+    assert fake.calls.empty()
+
+
+def test_a_daemon_that_is_stopping_is_waited_for_and_one_that_never_was_is_not(fake: Any, refusal: Any) -> None:
+    answers = iter([True, False])
+
+    def answer(_params: Any, _connection: Any) -> Any:
+        if next(answers):
+            raise refusal(-32008, "stopping", "sessiond is stopping")
+        return {"ids": ["1"]}
+
+    fake.answers["chat.inject"] = answer
+    with Client(str(fake.path)) as client:
+        assert client.call("chat.inject", messages=[]) == {"ids": ["1"]}
+    with Client(str(fake.path) + ".none") as client, pytest.raises(DaemonNotRunning):
+        client.call("chat.inject", messages=[])

@@ -15,70 +15,96 @@ from sessiond.client.wire import Event
 
 
 class Model:
-    """Sessions as lists of texts. `page` is small, so that every page boundary is met."""
+    """Sessions as lists of texts, one list for each transcript that a key had. `page` is small, so that every page
+    boundary is met. What is replayed to the connection is in `pushed`.
+    """
 
     def __init__(self, page: int = 2) -> None:
-        self.sessions: dict[str, list[str]] = {}
-        self.generation: dict[str, int] = {}
+        self.files: dict[str, list[list[str]]] = {}
+        self.edition: dict[str, int] = {}
         self.page = page
-
-    def session_id(self, key: str) -> str:
-        return f"{key}#{self.generation.get(key, 0)}"
+        self.pushed: list[Event] = []
 
     def append(self, key: str, text: str) -> Event:
-        self.sessions.setdefault(key, []).append(text)
-        return self.event(key, len(self.sessions[key]))
+        texts = self.files.setdefault(key, [[]])[-1]
+        texts.append(text)
+        return self.event(key, len(self.files[key]) - 1, len(texts))
 
-    def event(self, key: str, seq: int) -> Event:
+    def rewrite(self, key: str, *texts: str) -> None:
+        self.files[key][-1] = list(texts)
+        self.edition[key] = self.edition.get(key, 0) + 1
+
+    def cursor(self, key: str, number: int, seq: int) -> str:
+        last = number == len(self.files[key]) - 1
+        return f"{key}#{number}@{seq}@{self.edition.get(key, 0) if last else 0}"
+
+    def event(self, key: str, number: int, seq: int) -> Event:
         params = {
             "sessionKey": key,
-            "sessionId": self.session_id(key),
+            "sessionId": f"{key}#{number}",
             "messageId": f"m{seq}",
             "seq": seq,
-            "cursor": f"{self.session_id(key)}@{seq}",
-            "message": {"role": "user", "content": self.sessions[key][seq - 1]},
+            "cursor": self.cursor(key, number, seq),
+            "message": {"role": "user", "content": self.files[key][number][seq - 1]},
         }
         return Event("session.message", params)
 
     def answer(self, method: str, params: dict[str, Any]) -> Any:
         match method:
-            case "sessions.subscribe":
-                return {"subscribed": True}
+            case "sessions.subscribe" | "sessions.messages.unsubscribe":
+                return {}
             case "sessions_list":
-                rows = [
-                    {"key": key, "sessionId": self.session_id(key), "messageCount": len(texts), "createdAt": 2**50}
-                    for key, texts in self.sessions.items()
-                ]
-                start = int(params.get("cursor", 0))
-                more = start + self.page < len(rows)
-                page = {"sessions": rows[start : start + self.page], "hasMore": more}
-                return {**page, "nextCursor": str(start + self.page)} if more else page
+                return self.listed(int(params.get("cursor", 0)))
             case "sessions.messages.subscribe":
                 key = params["key"]
-                cursor = params.get("cursor", f"{self.session_id(key)}@{len(self.sessions[key])}")
-                if not cursor.startswith(self.session_id(key) + "@"):
-                    raise RpcError(-32602, "invalid_params", "the cursor is another session's")
-                return {"subscribed": True, "key": key, "cursor": cursor}
-            case "sessions_history":
-                return self.history(params["sessionKey"], params.get("cursor"))
+                end = self.cursor(key, len(self.files[key]) - 1, len(self.files[key][-1]))
+                self.replay(key, params.get("cursor", end))
+                return {"subscribed": True, "key": key, "cursor": params.get("cursor", end)}
         raise AssertionError(method)
 
-    def history(self, key: str, cursor: str | None) -> dict[str, Any]:
-        end = len(self.sessions[key]) if cursor is None else int(cursor)
-        start = max(0, end - self.page)
-        events = [self.event(key, seq + 1) for seq in range(start, end)]
-        return {
-            "sessionKey": key,
-            "sessionId": self.session_id(key),
-            "messages": [event["message"] for event in events],
-            "positions": [{"id": e["messageId"], "seq": e["seq"], "cursor": e["cursor"]} for e in events],
-            "hasMore": start > 0,
-            "nextCursor": str(start),
-        }
+    def listed(self, start: int) -> dict[str, Any]:
+        rows = [
+            {
+                "key": key,
+                "sessionId": f"{key}#{len(files) - 1}",
+                "messageCount": len(files[-1]),
+                "cursor": self.cursor(key, len(files) - 1, len(files[-1])),
+            }
+            for key, files in self.files.items()
+        ]
+        more = start + self.page < len(rows)
+        page = {"sessions": rows[start : start + self.page], "hasMore": more}
+        return {**page, "nextCursor": str(start + self.page)} if more else page
+
+    def replay(self, key: str, cursor: str) -> None:
+        last = len(self.files[key]) - 1
+        number, seq = last, 0
+        if cursor != "start":
+            name, text, edition = cursor.split("@")
+            if not name.startswith(key + "#"):
+                raise RpcError(-32602, "invalid_params", "the cursor is another session's")
+            number, seq = int(name.rpartition("#")[2]), int(text)
+            if number == last and int(edition) != self.edition.get(key, 0):
+                seq = 0
+                self.resync(key, number, "rewritten")
+        while True:
+            self.pushed += [self.event(key, number, n + 1) for n in range(seq, len(self.files[key][number]))]
+            if number == last:
+                return
+            number, seq = number + 1, 0
+            self.resync(key, number, "reset")
+
+    def resync(self, key: str, number: int, reason: str) -> None:
+        cursor = self.cursor(key, number, 0)
+        params = {"sessionKey": key, "sessionId": f"{key}#{number}", "reason": reason, "cursor": cursor}
+        self.pushed.append(Event("session.resync", params))
 
 
-def connect(follow: Follow, model: Model) -> list[Event]:
+def connect(follow: Follow, model: Model, *live: Event) -> list[Event]:
+    """What is handed out after a new connection; `live` came as soon as everything was followed."""
     plan = follow.connect()
+    backlog: list[Event] = []
+    model.pushed = backlog
     try:
         call = next(plan)
         while True:
@@ -87,16 +113,21 @@ def connect(follow: Follow, model: Model) -> list[Event]:
             except RpcError as error:
                 call = plan.throw(error)
             else:
+                if call[0] == "sessions.subscribe":
+                    backlog += live
                 call = plan.send(result)
     except StopIteration as end:
-        return list(filter(follow.take, end.value))
+        return [*filter(follow.take, end.value), *filter(follow.take, backlog)]
 
 
 def texts(events: Iterator[Event] | list[Event]) -> list[str]:
     return [event["message"]["content"] for event in events if event.name == "session.message"]
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c", "lost", "back", "again"]), max_size=60))
+STEPS = ["a", "b", "c", "lost", "back", "again", "reset a", "rewrite a", "busy"]
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=60))
 def test_every_message_of_every_session_comes_once_and_in_order(steps: list[str]) -> None:
     model = Model()
     for text in ("old 1", "old 2", "old 3"):
@@ -105,22 +136,59 @@ def test_every_message_of_every_session_comes_once_and_in_order(steps: list[str]
     assert connect(follow, model) == []
     seen: list[Event] = []
     connected, count = True, 0
-    for step in steps:
+    for step in [*steps, "back"]:
         if step == "lost":
             connected = False
+        elif step == "busy" and not connected:
+            # Something is said while the sessions are listed: it comes live, and ahead of what was missed.
+            count += 1
+            seen += connect(follow, model, model.append("a", f"live {count}"))
+            connected = True
         elif step in ("back", "again"):
             seen += connect(follow, model)
             connected = True
-        else:
+        elif step == "reset a":
+            connected = False  # live it is the daemon that says so
+            model.files["a"].append([])
+        elif step == "rewrite a":
+            connected = False
+            count += 1
+            model.rewrite("a", f"anew {count}", f"and more {count}")
+        elif step in "abc":
             count += 1
             event = model.append(step, f"{step} {count}")
             # The same event twice: the replay of a lagging subscriber overlaps what it has had.
             seen += filter(follow.take, [event, event] if connected else [])
-    if not connected:
-        seen += connect(follow, model)
     for key in ("a", "b", "c"):
-        expected = [text for text in model.sessions.get(key, []) if not text.startswith("old")]
-        assert texts([event for event in seen if event["sessionKey"] == key]) == expected
+        files = model.files.get(key, [[]])
+        heard = heard_of(key, len(files), seen)
+        assert heard[-1] == files[-1]
+        if not model.edition:
+            assert heard == files
+
+
+def heard_of(key: str, files: int, seen: list[Event]) -> list[list[str]]:
+    """What a follower has of each transcript of a key."""
+    heard: dict[str, list[str]] = {f"{key}#{number}": [] for number in range(files)}
+    if key == "a":
+        heard["a#0"] = ["old 1", "old 2", "old 3"]
+    for event in seen:
+        if event["sessionKey"] == key and event.name == "session.resync":
+            heard[event["sessionId"]] = []
+        elif event["sessionKey"] == key:
+            heard[event["sessionId"]].append(event["message"]["content"])
+            assert len(heard[event["sessionId"]]) == event["seq"]
+    return list(heard.values())
+
+
+def test_more_than_ten_thousand_sessions_are_followed() -> None:
+    model = Model(page=200)
+    for number in range(10_300):
+        model.append(f"s:{number}", "old")
+    follow = Follow(None, None)
+    assert connect(follow, model) == []
+    model.append("s:10299", "missed")
+    assert texts(connect(follow, model)) == ["missed"]
 
 
 def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> None:
@@ -128,30 +196,54 @@ def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> 
     model.append("a", "one")
     follow = Follow("a", None)
     connect(follow, model)
-    assert follow.cursor == "a#0@1"
+    assert follow.cursor == "a#0@1@0"
     assert follow.take(model.append("a", "two"))
     plan = follow.connect()
-    assert next(plan) == ("sessions.messages.subscribe", {"key": "a", "cursor": "a#0@2"})
+    assert next(plan) == ("sessions.messages.subscribe", {"key": "a", "cursor": "a#0@2@0"})
 
 
-def test_a_session_that_was_reset_while_away_is_read_from_its_new_start() -> None:
+def test_what_came_before_a_reset_while_away_comes_before_the_new_session() -> None:
     model = Model()
     model.append("a", "before")
-    follow = Follow("a", None)
+    for follow in (Follow("a", None), Follow(None, None)):
+        connect(follow, model)
+        model.append("a", "tail")
+        model.files["a"].append(["new 1", "new 2"])
+        events = connect(follow, model)
+        assert texts(events) == ["tail", "new 1", "new 2"]
+        assert events[1]["reason"] == "reset"
+
+
+def test_an_older_copy_put_back_while_away_drops_nothing_that_comes_then() -> None:
+    model = Model()
+    for text in ("1", "2", "3"):
+        model.append("a", text)
+    follow = Follow(None, None)
     connect(follow, model)
-    model.generation["a"] = 1
-    model.sessions["a"] = ["new 1", "new 2", "new 3"]
+    assert follow.take(model.append("a", "4"))
+    model.rewrite("a", "1", "2")
     events = connect(follow, model)
-    assert events[0] == Event("session.resync", {"sessionKey": "a", "reason": "reset", "cursor": "a#1@3"})
-    assert texts(events) == ["new 1", "new 2", "new 3"]
-    assert follow.cursor == "a#1@3"
+    assert (events[0]["reason"], texts(events)) == ("rewritten", ["1", "2"])
+    assert follow.take(model.append("a", "another 3"))
+
+
+def test_a_transcript_that_is_no_longer_there_begins_again() -> None:
+    model = Model()
+    model.append("a", "before")
+    for follow in (Follow("a", None), Follow(None, None)):
+        connect(follow, model)
+        follow.cursor = "gone#0@1@0"
+        follow._places["a"] = "gone#0@1@0"
+        model.files["a"] = [["all", "of it"]]
+        events = connect(follow, model)
+        assert events[0].name == "session.resync" and texts(events) == ["all", "of it"]
 
 
 def test_a_first_subscription_with_a_bad_cursor_is_the_callers_error() -> None:
     model = Model()
     model.append("a", "x")
     with pytest.raises(RpcError, match="another session's"):
-        connect(Follow("a", "b#0@1"), model)
+        connect(Follow("a", "b#0@1@0"), model)
 
 
 def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
@@ -159,10 +251,11 @@ def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
     follow = Follow(None, None)
     connect(follow, model)
     event = model.append("a", "x")
+    params = {"sessionKey": "a", "sessionId": "a#0", "cursor": "a#0@0@0"}
     assert follow.take(event)
-    assert follow.take(Event("session.resync", {"sessionKey": "a", "reason": "lagged", "cursor": "a#0@0"}))
+    assert follow.take(Event("session.resync", {**params, "reason": "lagged"}))
     assert not follow.take(event)
-    assert follow.take(Event("session.resync", {"sessionKey": "a", "reason": "rewritten", "cursor": "a#0@0"}))
+    assert follow.take(Event("session.resync", {**params, "reason": "rewritten"}))
     assert follow.take(event)
 
 
@@ -170,11 +263,11 @@ def test_a_caller_who_may_list_and_not_read_gets_no_error_for_what_it_missed() -
     model = Model()
     follow = Follow(None, None)
     connect(follow, model)
-    model.append("a", "secret")
+    model.append("s:a", "secret")
     plan = follow.connect()
     assert next(plan) == ("sessions.subscribe", {})
-    assert plan.send({}) == ("sessions_list", {"limit": 200})
-    assert plan.send(model.answer("sessions_list", {}))[0] == "sessions_history"
+    assert plan.send({}) == ("sessions_list", {"limit": 200, "includeCursors": True})
+    assert plan.send(model.answer("sessions_list", {}))[0] == "sessions.messages.subscribe"
     with pytest.raises(StopIteration) as end:
         plan.throw(RpcError(-32003, "forbidden", "scope read is needed"))
     assert end.value.value == []

@@ -166,3 +166,84 @@ async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
                 nursery.cancel_scope.cancel()
     assert (ended["status"], ended["reply"]) == ("ok", "hello: I see 1 (visibility: tree)")
     assert [event["text"] for event in deltas] == ["let me "]
+
+
+def test_no_call_fails_over_restarts_of_the_daemon_while_idle(daemon: Daemon) -> None:
+    daemon.start()
+    with Client(str(daemon.socket)) as client:
+        for number in range(3):
+            sent = client.call("chat.send", sessionKey="main", message=f"m{number}")
+            assert client.wait(sent["runId"])["status"] == "ok"
+            if number % 2:
+                daemon.kill()
+            else:
+                daemon.stop()
+            daemon.start()
+        page = client.call("sessions_history", sessionKey="main")
+    assert [one["content"] for one in page["messages"] if one["role"] == "user"] == ["m0", "m1", "m2"]
+
+
+def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: Daemon, tmp_path: Path) -> None:
+    """A tail before a reset, an older copy put back, a file copied in: each once, and in its order."""
+    heard: dict[str, list[str]] = {}
+    changed = threading.Condition()
+
+    def follow(client: Client) -> None:
+        for event in client.subscribe():
+            with changed:
+                texts = heard.setdefault(event.get("sessionKey", ""), [])
+                if event.name == "session.message":
+                    content = event["message"]["content"]
+                    texts.append(content if isinstance(content, str) else content[0]["text"])
+                elif event.name == "session.resync":
+                    texts.append(f"({event['reason']})")
+                changed.notify_all()
+
+    def until(key: str, *expected: str) -> None:
+        with changed:
+            assert changed.wait_for(lambda: heard.get(key) == list(expected), timeout=30), heard
+
+    main, one, two = KEYS
+    path = transcript_of(started, one)
+    kept = path.read_bytes()
+    with Client(str(started.socket)) as client:
+        follower = threading.Thread(target=follow, args=(client,))
+        follower.start()
+        started.wait_for(lambda: busy(started), "nobody subscribes")
+        for key in KEYS:
+            say(started, key, "live")
+        for key in KEYS:
+            until(key, "live")
+        say(started, main, "cut off")
+        started.kill()
+        copied = path.with_name("0f0f0f0f-0000-4000-8000-000000000001.jsonl")
+        copied.write_bytes(transcript_of_id(kept, copied.stem, "agent:main:copied"))
+        path.write_bytes(kept)
+        with transcript_file(started, main).open("ab") as file:
+            file.write(b'{"type":"message","id":"t","message":{"role":"user","content":"tail"}}\n')
+        with Client(str(started.socket)) as _:
+            started.start()
+        started.call("sessions.reset", key=main)
+        say(started, main, "after the reset")
+        say(started, one, "after the copy")
+        until(main, "live", "cut off", "tail", "(reset)", "after the reset")
+        until(one, "live", "(rewritten)", "first", "first", "after the copy")
+        until("agent:main:copied", "first", "first")
+        until(two, "live")
+    follower.join(10)
+
+
+def say(daemon: Daemon, key: str, text: str) -> None:
+    daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
+
+
+def transcript_file(daemon: Daemon, key: str) -> Path:
+    """The file of a session without asking the daemon."""
+    folder = daemon.store / "agents" / "main" / "sessions"
+    return next(path for path in folder.glob("*.jsonl") if f'"sessionKey":"{key}"' in path.read_text())
+
+
+def transcript_of_id(data: bytes, session_id: str, key: str) -> bytes:
+    lines = data.splitlines(keepends=True)
+    header = json.loads(lines[0])
+    return json.dumps({**header, "id": session_id, "sessionKey": key}).encode() + b"\n" + b"".join(lines[1:])
