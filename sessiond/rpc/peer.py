@@ -236,6 +236,7 @@ class Peer:
                 return True
             if self.on_message is not None:
                 self.on_message()
+            self.reserved.is_whole(frames)
             for start in range(0, len(frames), _TURN):
                 if start:
                     await trio.lowlevel.checkpoint()
@@ -257,7 +258,6 @@ class Peer:
             if len(text) < LONG_BYTES and not text.startswith(b"["):
                 self._dispatcher.accept(self, text)
             else:
-                self.reserved.is_whole(len(text))
                 await self._dispatcher.accept_slowly(self, text)
                 self.reserved.release()
             if self._hold or out.queued_bytes > _PAUSE_BYTES:

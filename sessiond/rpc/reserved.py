@@ -32,10 +32,10 @@ class Reserved:
         if self._coming is None:
             self._coming = await self._budgets.take(self._peer.caller, self._peer, COMING * limit)
 
-    def is_whole(self, size: int) -> None:
-        """It has come: what it is and what it says count, instead of all that it might have been."""
+    def is_whole(self, messages: list[bytes]) -> None:
+        """It has come, among these: what it is and what it says count, instead of all that it might have been."""
         if self._coming is not None:
-            self._coming.shrink(2 * size)
+            self._coming.shrink(2 * max(map(len, messages)))
 
     def hand_on(self) -> Share | None:
         """The share of the message that has come, which is the receiver's now."""

@@ -1,0 +1,61 @@
+"""The answers of a batch are one message, and bounded; whoever reserves for one takes turns."""
+
+import msgspec
+import trio
+
+from sessiond.rpc.limits import Limits
+
+
+def batch(*calls):
+    return [{"jsonrpc": "2.0", "id": number, "method": name, "params": params} for number, (name, params) in calls]
+
+
+async def test_what_does_not_fit_into_the_answers_of_a_batch_is_an_error_and_the_rest_is_answered(connect):
+    limits = Limits(max_batch_answer_bytes=5000)
+    large = {"sessionKey": "x" * 2000}
+    async with connect(limits=limits) as client:
+        await client.send(batch(*enumerate([("echo", large)] * 5 + [("ping", {})])))
+        answers = {answer["id"]: answer for answer in await client.line()}
+    assert sorted(answers) == [0, 1, 2, 3, 4, 5]
+    assert [number for number, answer in answers.items() if "result" in answer] == [0, 1, 5]
+    assert {answers[number]["error"]["code"] for number in (2, 3, 4)} == {-32005}
+
+
+async def test_a_thousand_members_leave_others_their_turns(connect):
+    turns = 0
+
+    async def onlooker():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with connect() as client, trio.open_nursery() as nursery:
+        nursery.start_soon(onlooker)
+        now = [0.0]
+        client.dispatcher.pace._now = lambda: now.__setitem__(0, now[0] + 1) or now[0]  # every look is a turn too late
+        await client.send(batch(*enumerate([("ping", {})] * 1000)))
+        assert len(await client.line()) == 1000
+        assert turns >= 1000
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_long_message_keeps_its_share_until_it_is_answered(connect):
+    async with connect() as client:
+        budget = client.dispatcher.budgets.owner
+        text = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "promised"}) + b" " * 400_000 + b"\n"
+        await client.send(text[:300_000])
+        with trio.fail_after(5):
+            while not budget.used_bytes:  # noqa: ASYNC110 - the kernel has a part in it
+                await trio.sleep(0.001)
+        assert budget.used_bytes == 3 * Limits().max_frame_bytes
+        await client.send(text[300_000:])
+        await client.send({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+        assert (await client.line())["id"] == 2
+        assert budget.used_bytes < 1000, "what is left of it is short"
+        long = {"jsonrpc": "2.0", "id": 3, "method": "echo", "params": {"sessionKey": "x" * 400_000}}
+        assert len((await client.call("echo", long["params"], 3))["result"]["sessionKey"]) == 400_000
+        client.services.promises[0].bring({})
+        await client.call("ping", request_id=4)
+        await client.line()
+        assert budget.used_bytes == 0
