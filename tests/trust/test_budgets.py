@@ -301,3 +301,24 @@ def test_budgets_under_a_mixed_attack(daemon: Daemon) -> None:
     print(f"mixed, {seconds:g} s: {described(times, grown)}")
     assert percentile(times) < BAR_S
     assert grown < GROWTH_BYTES
+
+
+def test_long_messages_in_a_row_fit_into_little_memory(tmp_path: Path) -> None:
+    """24 messages of 7 MiB, under a limit of addresses of 400 MB: all are taken, one after the other."""
+    daemon = Daemon(tmp_path)
+    daemon.start('[store]\ndurability = "os"\n', prefix=("bash", "-c", 'ulimit -v 400000; exec "$@"', "limited"))
+    daemon.call("sessions.create", key=KEY)
+    text = call("chat.inject", sessionKey=KEY, messages=[{"role": "user", "content": "x" * 7 * MIB}])
+
+    with daemon.connect() as wire:
+
+        def send() -> None:
+            for number in range(24):
+                wire.send(text.replace(b'"id": 1', b'"id": %d' % number) + b"\n")
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        answers = [wire.receive() for _ in range(24)]
+        sender.join()
+    assert [answer for answer in answers if "error" in answer] == []
+    assert daemon.stop() == 0
