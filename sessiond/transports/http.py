@@ -16,6 +16,8 @@ from sessiond.transports.gate import values
 from sessiond.transports.streams import ByteStream
 
 _PYTHON_BYTES = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
+# In every answer: nothing is kept by whatever is in between, and no browser takes text of agents for a page.
+_ALWAYS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _MAX_HEAD_BYTES = 64 * 1024
 _BODY_S = 60.0
 _ANSWER_S = 120.0  # for a client that does not read its answer
@@ -115,7 +117,7 @@ class HttpWire:
 
     async def respond(self, response: Response) -> bool:
         """Send a whole answer; whether another request may follow."""
-        headers = [*response.headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
+        headers = [*response.headers, *_ALWAYS]
         if response.status != 204:
             headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
         if not self._skip_body() or self._last:
@@ -130,7 +132,7 @@ class HttpWire:
 
     async def begin_stream(self, content_type: str, headers: tuple[tuple[str, str], ...]) -> None:
         """Begin an answer without an end; its pieces go through `send_piece`."""
-        said = [("Content-Type", content_type), ("Cache-Control", "no-store"), ("Connection", "close"), *headers]
+        said = [("Content-Type", content_type), *_ALWAYS, ("Connection", "close"), *headers]
         await self._send(h11.Response(status_code=200, headers=_encoded(said)))
 
     async def send_piece(self, data: bytes) -> None:

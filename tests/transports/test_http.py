@@ -440,3 +440,45 @@ async def test_http_is_imported_by_the_first_http_client_only():
         "assert not late & set(sys.modules), late & set(sys.modules)"
     )
     await trio.run_process([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+
+
+EVERY_ANSWER = {
+    "a result": ("POST /rpc", "Content-Type: application/json\r\nContent-Length: 40\r\n", PING, 200),
+    "nothing there": ("GET /nothing", "", "", 404),
+    "another method": ("DELETE /rpc", "", "", 405),
+    "another type": ("POST /rpc", "Content-Type: text/plain\r\nContent-Length: 40\r\n", PING, 415),
+    "no http": ("GET /\x01", "", "", 400),
+    "alive": ("GET /healthz", "", "", 200),
+    "alive, in short": ("HEAD /healthz", "", "", 200),
+}
+
+
+@pytest.mark.parametrize("case", EVERY_ANSWER)
+async def test_every_answer_bears_its_headers(open_house, case):
+    line, more, body, status = EVERY_ANSWER[case]
+    assert len(PING) == 40
+    async with open_house() as house:
+        said = f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n{body}".encode()
+        head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    headers = [tuple(header.split(": ", 1)) for header in head[1:]]
+    named = {name.lower(): value for name, value in headers}
+    assert len(named) == len(headers), "none stands twice"
+    assert int(head[0].split()[1]) == status
+    assert named["cache-control"] == "no-store"
+    assert named["x-content-type-options"] == "nosniff"
+    assert named["connection"] == "close"
+    assert named["content-type"].split(";")[0] in ("application/json", "text/plain")
+    assert int(named["content-length"]) > 0
+    assert set(named) <= {
+        *("cache-control", "x-content-type-options", "connection", "content-type", "content-length", "date", "allow"),
+        *("accept", "server"),
+    }
+
+
+async def test_a_stream_bears_them_too(open_house):
+    async with open_house() as house:
+        said = b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().lower()
+    assert head.startswith("http/1.1 200")
+    for header in ("content-type: text/event-stream", "cache-control: no-store", "x-content-type-options: nosniff"):
+        assert f"\r\n{header}" in head
