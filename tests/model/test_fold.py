@@ -549,3 +549,18 @@ def test_text_that_was_cut_within_an_emoji_counts():
     assert (record.raw, record.is_message) == (line, True)
     assert json.loads(record.message or b"")["content"] == "cut \ufffd"
     assert fold(EMPTY, record, 0, MTIME) == replace(EMPTY, updated_at=T, message_count=1)
+
+
+def test_the_row_of_a_child_tells_of_its_task_and_not_of_its_announce_step():
+    task = (run("t", "accepted", T), run("t", "running", T + 1), run("t", "error", T + 9))
+    child = folded(patch(spawn={"mode": "run"}), *task)
+    steps = [run("s", "accepted", T + 10, step="announce"), run("s", "running", T + 11), run("s", "ok", T + 20)]
+    steps[2]["data"] |= {"usage": {"input": 5, "output": 2}, "estimatedCostUsd": 0.5}
+    entry = child
+    for number, step in enumerate(steps):
+        entry = folded(step, entry=entry)
+        assert (entry.status, entry.started_at, entry.ended_at, entry.runtime_ms) == ("error", T + 1, T + 9, 8)
+        assert len(entry.runs) == (number < 2)
+    assert (entry.input_tokens, entry.output_tokens, entry.estimated_cost_usd) == (5, 2, 0.5)
+    # Elsewhere an announce step is what the session does.
+    assert folded(*task, *steps[:2]).status == "running"

@@ -277,3 +277,26 @@ async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_remo
         assert spawn is not None
         assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None if noted else True)
         assert Intents(swept.home.store).left() == []
+
+
+@pytest.mark.parametrize("due", ["announced", "overdue"])
+async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
+    tmp_path: Path, autojump_clock: object, due: str
+) -> None:
+    """It is put away when the conversation is over, whichever of the two ways it would have gone."""
+    engaged = {CHILD}
+    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as swept:
+        swept.sweep.engages = engaged.__contains__
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        swept.sweep.ended(run.session)
+        if due == "announced":
+            await swept.note(run.session, announced="posted")
+            await swept.sweep.announced(run.session)
+        else:
+            await trio.sleep(5 * MINUTE)
+        assert swept.live
+        engaged.clear()
+        await swept.sweep.freed(run.session)
+        await trio.testing.wait_all_tasks_blocked()
+        assert swept.state() == (False, False)

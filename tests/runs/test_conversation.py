@@ -446,3 +446,38 @@ async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Pat
         await trio.sleep(60)
         assert not house.conversations.engages(BOB)
         assert session.entry.talks != ()
+
+
+async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_talk_is_over(
+    tmp_path: Path, autojump_clock: Any
+):
+    alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
+    alice.act = alice.wait
+    freed: list[str] = []
+
+    async def closed(session: Any) -> None:
+        freed.append(session.key)
+
+    async with talk_house(
+        tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), adapters={"telegram": telegram}
+    ) as house:
+        talking = house.conversations
+        talking.on_closed = closed
+        engaged_at_end: list[bool] = []
+        after_end = house.home.supervisor.after_end
+        assert after_end is not None
+
+        async def look(run: Any) -> None:
+            engaged_at_end.append(talking.engages(BOB))
+            await after_end(run)
+
+        house.home.supervisor.after_end = look
+        await house.send("please")
+        await alice.lives("b0").wait()
+        assert engaged_at_end[0]
+        assert talking.engages(ALICE) and talking.engages(BOB) and not talking.engages("agent:carol:main")
+        alice.gate.set()
+        await house.settled()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not talking.engages(ALICE) and not talking.engages(BOB)
+        assert sorted(freed) == [ALICE, BOB]
