@@ -22,7 +22,7 @@ from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan
-from sessiond.store.adoption import is_own_key
+from sessiond.store.adoption import is_own_key, origin_of
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
 from sessiond.store.store import SessionStore
@@ -236,7 +236,7 @@ class TranscriptFeed:
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
         else:
-            self._renew(session, replace(entry, session_key=session.key))
+            self._renew(session, replace(entry, session_key=session.key, **origin_of(entry, session.entry)))
         self._store.look(session)
 
     def _announce(self, session: Session, steps: list[Step]) -> None:

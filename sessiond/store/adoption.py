@@ -77,6 +77,15 @@ def claim(agent_id: str, session_id: str, key_before: str, foreign: Foreign, rul
     return Claim(key, {name: value for name, value in fields.items() if name not in _LEFT_OUT})
 
 
+def origin_of(entry: Entry, before: Entry) -> dict[str, Any]:
+    """What only a header says, as it was `before`, where the file that was written anew says nothing of it.
+
+    The next append writes a header with it: a child that forgot its spawner would leave its tree.
+    """
+    names = ("created_at", "updated_at", "cwd", "spawned_by")
+    return {name: getattr(before, name) for name in names if not getattr(entry, name)}
+
+
 def _own_spelling(key: str, agent_id: str, rules: KeyRules) -> str | None:
     try:
         text = canonical(key, msgspec.structs.replace(rules, default_agent=agent_id), agent_id=agent_id)

@@ -45,9 +45,9 @@ class Session:
     """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
 
     `leaving` is there while the session is being reset or deleted, and set when that is over.
-    `epoch` changes whenever the file has to be read again from the start. `written_id` is the id of the newest record
-    that the daemon wrote, which ends at `written_end`: the fold may not have come that far. `remnants` go before the
-    next append is written.
+    `epoch` changes whenever the file has to be read again from the start; in `keyed_epoch` it was seen to say its key.
+    `written_id` is the id of the newest record that the daemon wrote, which ends at `written_end`: the fold may not
+    have come that far. `remnants` go before the next append is written.
     """
 
     key: str
@@ -58,6 +58,7 @@ class Session:
     written_id: str | None = None
     written_end: int = 0
     epoch: int = 0
+    keyed_epoch: int = -1
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     _order: tuple[int, str] | None = None

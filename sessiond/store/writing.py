@@ -34,6 +34,7 @@ Compose = Callable[[str | None], list[bytes]]
 Sync = Callable[[int], None]
 # Before each try. An editor that puts a new file in place leaves the name empty for some milliseconds.
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
+_HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
 _ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
 
 
@@ -123,9 +124,12 @@ class Writing:
 
     def _preamble(self, fd: int, status: os.stat_result) -> bytes:
         """What must come first so that the file says its key: nothing, unless it was written anew without one."""
-        session = self._session
-        if folding.continues(fd, session.entry.file, status):
+        session, epoch = self._session, self._session.epoch
+        if folding.continues(fd, session.entry.file, status) and (
+            not session.entry.file.inode or session.keyed_epoch == epoch or _HEADER.search(os.pread(fd, _HEAD_BYTES, 0))
+        ):
             self._facts, self._replaced = session.entry.file, False
+            session.keyed_epoch = epoch
             return b""
         empty = Entry(session_id=session.session_id)
         entry = folding.advance_open(fd, empty, self._limit, collect=False).entry

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import resource
 import shutil
@@ -108,6 +110,46 @@ async def test_a_file_that_comes_in_halves_is_adopted_behind_its_last_whole_line
     session = parts.store.catalog.by_id["halves"]
     assert (session.entry.message_count, session.entry.corrupt_records) == (2, 0)
     assert file.read_bytes().startswith(data)
+
+
+async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: Live) -> None:
+    session, _ = await parts.store.create(KEY, "main", cwd="/w", spawned_by="agent:main:boss")
+    before = session.entry
+    parts.file(KEY).write_bytes(b"")
+    with trio.fail_after(30):
+        while session.epoch == 0:
+            await trio.testing.wait_all_tasks_blocked(0.005)
+    await parts.say(KEY, "after")
+    entry = parts.session(KEY).entry
+    assert (entry.spawned_by, entry.cwd, entry.created_at) == ("agent:main:boss", "/w", before.created_at)
+    first = json.loads(parts.file(KEY).read_bytes().splitlines()[0])
+    assert (first["sessionKey"], first["spawnedBy"], first["cwd"]) == (KEY, "agent:main:boss", "/w")
+
+
+async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_later(parts: Live) -> None:
+    await parts.create(KEY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    file = parts.folder() / "late.jsonl"
+    new = os.open(file.with_name("new"), os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(new, header("late", "agent:main:late") + line("one"))
+    os.close(new)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        file.with_name("new").rename(file)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert "late" not in parts.store.catalog.by_id
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with trio.fail_after(30):
+        while "late" not in parts.store.catalog.by_id:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+    assert parts.session("agent:main:late").entry.message_count == 1
 
 
 async def test_a_torn_line_stays_alone_when_the_daemon_appends_behind_it(parts: Live) -> None:

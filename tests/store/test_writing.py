@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.record import header_line
@@ -239,6 +240,19 @@ def test_a_record_that_a_rewriting_program_formatted_anew_is_found_and_not_writt
     assert content.count(b'"a"') == 1 and b'"ho"' in content
     ((begin, end),) = appends[0].places
     assert json.loads(content[begin:end])["id"] == "a"
+
+
+@pytest.mark.parametrize("rest", [b"", record("other")])
+def test_a_header_is_written_though_the_emptied_file_was_folded_meanwhile(house, rest):
+    house.check(*house.write("a"))
+    house.file.write_bytes(rest)
+    house.session.epoch += 1
+    house.follow()
+    house.session.entry = replace(house.session.entry, session_key=KEY)  # as the feed keeps it
+    house.check(*house.write("b"))
+    house.follow()
+    house.check(*house.write("c"))
+    assert house.file.read_bytes().count(b"sessionKey") == 1
 
 
 def test_a_header_that_was_emptied_away_keeps_what_the_session_came_from(house):
