@@ -210,6 +210,14 @@ class Play:
         act: Callable[[], None] = getattr(self.stranger, name)
         act()
         self.due &= set(self.standing())
+        if not self.says_key():
+            # The name went with the header, or with the record that stood for it: that is a removal as well.
+            self.due.clear()
+
+    def says_key(self) -> bool:
+        content = self.stranger.path.read_bytes()
+        first = content.lstrip().partition(b"\n")[0]
+        return b'"sessionKey"' in content if b'"session"' not in first else KEY.encode() in first
 
     def sync(self, fd: int) -> None:
         if self.synced:
