@@ -190,6 +190,12 @@ class StoreConfig(Table, frozen=True):
     watcher: Literal["auto", "inotify", "watchfiles"] = "auto"
 
 
+class WatchConfig(Table, frozen=True):
+    """How other programs' writes are noticed. `auto` polls where the kernel does not hear of them (FUSE, NFS ...)."""
+
+    backend: Literal["auto", "inotify", "watchfiles", "polling"] = "auto"
+
+
 class DeliveryConfig(Table, frozen=True):
     """Waits before each new attempt; the last one repeats until `give_up_minutes` have passed."""
 
@@ -208,6 +214,7 @@ class Config(Table, frozen=True):
     models: ModelsConfig = ModelsConfig()
     limits: LimitsConfig = LimitsConfig()
     store: StoreConfig = StoreConfig()
+    watch: WatchConfig = WatchConfig()
     delivery: DeliveryConfig = DeliveryConfig()
 
     def default_agent(self) -> str:

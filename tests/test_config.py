@@ -103,6 +103,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
         "messagesPerMinute": 30,
     },
     "store": {"durability": "sync", "watcher": "auto"},
+    "watch": {"backend": "auto"},
     "delivery": {"retrySeconds": [5, 10, 20, 60], "giveUpMinutes": 30},
 }
 
@@ -194,6 +195,9 @@ messagesPerMinute = 1
 [store]
 durability = "os"
 watcher = "watchfiles"
+
+[watch]
+backend = "polling"
 [delivery]
 retrySeconds = [0.1]
 giveUpMinutes = 0
@@ -364,6 +368,10 @@ def test_the_lone_echo_agent_inherits_too() -> None:
         (
             "[delivery]\nretrySeconds = 5",
             "config.toml:2: delivery.retrySeconds must be an array, and each item a number above 0, not 5",
+        ),
+        (
+            '[watch]\nbackend = "poll"',
+            'config.toml:2: watch.backend must be one of "auto", "inotify", "polling", "watchfiles", ',
         ),
         ('[store]\nwatcher = "poll"', 'config.toml:2: store.watcher must be one of "auto", "inotify", "watchfiles", '),
         ("[tools.sessions]\nredact = 0", "config.toml:2: tools.sessions.redact must be true or false, not 0"),

@@ -23,7 +23,7 @@ from sessiond.daemon.host import DaemonHost
 from sessiond.daemon.saver import IndexSaver
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
-from sessiond.events.watch import open_watcher
+from sessiond.events.watch import Kind, open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
 from sessiond.model.keys import KeyRules, agent_of
@@ -122,7 +122,7 @@ async def built(
             now_ms=clock.wall_ms,
             budgets=services.budgets,
         )
-        async with open_watcher(config.store.watcher) as watcher, trio.open_nursery() as background:
+        async with open_watcher(_backend(config)) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
             background.start_soon(parts.feed.run, watcher)
             background.start_soon(parts.saver.run)
@@ -145,6 +145,11 @@ async def _programs(store: SessionStore) -> AsyncIterator[None]:
             if not over:
                 log.warning("a program of an earlier daemon is still there; it may work beside the next run")
             yield
+
+
+def _backend(config: Config) -> Kind:
+    # `store.watcher` is its older name.
+    return config.watch.backend if config.watch.backend != "auto" else config.store.watcher
 
 
 class _Parts:

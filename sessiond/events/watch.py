@@ -11,13 +11,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import structlog
 import trio
 
+from sessiond.store import filesystem
+
+log = structlog.get_logger("sessiond.feed")
 Kind = Literal["auto", "inotify", "watchfiles", "polling"]
 Backend = Literal["inotify", "watchfiles", "polling"]
 StrPath = str | os.PathLike[str]
@@ -81,8 +85,11 @@ class WatchBackend(Protocol):
 class Watcher:
     """An async iterator of batches. One reader at a time; `add` and `remove` may be called while it waits."""
 
-    def __init__(self, chain: tuple[Backend, ...]) -> None:
+    def __init__(
+        self, chain: tuple[Backend, ...], deaf_kind: Callable[[str], str | None] = filesystem.deaf_kind
+    ) -> None:
         self._chain = list(chain)
+        self._deaf_kind = deaf_kind
         self._directories: set[str] = set()
         self._rescan: str | None = None
         self._backend = self._open_next()
@@ -99,6 +106,7 @@ class Watcher:
         WatchUnavailable at its limits.
         """
         directory = os.fspath(path)
+        self._mind_the_deaf(directory)
         while True:
             try:
                 self._backend.add(directory)
@@ -148,6 +156,16 @@ class Watcher:
                 if not self._chain:
                     raise
 
+    def _mind_the_deaf(self, directory: str) -> None:
+        """Poll where the kernel does not hear of what others write, unless another backend was asked for."""
+        if self._backend.name == "polling" or "polling" not in self._chain:
+            return
+        kind = self._deaf_kind(directory)
+        if kind is not None:
+            log.warning("watching by polling", path=directory, file_system=kind, reason="inotify hears nothing there")
+            self._chain = ["polling"]
+            self._fall_back()
+
     def _fall_back(self) -> None:
         if not self._chain:
             raise WatchUnavailable(errno.ENOSPC, "the kernel's limits for watching files are used up")
@@ -162,7 +180,7 @@ class Watcher:
 
 @asynccontextmanager
 async def open_watcher(kind: Kind = "auto") -> AsyncGenerator[Watcher, None]:
-    """A watcher without folders. Source: architecture.md, trap 1; `store.watcher` in the configuration."""
+    """A watcher without folders. Source: architecture.md, trap 1; `watch.backend` in the configuration."""
     watcher = Watcher(_CHAINS[kind])
     try:
         yield watcher

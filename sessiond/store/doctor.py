@@ -15,7 +15,7 @@ import msgspec
 
 from sessiond.clock import Clock, iso_ms
 from sessiond.errors import ConfigError, StoreInUse
-from sessiond.store import checks, dirfd, layout, opening, repair
+from sessiond.store import checks, dirfd, filesystem, layout, opening, repair
 from sessiond.store.checks import Finding, Findings
 
 # As limits.maxRecordBytes, which a store does not know.
@@ -45,6 +45,10 @@ def inspect(root_fd: int, record_limit: int) -> Findings:
     """Every check, one after the other; None wherever the work may be interrupted."""
     holder = holder_of(root_fd)
     yield Finding("ok", layout.LOCK_FILE, "no daemon has this store" if holder is None else f"{holder} has this store")
+    kind = filesystem.deaf_kind(f"/proc/self/fd/{root_fd}")
+    if kind is not None:
+        what = f"it lies on {kind}, where the kernel does not hear of what other machines write: it is polled"
+        yield Finding("warn", "store", what, "put it on a local disk")
     yield from checks.check_store(root_fd, in_use=holder is not None)
     yield from checks.check_tree(root_fd)
     yield from checks.check_indexes(root_fd)

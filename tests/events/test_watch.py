@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from sessiond.events import inotify
 from sessiond.events.watch import Changed, Event, Gone, Kind, Rescan, Watcher, open_watcher, settle
+from sessiond.store import filesystem
 
 LINUX = sys.platform == "linux"
 KINDS = [
@@ -461,3 +462,36 @@ def test_watchfiles_is_imported_only_where_it_is_used() -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
         imported[kind] = done.stdout.strip()
     assert imported == {"polling": "False", "watchfiles": "True"} | ({"inotify": "False"} if LINUX else {})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")
+async def test_a_folder_where_the_kernel_hears_nothing_of_others_is_polled(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "remote").mkdir()
+    watcher = Watcher(("inotify", "polling"), lambda path: "NFS" if path.endswith("remote") else None)
+    try:
+        watcher.add(tmp_path / "local")
+        assert watcher.backend == "inotify"
+        watcher.add(tmp_path / "remote")
+        assert watcher.backend == "polling"
+        with trio.fail_after(10):
+            assert await anext(watcher) == [Rescan("backend")]
+            (tmp_path / "local" / "a").touch()
+            assert Changed(str(tmp_path / "local"), "a") in await anext(watcher)
+    finally:
+        watcher.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")
+async def test_a_backend_that_was_asked_for_stays(tmp_path: Path) -> None:
+    watcher = Watcher(("inotify",), lambda _path: "NFS")
+    try:
+        watcher.add(tmp_path)
+        assert watcher.backend == "inotify"
+    finally:
+        watcher.close()
+
+
+def test_a_local_disk_and_what_is_not_there_are_not_deaf(tmp_path: Path) -> None:
+    assert filesystem.deaf_kind("/proc") is None
+    assert filesystem.deaf_kind(str(tmp_path / "none")) is None

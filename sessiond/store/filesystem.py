@@ -1,0 +1,50 @@
+"""Which kind of file system a folder lies on, and whether the kernel hears there what others write. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from typing import Any
+
+# statfs(2) and linux/magic.h: what other machines, or a program in user space, write to these the kernel is not told.
+_DEAF = {
+    0x65735546: "FUSE",
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB",
+    0x01021997: "9P",
+    0x5346414F: "AFS",
+    0x00C36400: "Ceph",
+    0x786F4256: "a shared folder of VirtualBox",
+    0xBACBACBC: "a shared folder of VMware",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x7461636F: "OCFS2",
+    0x01161970: "GFS2",
+}
+
+
+def deaf_kind(path: str) -> str | None:
+    """The name of the file system where inotify does not hear of others; None where it does, or nobody knows."""
+    return _DEAF.get(_magic(path))
+
+
+def _magic(path: str) -> int:
+    statfs = _statfs()
+    if statfs is None:
+        return 0
+    # struct statfs is 120 bytes at most; it begins with f_type, a word of the machine.
+    buffer = ctypes.create_string_buffer(256)
+    if statfs(os.fsencode(path), buffer) != 0:
+        return 0
+    return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+@cache
+def _statfs() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    return getattr(ctypes.CDLL(None, use_errno=True), "statfs", None)
