@@ -113,6 +113,30 @@ def last_cut(before: Files, calls: list[Call]) -> Cut:
     return Cut(calls[-1].number, "lost", _left(root, "lost"))
 
 
+def unsynced(before: Files, calls: list[Call]) -> Iterator[str]:
+    """What was put in place before its bytes were synced, and what was not synced when all was over."""
+    root = _tree(before)
+    for call in calls:
+        if call.name == "rename":
+            thing = _find(root, call.path)
+            if isinstance(thing, _File) and thing.writes:
+                yield f"{call}: its bytes were not synced before"
+        _do(root, call)
+    yield from _unsure(root, "")
+
+
+def _unsure(folder: _Folder, path: str) -> Iterator[str]:
+    for name in sorted(folder.now.keys() | folder.sure.keys()):
+        here = posixpath.join(path, name)
+        thing = folder.now.get(name)
+        if thing is not folder.sure.get(name):
+            yield f"{here}: its name was not synced"
+        if isinstance(thing, _Folder):
+            yield from _unsure(thing, here)
+        elif thing is not None and thing.writes:
+            yield f"{here}: its bytes were not synced"
+
+
 def _tree(files: Files) -> _Folder:
     root = _Folder()
     for name, data in sorted(files.items()):

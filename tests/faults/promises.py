@@ -86,7 +86,11 @@ def _left_lying(store: Path, found: list[Transcript]) -> Iterator[str]:
         if path.name.startswith(dirfd.TEMP_PREFIX):
             yield f"left over: {path.relative_to(store)}"
     if (store / "spawning").is_dir():
-        yield from (f"left over: spawning/{path.name}" for path in (store / "spawning").iterdir())
+        live = {one.path.stem for one in found if not one.archived}
+        for path in (store / "spawning").iterdir():
+            # `<attachments id>.<session id>`: files that came with messages of a session, and go with it.
+            if path.name.partition(".")[2] not in live:
+                yield f"left over: spawning/{path.name}"
     wanted = {str(one.key).rpartition(":")[2] for one in found if not one.archived}
     wanted |= {one.path.stem for one in found if not one.archived}
     for path in store.glob(f"agents/*/workspace/{ATTACHMENTS}/*"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from runs_house import MAIN, FakeHost, House, house
 
 from sessiond.model.record import FINAL
@@ -35,6 +36,28 @@ async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once
                 (queued.run_id, "ok"),
             ]
             assert home.said() == ["user: live", "user: queued", "assistant: re: queued"]
+
+
+async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_path: Path, autojump_clock: Any):
+    """Its message stands in its acceptance: only the record of its start says that it began."""
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        await home.accept("first")
+        run = await home.accept("behind it", follow={"announcement": {"childSessionKey": "c", "runId": "r"}})
+        await home.agent.lives("first").wait()
+        gate, home.agent.gate = home.agent.gate, trio.Event()
+        gate.set()
+        await home.agent.lives("behind it").wait()
+        photo = home.photo(tmp_path / "photo")
+    for _ in range(2):
+        async with house(photo) as home:
+            found = home.supervisor.registry.get(run.run_id)
+            if found is not None:
+                assert found.started_at is not None
+                assert await home.end(found) == ("error", "interrupted")
+            own = [status for run_id, status in home.steps() if run_id == run.run_id]
+            assert own == ["accepted", "running", "error"]
+            assert home.said().count("user: behind it") == 1
 
 
 async def test_the_order_of_acceptance_outlives_the_restart(tmp_path: Path, autojump_clock: Any):
