@@ -10,7 +10,20 @@ from hypothesis import HealthCheck, example, given, settings
 from inside import Connection
 from lasting_roads import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
 from real_daemon import Daemon
-from trust_world import FORBIDDEN, NAMES, NOT_FOUND, WORD, Built, Who, World, built_world, canonical, outcome, worlds
+from trust_world import (
+    AGENTS,
+    FORBIDDEN,
+    NAMES,
+    NOT_FOUND,
+    WORD,
+    Built,
+    Who,
+    World,
+    built_world,
+    canonical,
+    outcome,
+    worlds,
+)
 
 from sessiond.model.caller import Caller
 
@@ -121,7 +134,9 @@ async def check_sending(built: Built, who: Who, caller: Caller, connection: Conn
         answers = [(key, await built.http(caller, "POST", f"/sessions/{key}/kill")) for key in world.keys]
         got["HTTP kill"] = {key for key, answer in answers if answer.status == 200}
     assert {name: keys for name, keys in got.items() if keys != seen} == {}, (who, seen)
+    await check_names(built, who, connection)
     if caller.has("admin"):
+        await check_attaching(built, who, connection)
         both = {key for place, key in enumerate(world.keys) if world.sees(who, place)} & seen
         minted = {
             key
@@ -132,6 +147,37 @@ async def check_sending(built: Built, who: Who, caller: Caller, connection: Conn
             == 0
         }
         assert minted == both
+
+
+async def check_names(built: Built, who: Who, connection: Connection) -> None:
+    """What the caller says in a session that it may write to bears its name, unless it is the owner's or its own."""
+    world = built.world
+    for place, key in enumerate(world.keys):
+        answer = await connection.answer(await connection.send("chat.send", sessionKey=key, message="whose?"))
+        if "result" not in answer:
+            continue
+        run = built.parts.services.supervisor.registry.get(answer["result"]["runId"])
+        provenance = run.request.message.get("provenance")
+        if who.unlimited or world.own_key(who) == key:
+            assert provenance is None, (who, key)
+        else:
+            assert provenance is not None, (who, key)
+            assert provenance.get("sourceSessionKey") == world.own_key(who), (who, key, place)
+
+
+async def check_attaching(built: Built, who: Who, connection: Connection) -> None:
+    """An admin attaches for an agent only where it may read and write every session of it."""
+    world = built.world
+    for agent in AGENTS:
+        if await outcome(connection, "agents.attach", agentId=agent) != 0:
+            continue
+        own = world.own_key(who)
+        for place, key in enumerate(world.keys):
+            if world.sessions[place][0] == agent and own != f"agent:{agent}:main":
+                assert world.sees(who, place) and world.sees(who, place, "send"), (who, agent, key)
+        # Its runs are not to come here while the test goes on.
+        for held in list(built.parts.services.connections.values()):
+            built.parts.services.attached.detach(held)
 
 
 async def check_events(built: Built, everyone: list[tuple[Who, Caller, Connection]]) -> None:
