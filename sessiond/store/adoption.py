@@ -80,9 +80,10 @@ def claim(agent_id: str, session_id: str, key_before: str, foreign: Foreign, rul
 def origin_of(entry: Entry, before: Entry) -> dict[str, Any]:
     """What only a header says, as it was `before`, where the file that was written anew says nothing of it.
 
-    The next append writes a header with it: a child that forgot its spawner would leave its tree.
+    The next append writes a header with it: a child that forgot its spawner would leave its tree, and a copy that was
+    emptied would take the key over.
     """
-    names = ("created_at", "updated_at", "cwd", "spawned_by")
+    names = ("created_at", "updated_at", "is_named_otherwise", "is_copy", "cwd", "spawned_by")
     return {name: getattr(before, name) for name in names if not getattr(entry, name)}
 
 
