@@ -111,6 +111,9 @@ def idle(daemon: FaultyDaemon) -> bool:
     """Whether nothing goes on: no run, no conversation, no delivery."""
     outbox = daemon.store / "outbox"
     waits = outbox.is_dir() and any(name.endswith(".json") for name in os.listdir(outbox))
+    # A note that names no session: files are being made or removed just now.
+    notes = daemon.store / "spawning"
+    waits = waits or (notes.is_dir() and any("." not in name for name in os.listdir(notes)))
     if waits or daemon.call("daemon.status")["liveRuns"]:
         return False
     return not any(transcript.waits for transcript in transcripts(daemon.store))
