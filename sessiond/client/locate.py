@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
+from sessiond.client.ancestry import SOCKET, TOKEN_FILE, run_environment
 from sessiond.client.errors import BadEnvironment
 
 # sun_path holds 108 bytes with its final NUL; a longer path would fail with a word that names neither.
 MAX_SOCKET_PATH_BYTES = 107
+# Where systemd puts XDG_RUNTIME_DIR.
+_USER_RUNTIME = f"/run/user/{os.getuid()}"
 
 
 def store_folder() -> str:
@@ -23,14 +26,14 @@ def store_folder() -> str:
 
 def socket_candidates() -> list[str]:
     """The places where a daemon of this user would listen, the likeliest first."""
-    given = os.environ.get("SESSIOND_SOCKET")
+    given = run_environment().get(SOCKET)
     if given:
         return [os.path.expanduser(given)]
-    places = [os.path.join(store_folder(), "run", "sessiond.sock")]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        places.insert(0, os.path.join(runtime, "sessiond", "sessiond.sock"))
-    return places
+    # Cron, `su` and the tool servers of some programs have no XDG_RUNTIME_DIR; the daemon had one, and it is this.
+    runtimes = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or _USER_RUNTIME, _USER_RUNTIME))
+    places = [os.path.join(runtime, "sessiond", "sessiond.sock") for runtime in runtimes]
+    in_store = os.path.join(store_folder(), "run", "sessiond.sock")
+    return [*places, in_store] if os.environ.get("XDG_RUNTIME_DIR") else [in_store, *places]
 
 
 def socket_path(given: str | None = None) -> str:
@@ -49,11 +52,19 @@ def socket_path(given: str | None = None) -> str:
     return path
 
 
+def has_token_file() -> bool:
+    """Whether the environment says that this process is part of a run, or speaks with a token."""
+    return bool(run_environment().get(TOKEN_FILE))
+
+
 def token(given: str | None = None) -> str | None:
-    """The token to show: `given`, else what $SESSIOND_TOKEN_FILE holds, else none (the owner needs none)."""
+    """The token to show: `given`, else what $SESSIOND_TOKEN_FILE holds, else none (the owner needs none).
+
+    BadEnvironment where the file cannot be read or is empty.
+    """
     if given:
         return given
-    path = os.environ.get("SESSIOND_TOKEN_FILE")
+    path = run_environment().get(TOKEN_FILE)
     if not path:
         return None
     try:

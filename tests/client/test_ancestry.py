@@ -1,0 +1,61 @@
+"""A program that strips its children's environment is still part of its run: real processes, each with its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SHOW = "from sessiond.client import locate; print(locate.socket_path(), locate.token(), sep='|')"
+CHECKOUT = str(Path(__file__).parents[2])
+
+
+def nested(*environments: dict[str, str]) -> str:
+    """What a client says whose process, its parent, and so on, outermost first, have these environments."""
+    code = SHOW
+    for environ in reversed(environments[1:]):
+        inner = [sys.executable, "-c", code]
+        code = f"import subprocess; subprocess.run({inner!r}, env={environ!r}, check=True)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environments[0], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def run_of(folder: Path, name: str = "one") -> dict[str, str]:
+    (folder / name).write_text(f"token-{name}")
+    return {
+        "SESSIOND_SOCKET": f"/run/{name}.sock",
+        "SESSIOND_TOKEN_FILE": str(folder / name),
+        "SESSIOND_RUN_ID": f"{name}.1",
+        "PYTHONPATH": CHECKOUT,
+    }
+
+
+BARE = {"HOME": "/nowhere", "PYTHONPATH": CHECKOUT, "SESSIOND_STORE": "/nowhere/store"}
+
+
+def test_a_run_is_found_through_a_program_that_passes_nothing_on(tmp_path: Path) -> None:
+    assert nested(run_of(tmp_path), BARE) == "/run/one.sock|token-one"
+    assert nested(run_of(tmp_path), BARE, BARE, BARE) == "/run/one.sock|token-one"
+
+
+def test_a_run_is_found_through_a_program_that_strips_tokens_and_keys(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    stripped = {name: value for name, value in run.items() if "TOKEN" not in name}
+    assert nested(run, stripped) == "/run/one.sock|token-one"
+
+
+def test_the_nearest_run_is_the_one(tmp_path: Path) -> None:
+    assert nested(run_of(tmp_path), run_of(tmp_path, "two"), BARE) == "/run/two.sock|token-two"
+
+
+def test_what_a_process_is_given_itself_wins(tmp_path: Path) -> None:
+    elsewhere = {**BARE, "SESSIOND_SOCKET": "/run/other.sock"}
+    assert nested(run_of(tmp_path), elsewhere) == "/run/other.sock|None"
+
+
+def test_outside_of_a_run_there_is_none(tmp_path: Path) -> None:
+    socket, _, token = nested(BARE, BARE).partition("|")
+    assert socket in (f"/run/user/{os.getuid()}/sessiond/sessiond.sock", "/nowhere/store/run/sessiond.sock")
+    assert token == "None"
