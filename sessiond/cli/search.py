@@ -7,7 +7,7 @@ from sessiond.cli.frame.daemon import ask, given
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, clip_around, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 
@@ -17,18 +17,25 @@ if TYPE_CHECKING:
 
 
 def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen) -> list[str]:
-    """One line a match, what was looked for in bold."""
+    """One line a match, with what was looked for in view, and in colour where there are colours."""
+    wanted = one_line(words)
     table = render(
         (
             Column("TIME", lambda match: _when(match.get("timestamp"), present_ms), keep=2, style="dim"),
             Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3),
             Column("ROLE", lambda match: match.get("role"), keep=1),
-            Column("TEXT", lambda match: match.get("snippet"), least=20, keep=4),
+            Column(
+                "TEXT",
+                lambda match: match.get("snippet"),
+                least=20,
+                keep=4,
+                fit=lambda text, width: clip_around(text, wanted, width),
+            ),
         ),
         matches,
         on,
     )
-    return [*table[:1], *(_marked(line, one_line(words), on) for line in table[1:])]
+    return [*table[:1], *(_marked(line, wanted, on) for line in table[1:])]
 
 
 def run(args: Args) -> int | None:
@@ -58,7 +65,7 @@ def _marked(line: str, words: str, on: Screen) -> str:
     at = line.lower().rfind(words.lower()) if on.colour and words else -1
     if at < 0 or len(line.lower()) != len(line):  # letters whose lower case is longer would shift the mark
         return line
-    return line[:at] + on.paint(line[at : at + len(words)], "bold") + line[at + len(words) :]
+    return line[:at] + on.paint(line[at : at + len(words)], "match") + line[at + len(words) :]
 
 
 COMMAND = Command(

@@ -18,6 +18,7 @@ _SGR = {
     "blue": "34",
     "magenta": "35",
     "cyan": "36",
+    "match": "1;31",  # as grep shows it
 }
 DEFAULT_WIDTH = 80
 
@@ -82,3 +83,21 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` filled with blanks to `width` columns; `right` puts them before it."""
     blanks = " " * (width - columns_of(text))
     return blanks + text if right else text + blanks
+
+
+def clip_around(text: str, words: str, width: int) -> str:
+    """`text` in at most `width` columns with `words` in view, whichever case they have; its beginning without them."""
+    at = text.lower().find(words.lower())
+    if columns_of(text) <= width or at < 0 or len(text.lower()) != len(text):
+        return clip(text, width)
+    # A third of what is left stands before the words: what follows says more.
+    before = max(0, width - columns_of(words) - 2) // 3
+    start = at
+    while start > 0 and columns_of(text[start - 1 : at]) <= before:
+        start -= 1
+    if start == 0:
+        return clip(text, width)
+    # Near the end the room behind the words would stay empty.
+    while start > 0 and columns_of(text[start - 1 :]) <= width - 1:
+        start -= 1
+    return clip("…" + text[start:], width) if start else clip(text, width)

@@ -17,7 +17,8 @@ class Column:
     """`cell(row)` is the text of a row; `style` a colour, or a function from the text to one.
 
     `least` is how narrow the column may get before it goes altogether, None: it is never clipped. Columns go in the
-    order of `keep`, the lowest first. A column that is empty in every row is not shown.
+    order of `keep`, the lowest first. A column that is empty in every row is not shown. `fit(text, width)` is what of
+    a text is shown where there is less room; its beginning unless said otherwise.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Column:
         least: int | None = None,
         keep: int = 0,
         style: str | Callable[[str], str | None] | None = None,
+        fit: Callable[[str, int], str] = clip,
     ) -> None:
         self.title = title
         self.cell = cell
@@ -36,6 +38,7 @@ class Column:
         self.least = least
         self.keep = keep
         self.style = style
+        self.fit = fit
 
 
 def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> list[str]:
@@ -84,7 +87,7 @@ def _fit(shown: list[Column], widths: dict[Column, int], limit: int) -> None:
 def _line(cells: list[tuple[Column, str, str | None]], widths: dict[Column, int], screen: Screen) -> str:
     parts = []
     for column, text, style in cells:
-        fitted = clip(text, widths[column])
+        fitted = column.fit(text, widths[column])
         is_last = column is cells[-1][0] and not column.right
         padded = fitted if is_last else pad(fitted, widths[column], right=column.right)
         parts.append(screen.paint(padded, style))

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.cli.terminal.screen import Screen, clip, columns_of, pad
+from sessiond.cli.terminal.screen import Screen, clip, clip_around, columns_of, pad
 
 
 @given(st.text(max_size=40), st.integers(0, 30))
@@ -29,3 +30,20 @@ def test_paint_is_plain_without_colour_and_for_no_style_and_no_text() -> None:
     assert Screen(80, colour=True).paint("x", "red") == "\x1b[31mx\x1b[0m"
     assert Screen(80, colour=True).paint("x", None) == "x"
     assert Screen(80, colour=True).paint("", "red") == ""
+
+
+@given(st.text(max_size=60), st.text(min_size=1, max_size=8), st.text(max_size=60), st.integers(0, 90))
+def test_text_around_words_fits_and_is_a_piece_of_it(before: str, words: str, after: str, width: int) -> None:
+    text = before + words + after
+    shown = clip_around(text, words, width)
+    assert columns_of(shown) <= width
+    assert shown.strip("…") in text
+
+
+@pytest.mark.parametrize("at", [0, 5, 40, 100, 180, 195])
+@pytest.mark.parametrize("width", [12, 20, 41, 80])
+def test_the_words_are_in_view_wherever_they_stand(at: int, width: int) -> None:
+    text = "." * at + "Heron" + "," * (195 - at)
+    shown = clip_around(text, "heron", width)
+    assert "Heron" in shown
+    assert columns_of(shown) == width
