@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
-from sessiond.cli.frame.failures import FAILED, CommandFailed, note
+from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.waiting import finish, wait
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen
 from sessiond.cli.terminal.table import Column, pairs, render
 from sessiond.cli.terminal.times import size
+from sessiond.client import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,23 +39,11 @@ def show(accepted: dict[str, Any], on: Screen) -> list[str]:
     return [*facts, *render(columns, receipt["files"] if receipt else [], on)]
 
 
-def attachment(path: str) -> dict[str, str]:
-    """A file as `sessions_spawn` takes it: its name without folders, its bytes as base64."""
-    from base64 import b64encode
-
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise CommandFailed(f"cannot read {path}: {error.strerror}", status=FAILED) from None
-    return {"name": os.path.basename(path), "content": b64encode(content).decode(), "encoding": "base64"}
-
-
 def run(args: Args) -> int | None:
     params = {
         "task": text_or_stdin(args.task),
         "agentId": args.agent,
-        "attachments": [attachment(path) for path in args.attach] or None,
+        "attachments": [files.attachment(path) for path in args.attach] or None,
         "model": args.model,
         "thinking": args.thinking,
         "runTimeoutSeconds": args.timeout,

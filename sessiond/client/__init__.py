@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 from sessiond.client.blocking import Client
+from sessiond.client.cancellation import Cancellation
 from sessiond.client.errors import (
+    BadAttachment,
     BadEnvironment,
     CallTimeout,
     ClientError,
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
     from sessiond.client.trio_client import TrioClient
 
 __all__ = [
+    "BadAttachment",
     "BadEnvironment",
     "CallTimeout",
+    "Cancellation",
     "Client",
     "ClientError",
     "ConnectionLost",

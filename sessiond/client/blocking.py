@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from sessiond.client.agent import Run
+    from sessiond.client.cancellation import Cancellation
     from sessiond.client.exchange import Handler
     from sessiond.client.wire import Event
 
@@ -86,18 +87,27 @@ class Client:
         """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
         return self._connected().link.caller
 
-    def call(self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any) -> Any:
+    def call(
+        self,
+        method: str,
+        params: Params | None = None,
+        /,
+        *,
+        timeout_s: float | None = None,
+        cancellation: Cancellation | None = None,
+        **more: Any,
+    ) -> Any:
         """The result of `method`. Params by name, or as a dict.
 
-        Raises RpcError with the daemon's answer, CallTimeout after `timeout_s` (the request is cancelled),
-        DaemonNotRunning, and ConnectionLost where a call that must not be done twice may have been done.
+        Raises RpcError with the daemon's answer (of slug `cancelled` where `cancellation` called it off), CallTimeout
+        after `timeout_s` (the request is cancelled), DaemonNotRunning, and ConnectionLost where a call that must not be done twice may have been done.
         """
         given = safe_params(method, {**(params or {}), **more})
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         backoff, patience, left_s = Backoff(), 0.0, timeout_s
         while True:
             try:
-                return self._connected().call(method, given, left_s)
+                return self._connected().call(method, given, left_s, cancellation)
             except ClientError as error:
                 now = time.monotonic()
                 patience = patience or now + RECONNECT_S

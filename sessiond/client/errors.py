@@ -40,6 +40,10 @@ class NotPermitted(ClientError):
     """The operating system does not let us connect: the socket is another user's."""
 
 
+class BadAttachment(ClientError):
+    """A file that was to be handed over cannot be read; the sentence names it."""
+
+
 class RpcError(ClientError):
     """The daemon's own answer that it could not do what was asked.
 

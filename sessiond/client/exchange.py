@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from sessiond.client.cancellation import Cancellation
     from sessiond.client.link import Link
 
     Handler = Callable[["Exchange", wire.Request], object]
@@ -34,16 +35,23 @@ class Exchange:
         self._answers: dict[int, wire.Response | None] = {}
         self._cancelled: set[int | str] = set()
 
-    def call(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
+    def call(
+        self, method: str, params: dict[str, Any], timeout_s: float | None, cancellation: Cancellation | None = None
+    ) -> Any:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._catch_up()
         request_id = self._send_request(method, params)
         try:
+            if cancellation is not None:
+                # The daemon answers a call that was called off; that answer ends the wait.
+                cancellation.follow(lambda: self._call_off(request_id))
             answer = self._await(request_id, deadline)
         except CallTimeout:
-            self.notify("$/cancelRequest", {"id": request_id})
+            self._call_off(request_id)
             raise CallTimeout(f"sessiond did not answer {method} within {timeout_s:g} s") from None
         finally:
+            if cancellation is not None:
+                cancellation.follow(None)
             del self._answers[request_id]
         if answer.error is not None:
             raise answer.error
@@ -83,6 +91,10 @@ class Exchange:
 
     def is_cancelled(self, request_id: int | str) -> bool:
         return request_id in self._cancelled or self.lost is not None
+
+    def _call_off(self, request_id: int) -> None:
+        with suppress(ConnectionLost):  # whoever waits for the answer hears of it
+            self.notify("$/cancelRequest", {"id": request_id})
 
     def _send(self, data: bytes) -> None:
         with self._sending:
