@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 from sessiond.cli.frame.command import SOCKET, Args, Command, Option
-from sessiond.cli.frame.failures import FAILED, CommandFailed, note
+from sessiond.cli.frame.failures import note
+from sessiond.client.locate import has_token_file
 
 # By its name: the command line and the MCP server are siblings that do not import each other.
 SERVER = "sessiond.mcp.server"
 
 
 def run(args: Args) -> int:
-    try:
-        server = import_module(SERVER)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "mcp":
-            raise
-        raise CommandFailed(
-            "the MCP SDK is not installed", hint='install it with: pip install "sessiond[mcp]"', status=FAILED
-        ) from None
-    if args.session and os.environ.get("SESSIOND_TOKEN_FILE"):
+    if args.session and has_token_file():
         note("--session counts for nothing here: the token in SESSIOND_TOKEN_FILE says for which session this speaks")
-    status: int = server.run(args.socket, args.session)
+    status: int = import_module(SERVER).run(args.socket, args.session)
     return status
 
 

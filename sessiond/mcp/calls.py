@@ -1,20 +1,20 @@
 """One tool call: asked of the daemon, waited for as long as the tool says, over restarts of the daemon.
 
-Knows the seat and the methods' parameters. Does not know MCP.
+Knows the daemon connection and the methods' parameters. Does not know MCP.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-import trio
-
-from sessiond.client import ClientError, ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client import Cancellation, ClientError, ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client.files import attachment
 from sessiond.client.retry import Backoff
-from sessiond.mcp.seat import ANSWER_S, Seat
+from sessiond.mcp.daemon_connection import ANSWER_S
 
 Params = dict[str, Any]
 
@@ -27,7 +27,24 @@ HISTORY_BYTES = 64 * 1024
 PATIENCE_S = 5.0
 
 
-class Call:
+class CallableClient(Protocol):
+    """What is needed of a client of the daemon."""
+
+    def call(
+        self, method: str, params: Params, /, *, timeout_s: float, cancellation: Cancellation | None
+    ) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is needed of the connection to the daemon (`DaemonConnection`)."""
+
+    was_there: bool
+
+    def client(self) -> CallableClient: ...
+    def give_up(self, client: Any) -> bool: ...
+
+
+class ToolCall:
     """What is asked. `wait_s` is how long it may rightly take, 0 where it does not wait at all.
 
     `request(left_s)` gives method and params with so much time left: whoever asks again does not wait anew.
@@ -38,32 +55,51 @@ class Call:
         self.request = request
 
 
-def call_of(tool: str, arguments: Params) -> Call:
-    """The call that a tool stands for."""
+def call_of(tool: str, arguments: Params) -> ToolCall:
+    """The call that a tool stands for. BadAttachment where a file that it names cannot be read."""
+    # A model that writes null means that it says nothing.
+    given = {name: value for name, value in arguments.items() if value is not None}
     if tool == "sessions_wait":
-        return _waiting(arguments)
+        return _wait_for_run(given)
     if tool == "sessions_inbox":
-        return Call(_seconds(arguments.get("wait"), 0.0), lambda left_s: (tool, _with(arguments, "wait", left_s)))
+        return ToolCall(_seconds(given.get("wait"), 0.0), lambda left_s: (tool, _with(given, "wait", left_s)))
     if tool == "sessions_send":
         # With a key of its own it may be asked again after a lost connection, and is still said once.
-        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **arguments}
-        wait_s = _seconds(arguments.get("timeoutSeconds"), DEFAULT_WAIT_S)
-        return Call(wait_s, lambda left_s: (tool, _with(keyed, "timeoutSeconds", left_s)))
+        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **given}
+        wait_s = _seconds(given.get("timeoutSeconds"), DEFAULT_WAIT_S)
+        return ToolCall(wait_s, lambda left_s: (tool, _with(keyed, "timeoutSeconds", left_s)))
     if tool == "sessions_spawn":
-        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **arguments}
-        return Call(0.0, lambda _left_s: (tool, keyed))
+        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **_with_files(given)}
+        return ToolCall(0.0, lambda _left_s: (tool, keyed))
     if tool == "sessions_history":
-        return Call(0.0, lambda _left_s: (tool, {"maxBytes": HISTORY_BYTES, **arguments}))
-    return Call(0.0, lambda _left_s: (tool, arguments))
+        return ToolCall(0.0, lambda _left_s: (tool, {"maxBytes": HISTORY_BYTES, **given}))
+    return ToolCall(0.0, lambda _left_s: (tool, given))
 
 
-def _waiting(arguments: Params) -> Call:
+def _with_files(arguments: Params) -> Params:
+    """The arguments with the content of each attachment that is given by its path."""
+    attachments = arguments.get("attachments")
+    if not isinstance(attachments, list):
+        return arguments  # the daemon says what is wrong with it, in its own words
+    return {**arguments, "attachments": [_read(one) for one in attachments]}
+
+
+def _read(given: Any) -> Any:
+    if not isinstance(given, dict) or not isinstance(given.get("path"), str) or "content" in given:
+        return given
+    name = given.get("name")
+    others = {field: value for field, value in given.items() if field not in ("path", "name", "encoding")}
+    return {**others, **attachment(given["path"], name if isinstance(name, str) else None)}
+
+
+def _wait_for_run(arguments: Params) -> ToolCall:
     others = {name: value for name, value in arguments.items() if name != "timeoutSeconds"}
     given = arguments.get("timeoutSeconds")
     if given is not None and not _is_number(given):
         # The daemon says what is wrong with it, in its own words.
-        return Call(0.0, lambda _left_s: ("agent.wait", {**others, "timeoutMs": given}))
-    return Call(_seconds(given, DEFAULT_WAIT_S), lambda left_s: ("agent.wait", {**others, "timeoutMs": left_s * 1000}))
+        return ToolCall(0.0, lambda _left_s: ("agent.wait", {**others, "timeoutMs": given}))
+    wait_s = _seconds(given, DEFAULT_WAIT_S)
+    return ToolCall(wait_s, lambda left_s: ("agent.wait", {**others, "timeoutMs": left_s * 1000}))
 
 
 def _with(arguments: Params, name: str, left_s: float) -> Params:
@@ -83,22 +119,31 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-async def ask(seat: Seat, call: Call) -> Any:
-    """The daemon's answer. ClientError where there is none; RpcError has the daemon's own words."""
-    deadline = trio.current_time() + call.wait_s
+def ask(
+    connection: Connection,
+    call: ToolCall,
+    cancellation: Cancellation,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> Any:
+    """The daemon's answer. ClientError where there is none; RpcError has the daemon's own words.
+
+    After a cancellation it returns or raises soon, with whatever it has; nobody wants it any more.
+    """
+    deadline = now() + call.wait_s
     troubled_since = math.inf
     backoff = Backoff()
     renewed = False
     while True:
-        began = trio.current_time()
+        began = now()
         left_s = max(0.0, deadline - began)
         method, params = call.request(left_s)
         client = None
         try:
-            client = await seat.client()
-            answer = await client.call(method, params, timeout_s=left_s + ANSWER_S)
+            client = connection.client()
+            answer = client.call(method, params, timeout_s=left_s + ANSWER_S, cancellation=cancellation)
         except RpcError as error:
-            if error.slug == "unauthenticated" and client is not None and not renewed and seat.give_up(client):
+            if error.slug == "unauthenticated" and client is not None and not renewed and connection.give_up(client):
                 renewed = True
                 continue
             if error.slug != "stopping":
@@ -107,13 +152,14 @@ async def ask(seat: Seat, call: Call) -> Any:
         except (ConnectionLost, DaemonNotRunning) as error:
             trouble = error
         else:
-            seat.was_taken = True
+            connection.was_there = True
             return answer
-        now = trio.current_time()
-        if troubled_since == math.inf or now - began >= PATIENCE_S:
-            troubled_since = now
+        failed_at = now()
+        if troubled_since == math.inf or failed_at - began >= PATIENCE_S:
+            troubled_since = failed_at
             backoff.reset()
         # One that was never there is not coming back.
-        if not seat.was_taken or now - troubled_since >= PATIENCE_S:
+        if not connection.was_there or failed_at - troubled_since >= PATIENCE_S:
             raise trouble
-        await trio.sleep(backoff.next_s())
+        if cancellation.wait(backoff.next_s()):
+            raise trouble

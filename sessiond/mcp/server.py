@@ -1,123 +1,252 @@
 """`sessiond mcp`: the tools on standard input and output, for a program that speaks MCP.
 
 A client of the daemon's socket like any other. It starts without the daemon too; then each tool says that it is not
-there. Source: the MCP specification, by its official SDK.
+there. On the standard library alone, because agent programs take a server's tools into their first turn only where it
+answers at once. Source: the MCP specification 2025-11-25, "Lifecycle", "Tools", "Progress", "Cancellation".
 """
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-from typing import Any
-
-import trio
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-)
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import IO, Any, NoReturn
 
 from sessiond import __version__
-from sessiond.client import ClientError, DaemonNotRunning, RpcError
-from sessiond.errors import quote
-from sessiond.mcp import tools
-from sessiond.mcp.calls import Call, ask, call_of
-from sessiond.mcp.seat import Seat
-from sessiond.mcp.words import words
+from sessiond.client import Cancellation, ClientError, DaemonNotRunning, RpcError
+from sessiond.mcp import messages, tools
+from sessiond.mcp.calls import ToolCall, ask, call_of
+from sessiond.mcp.daemon_connection import DaemonConnection
+from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
 
-Context = ServerRequestContext[Any, Any]
-
+# The newest first. Of newer ones the client is offered the newest that is known here, as the specification says.
+PROTOCOLS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # Often enough to keep a client's own time limit from running out, seldom enough to be no noise.
 PROGRESS_S = 1.0
+# More than any model calls at once; each is a thread.
+MAX_CALLS = 64
+# As long as the daemon's own messages.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+# What was asked before standard input ended is answered, unless it waits for something.
+LAST_ANSWERS_S = 5.0
 START_HINT = "start it with: systemctl --user start sessiond (or: sessiond serve)"
 
-
-class Tools:
-    """Answers what an MCP client asks about tools."""
-
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._listed = tools.listed()
-
-    async def list_tools(self, ctx: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        """All of them, whatever the daemon can do: which it is may change while the client lives."""
-        self._arrive(ctx)
-        return ListToolsResult(tools=self._listed)
-
-    async def call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
-        """The answer of one tool; what goes wrong is a tool error in the daemon's own words."""
-        self._arrive(ctx)
-        if params.name not in tools.TOOLS:
-            return _failed(f"there is no tool {quote(params.name)}; there are {', '.join(tools.TOOLS)}")
-        call = call_of(params.name, tools.nothing_left_out(params.arguments or {}))
-        answer: Any = None
-        error: ClientError | None = None
-        async with trio.open_nursery() as nursery:
-            if call.wait_s:
-                nursery.start_soon(_report, ctx, call)
-            try:
-                answer = await ask(self._seat, call)
-            except ClientError as failure:
-                error = failure
-            nursery.cancel_scope.cancel()
-        if error is not None:
-            return _refused(error)
-        return CallToolResult(
-            content=[TextContent(type="text", text=words(params.name, answer))], structured_content=answer
-        )
-
-    def _arrive(self, ctx: Context) -> None:
-        client = ctx.session.client_params
-        self._seat.arrive(client.client_info.name if client is not None else "")
+Result = dict[str, Any]
 
 
-async def _report(ctx: Context, call: Call) -> None:
-    """Tell a client that asked for it how long it has been waiting."""
-    began = trio.current_time()
-    while True:
-        waited_s = trio.current_time() - began
-        await ctx.session.report_progress(waited_s, call.wait_s, f"waiting, {waited_s:.0f} of {call.wait_s:.0f} s")
-        await trio.sleep(PROGRESS_S)
+class McpServer:
+    """Answers one MCP client. `write` takes whole lines, from any thread."""
+
+    def __init__(self, connection: DaemonConnection, write: Callable[[bytes], None]) -> None:
+        self._connection = connection
+        self._write = write
+        self._writing = threading.Lock()
+        self._calls_lock = threading.Lock()  # guards what follows
+        self._calls: dict[messages.RequestId, tuple[Cancellation, threading.Thread, float]] = {}
+
+    def take(self, line: bytes) -> None:
+        """Do what a line of the client says. What takes time goes on in a thread of its own."""
+        try:
+            message = messages.parse(line)
+        except MalformedMessage as error:
+            self._send(error.answer)
+            return
+        match message:
+            case ToolClientRequest():
+                self._take_request(message)
+            case ToolClientNotice(method="notifications/cancelled"):
+                self._cancel(message.params.get("requestId"))
+            case _:
+                pass
+
+    def finish(self) -> None:
+        """Answer what is still being asked, for some seconds; what waits for something is called off."""
+        with self._calls_lock:
+            calls = list(self._calls.values())
+        for cancellation, _, wait_s in calls:
+            if wait_s:
+                cancellation.cancel()
+        for _, thread, wait_s in calls:
+            if not wait_s:
+                thread.join(LAST_ANSWERS_S)
+
+    def _take_request(self, request: ToolClientRequest) -> None:
+        match request.method:
+            case "initialize":
+                self._send(messages.result(request.id, self._initialize(request.params)))
+            case "ping":
+                self._send(messages.result(request.id, {}))
+            case "tools/list":
+                # All of them, whatever the daemon can do: which it is may change while the client lives.
+                self._send(messages.result(request.id, {"tools": tools.LISTED}))
+            case "tools/call":
+                self._start_call(request)
+            case method:
+                text = f"this server has no method {method}"
+                self._send(messages.error(request.id, messages.METHOD_NOT_FOUND, text))
+
+    def _initialize(self, params: messages.Params) -> Result:
+        client = params.get("clientInfo")
+        name = client.get("name") if isinstance(client, dict) else None
+        self._connection.introduce(name if isinstance(name, str) else "")
+        asked = params.get("protocolVersion")
+        return {
+            "protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[0],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "sessiond", "title": "sessiond", "version": __version__},
+            "instructions": tools.INSTRUCTIONS,
+        }
+
+    def _start_call(self, request: ToolClientRequest) -> None:
+        name, arguments = request.params.get("name"), request.params.get("arguments")
+        if name not in tools.NAMES:
+            # A tool error and no protocol error: that one many clients do not show to the model.
+            text = f"there is no tool {str(name)[:80]}; there are {', '.join(tools.NAMES)}"
+            self._send(messages.result(request.id, _failure(text)))
+            return
+        if arguments is not None and not isinstance(arguments, dict):
+            self._send(messages.error(request.id, messages.INVALID_PARAMS, "`arguments` is to be an object"))
+            return
+        try:
+            call = call_of(name, arguments or {})
+        except ClientError as error:
+            self._send(messages.result(request.id, _refusal(error)))
+            return
+        cancellation = Cancellation()
+        meta = request.params.get("_meta")
+        progress_token = meta.get("progressToken") if isinstance(meta, dict) else None
+        work = (request.id, name, call, cancellation, progress_token)
+        thread = threading.Thread(target=self._answer, args=work, daemon=True)
+        with self._calls_lock:
+            is_free = len(self._calls) < MAX_CALLS and request.id not in self._calls
+            if is_free:
+                self._calls[request.id] = (cancellation, thread, call.wait_s)
+        if is_free:
+            thread.start()
+        else:
+            text = f"{MAX_CALLS} calls are being answered, or one with this id; wait for an answer, then call again"
+            self._send(messages.result(request.id, _failure(text)))
+
+    def _answer(
+        self,
+        request_id: messages.RequestId,
+        tool: str,
+        call: ToolCall,
+        cancellation: Cancellation,
+        progress_token: messages.RequestId | None,
+    ) -> None:
+        ended = threading.Event()
+        if call.wait_s and progress_token is not None:
+            report = (progress_token, call.wait_s, ended)
+            threading.Thread(target=self._report, args=report, daemon=True).start()
+        try:
+            answer = ask(self._connection, call, cancellation)
+            said = {"content": _texts(_in_words(tool, answer)), "structuredContent": answer, "isError": False}
+        except ClientError as error:
+            said = _refusal(error)
+        with self._writing:
+            ended.set()
+        with self._calls_lock:
+            self._calls.pop(request_id, None)
+        # A call that was called off has no answer any more.
+        if not cancellation.is_cancelled:
+            self._send(messages.result(request_id, said))
+
+    def _report(self, progress_token: messages.RequestId, wait_s: float, ended: threading.Event) -> None:
+        """Tell a client that asked for it how long it has been waiting."""
+        waited_s = 0.0
+        while True:
+            text = f"waiting, {waited_s:.0f} of {wait_s:.0f} s"
+            params = {"progressToken": progress_token, "progress": waited_s, "total": wait_s, "message": text}
+            with self._writing:
+                if ended.is_set():
+                    return
+                self._write(messages.notification("notifications/progress", params))
+            if ended.wait(PROGRESS_S):
+                return
+            waited_s += PROGRESS_S
+
+    def _cancel(self, request_id: Any) -> None:
+        with self._calls_lock:
+            call = self._calls.get(request_id) if isinstance(request_id, messages.RequestId) else None
+        if call is not None:
+            call[0].cancel()
+
+    def _send(self, line: bytes) -> None:
+        with self._writing:
+            self._write(line)
 
 
-def _refused(error: ClientError) -> CallToolResult:
+def _in_words(tool: str, answer: Result) -> str:
+    # Imported late: only the first answers have to come at once.
+    from sessiond.mcp.words import words
+
+    try:
+        return words(tool, answer)
+    except (LookupError, TypeError, ValueError):
+        return json.dumps(answer)  # a daemon of another release, with other fields
+
+
+def _refusal(error: ClientError) -> Result:
     if isinstance(error, RpcError):
         # A model reads the sentence; a program finds the rest here.
         what = {"code": error.code, "type": error.slug, "data": error.data}
-        return _failed(error.message, {"sessiond/error": what})
+        return _failure(error.message) | {"_meta": {"sessiond/error": what}}
     if isinstance(error, DaemonNotRunning):
-        return _failed(f"{error}; {START_HINT}")
-    return _failed(str(error))
+        return _failure(f"{error}; {START_HINT}")
+    return _failure(str(error))
 
 
-def _failed(text: str, meta: dict[str, Any] | None = None) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True, _meta=meta)
+def _failure(text: str) -> Result:
+    return {"content": _texts(text), "isError": True}
 
 
-async def serve(socket: str | None, session: str | None) -> None:
-    """Serve one client until it closes standard input."""
-    async with trio.open_nursery() as nursery:
-        answering = Tools(Seat(nursery, socket=socket, session=session))
-        server: Server[Any] = Server(
-            "sessiond",
-            version=__version__,
-            title="sessiond",
-            instructions=tools.INSTRUCTIONS,
-            on_list_tools=answering.list_tools,
-            on_call_tool=answering.call_tool,
-        )
-        async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-        nursery.cancel_scope.cancel()
+def _texts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def read_lines(stream: IO[bytes], refuse: Callable[[bytes], None]) -> Iterator[bytes]:
+    """The lines of `stream` that are no longer than a message may be; `refuse` is given the answer to each other."""
+    while line := stream.readline(MAX_LINE_BYTES):
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            text = f"the message is longer than {MAX_LINE_BYTES} bytes"
+            refuse(messages.error(None, messages.INVALID_REQUEST, text))
+        elif line.strip():
+            yield line
 
 
 def run(socket: str | None, session: str | None) -> int:
     """The exit status. `socket` and `session` are the command line's; None: as the environment and the client say."""
-    # The SDK reads standard input in a thread that nothing can interrupt; there is nothing here to be put in order.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    trio.run(serve, socket, session)
+    connection = DaemonConnection(socket=socket, session=session)
+    server = McpServer(connection, _write_all)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _end)
+    try:
+        with suppress(BrokenPipeError):  # the client went without a word
+            for line in read_lines(sys.stdin.buffer, _write_all):
+                server.take(line)
+            server.finish()
+    except SystemExit:
+        pass
+    finally:
+        connection.leave()
     return 0
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """End as at the end of standard input; a second signal ends at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(0)
+
+
+def _write_all(line: bytes) -> None:
+    """To standard output, past Python's buffers: a thread that ends with the process cannot leave a lock behind."""
+    view = memoryview(line)
+    while view:
+        view = view[os.write(1, view) :]

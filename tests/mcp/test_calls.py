@@ -1,4 +1,4 @@
-"""One tool call against a daemon that is gone, comes back, or no longer takes the token. Trio's clock jumps."""
+"""One tool call against a daemon that is gone, comes back, or no longer takes the token; waiting adds to the time."""
 
 from __future__ import annotations
 
@@ -6,121 +6,133 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
 
-from sessiond.client import ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client import Cancellation, ConnectionLost, DaemonNotRunning, RpcError
 from sessiond.mcp import calls
-from sessiond.mcp.calls import Call, ask, call_of
+from sessiond.mcp.calls import ToolCall, ask, call_of
 
 Step = Exception | dict[str, Any]
 GONE = DaemonNotRunning("/run/sessiond.sock", "no such file")
 LOST = ConnectionLost("sessiond closed the connection")
 
 
-class Seat:
-    """A seat at a daemon that does the next of `steps` with every call, and the last one for good."""
+class Connection(Cancellation):
+    """A daemon that does the next of `steps` with every call, and the last one for good; and the clock of it all."""
 
-    def __init__(self, *steps: Step, taken: bool = True, took_s: float = 0.0, renews: bool = True) -> None:
+    def __init__(self, *steps: Step, was_there: bool = True, took_s: float = 0.0, renews: bool = True) -> None:
+        super().__init__()
         self.steps = list(steps)
-        self.was_taken = taken
+        self.was_there = was_there
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.now_s = 0.0
         self._took_s, self._renews = took_s, renews
         self.given_up = 0
 
-    async def client(self) -> Seat:
+    def client(self) -> Connection:
         return self
 
-    def give_up(self, client: Seat) -> bool:
+    def give_up(self, client: Connection) -> bool:
         self.given_up += 1
         return self._renews
 
-    async def call(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return self.is_cancelled
+
+    def call(self, method: str, params: dict[str, Any], /, *, timeout_s: float, cancellation: Any) -> Any:
+        assert cancellation is self
         self.asked.append((method, params))
-        await trio.sleep(self._took_s)
+        self.now_s += self._took_s
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
             raise step
         return step
 
 
-async def answer(seat: Seat, tool: str, **arguments: Any) -> Any:
-    return await ask(seat, call_of(tool, arguments))  # type: ignore[arg-type]
+def answer(connection: Connection, tool: str, **arguments: Any) -> Any:
+    return ask(connection, call_of(tool, arguments), connection, now=lambda: connection.now_s)
 
 
-async def failure(seat: Seat, tool: str, **arguments: Any) -> tuple[Exception, float]:
-    began = trio.current_time()
+def failure(connection: Connection, tool: str, **arguments: Any) -> tuple[Exception, float]:
     with pytest.raises((ConnectionLost, DaemonNotRunning, RpcError)) as caught:
-        await answer(seat, tool, **arguments)
-    return caught.value, trio.current_time() - began
+        answer(connection, tool, **arguments)
+    return caught.value, connection.now_s
 
 
-async def test_a_daemon_that_never_was_there_is_not_waited_for(autojump_clock) -> None:
-    error, took_s = await failure(Seat(GONE, taken=False), "sessions_list")
+def test_a_call_that_was_called_off_is_not_asked_again() -> None:
+    connection = Connection(LOST)
+    connection.cancel()
+    assert failure(connection, "sessions_list")[0] is LOST
+    assert len(connection.asked) == 1
+
+
+def test_a_daemon_that_never_was_there_is_not_waited_for() -> None:
+    error, took_s = failure(Connection(GONE, was_there=False), "sessions_list")
     assert (error, took_s) == (GONE, 0)
 
 
-async def test_a_daemon_that_went_away_has_some_seconds_to_come_back(autojump_clock) -> None:
-    error, took_s = await failure(Seat(LOST, GONE), "sessions_list")
+def test_a_daemon_that_went_away_has_some_seconds_to_come_back() -> None:
+    error, took_s = failure(Connection(LOST, GONE), "sessions_list")
     assert error is GONE
     assert calls.PATIENCE_S <= took_s < calls.PATIENCE_S + 3
 
 
 @pytest.mark.parametrize("trouble", [GONE, LOST, RpcError(-32008, "stopping", "sessiond is stopping")])
-async def test_a_call_is_asked_again_where_the_daemon_comes_back(autojump_clock, trouble: Exception) -> None:
-    seat = Seat(trouble, trouble, {"count": 0})
-    assert await answer(seat, "sessions_list", limit=3) == {"count": 0}
-    assert seat.asked == [("sessions_list", {"limit": 3})] * 3
+def test_a_call_is_asked_again_where_the_daemon_comes_back(trouble: Exception) -> None:
+    connection = Connection(trouble, trouble, {"count": 0})
+    assert answer(connection, "sessions_list", limit=3) == {"count": 0}
+    assert connection.asked == [("sessions_list", {"limit": 3})] * 3
 
 
-async def test_each_interruption_of_a_long_wait_has_its_own_patience(autojump_clock) -> None:
-    seat = Seat(LOST, LOST, LOST, {"messages": []}, took_s=100)
-    assert await answer(seat, "sessions_inbox", wait=1000) == {"messages": []}
-    waits = [params["wait"] for _, params in seat.asked]
+def test_each_interruption_of_a_long_wait_has_its_own_patience() -> None:
+    connection = Connection(LOST, LOST, LOST, {"messages": []}, took_s=100)
+    assert answer(connection, "sessions_inbox", wait=1000) == {"messages": []}
+    waits = [params["wait"] for _, params in connection.asked]
     assert waits[0] == 1000 and waits[1] in (900, 899) and waits == sorted(waits, reverse=True)
 
 
-async def test_what_is_sent_again_has_the_same_key_and_what_is_left_of_the_wait(autojump_clock) -> None:
-    seat = Seat(LOST, {"status": "ok"}, took_s=10)
-    await answer(seat, "sessions_send", sessionKey="main", message="x")
-    (first, again) = (params for _, params in seat.asked)
+def test_what_is_sent_again_has_the_same_key_and_what_is_left_of_the_wait() -> None:
+    connection = Connection(LOST, {"status": "ok"}, took_s=10)
+    answer(connection, "sessions_send", sessionKey="main", message="x")
+    (first, again) = (params for _, params in connection.asked)
     assert first["idempotencyKey"].startswith("mcp-")
     assert (first["timeoutSeconds"], again["timeoutSeconds"]) == (30, 20)
     assert {**again, "timeoutSeconds": 30} == first
 
 
-async def test_a_key_of_the_models_own_is_kept(autojump_clock) -> None:
-    seat = Seat({"status": "accepted"})
-    await answer(seat, "sessions_spawn", task="x", idempotencyKey="mine")
-    assert seat.asked == [("sessions_spawn", {"task": "x", "idempotencyKey": "mine"})]
+def test_a_key_of_the_models_own_is_kept() -> None:
+    connection = Connection({"status": "accepted"})
+    answer(connection, "sessions_spawn", task="x", idempotencyKey="mine")
+    assert connection.asked == [("sessions_spawn", {"task": "x", "idempotencyKey": "mine"})]
 
 
-async def test_a_history_is_no_longer_than_a_model_can_hold_unless_it_asks(autojump_clock) -> None:
-    seat = Seat({"messages": []})
-    await answer(seat, "sessions_history", sessionKey="main")
-    await answer(seat, "sessions_history", sessionKey="main", maxBytes=1_000_000)
-    assert [params["maxBytes"] for _, params in seat.asked] == [calls.HISTORY_BYTES, 1_000_000]
+def test_a_history_is_no_longer_than_a_model_can_hold_unless_it_asks() -> None:
+    connection = Connection({"messages": []})
+    answer(connection, "sessions_history", sessionKey="main")
+    answer(connection, "sessions_history", sessionKey="main", maxBytes=1_000_000)
+    assert [params["maxBytes"] for _, params in connection.asked] == [calls.HISTORY_BYTES, 1_000_000]
 
 
-async def test_other_refusals_are_final(autojump_clock) -> None:
+def test_other_refusals_are_final() -> None:
     refused = RpcError(-32007, "overloaded", "too many")
-    seat = Seat(refused)
-    assert await failure(seat, "sessions_list") == (refused, 0)
-    assert len(seat.asked) == 1
+    connection = Connection(refused)
+    assert failure(connection, "sessions_list") == (refused, 0)
+    assert len(connection.asked) == 1
 
 
-async def test_a_dead_token_is_replaced_once(autojump_clock) -> None:
+def test_a_dead_token_is_replaced_once() -> None:
     dead = RpcError(-32001, "unauthenticated", "the token was revoked")
-    seat = Seat(dead, {"count": 0})
-    assert await answer(seat, "sessions_list") == {"count": 0}
-    seat = Seat(dead)
-    assert await failure(seat, "sessions_list") == (dead, 0)
-    assert seat.given_up == 1
-    seat = Seat(dead, renews=False)
-    assert await failure(seat, "sessions_list") == (dead, 0)
-    assert len(seat.asked) == 1
+    connection = Connection(dead, {"count": 0})
+    assert answer(connection, "sessions_list") == {"count": 0}
+    connection = Connection(dead)
+    assert failure(connection, "sessions_list") == (dead, 0)
+    assert connection.given_up == 1
+    connection = Connection(dead, renews=False)
+    assert failure(connection, "sessions_list") == (dead, 0)
+    assert len(connection.asked) == 1
 
 
-def request(call: Call, left_s: float) -> dict[str, Any]:
+def request(call: ToolCall, left_s: float) -> dict[str, Any]:
     return call.request(left_s)[1]
 
 

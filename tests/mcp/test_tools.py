@@ -1,61 +1,46 @@
-"""The schemas of the tools, made from the types of the methods."""
+"""The tools as they are listed: short, and in step with the methods that they stand for."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from typing import Any
 
 import msgspec
 import pytest
 
 from sessiond.mcp import tools
-from sessiond.mcp.schemas import input_schema, output_schema
+from sessiond.mcp.calls import call_of
+from sessiond.methods.table import METHODS
+
+METHOD_OF = {"sessions_wait": "agent.wait"}
+# What the server itself turns into what the method takes.
+OWN = {"sessions_wait": {"timeoutSeconds"}}
+KINDS = {"string": str, "integer": float, "number": float, "boolean": bool}
 
 
-class Inner(msgspec.Struct):
-    """A docstring of ours."""
-
-    title: str
-    description: int = 3
-
-
-class Outer(msgspec.Struct, forbid_unknown_fields=True):
-    inner: Inner
-    word: Literal["a", "b"] | None = None
-    many: list[Inner] = []
-    flag: bool = False
-
-
-def test_a_schema_is_in_one_piece_and_says_nothing_of_our_types() -> None:
-    inner = {
-        "type": "object",
-        "properties": {"title": {"type": "string"}, "description": {"type": "integer", "default": 3}},
-        "required": ["title"],
-    }
-    assert output_schema(Outer) == {
-        "type": "object",
-        "properties": {
-            "inner": inner,
-            "word": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}], "default": None},
-            "many": {"type": "array", "items": inner, "default": []},
-            "flag": {"type": "boolean", "default": False},
-        },
-        "required": ["inner"],
-        "additionalProperties": False,
-    }
+@pytest.mark.parametrize("tool", tools.LISTED, ids=tools.NAMES)
+def test_a_tool_takes_what_its_method_takes(tool: dict[str, Any]) -> None:
+    name = tool["name"]
+    method = next(method for method in METHODS if method.name == METHOD_OF.get(name, name))
+    fields = {field.encode_name: field for field in msgspec.structs.fields(method.params)}
+    schema = tool["inputSchema"]
+    assert set(schema["properties"]) - OWN.get(name, set()) <= set(fields)
+    needed = {field.encode_name for field in fields.values() if field.required}
+    assert needed <= set(schema.get("required", ()))
+    for wire_name, given in schema["properties"].items():
+        if wire_name in fields and "type" in given and given["type"] != "array":
+            example = {"string": "x", "integer": 1, "number": 1.5, "boolean": True}[given["type"]]
+            msgspec.convert(example, fields[wire_name].type)
+        for value in given.get("enum", ()):
+            msgspec.convert(value, fields[wire_name].type)
 
 
-def test_an_optional_parameter_is_left_out_and_never_null() -> None:
-    schema = input_schema(Outer, {"inner": "I", "word": "W", "many": "M", "flag": "F"})
-    assert schema["properties"]["word"] == {"enum": ["a", "b"], "description": "W"}
-    assert schema["properties"]["flag"] == {"type": "boolean", "default": False, "description": "F"}
+def test_all_that_a_model_reads_of_them_is_under_2000_tokens() -> None:
+    # Text of this kind has 3.5 characters a token or more, with the tokenizers of all the programs.
+    read = json.dumps(tools.LISTED, separators=(",", ":")) + tools.INSTRUCTIONS
+    assert len(read) <= 7_000
 
 
-def test_a_parameter_without_a_sentence_is_a_mistake_of_ours() -> None:
-    with pytest.raises(KeyError):
-        input_schema(Outer, {"inner": "I"})
-
-
-def test_no_tool_describes_a_parameter_that_it_has_not() -> None:
-    for tool in tools.listed():
-        described: Any = tools.TOOLS[tool.name].params
-        assert list(described) == list(tool.input_schema["properties"]), tool.name
+def test_what_a_model_leaves_empty_is_left_out() -> None:
+    method, params = call_of("sessions_list", {"limit": 3, "search": None}).request(0)
+    assert (method, params) == ("sessions_list", {"limit": 3})

@@ -1,0 +1,78 @@
+"""The connection to the daemon: its name, its token, and what becomes of it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from real_daemon import Daemon
+
+from sessiond.client import DaemonNotRunning
+from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
+from sessiond.model.keys import KeyRules, canonical
+from sessiond.runs.inbox import is_inbox
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("claude-code", "claude-code"),
+        ("Claude Code", "claude-code"),
+        ("codex_cli_rs", "codex_cli_rs"),
+        ("gemini-cli-mcp-client", "gemini-cli-mcp-client"),
+        ("a:b/../c", "a-b-..-c"),
+        ("  Zoë's 🖥  ", "zo-s"),
+        ("", "client"),
+        ("🖥", "client"),
+        ("x" * 64, "x" * 64),
+        ("x" * 65, "x" * 64),
+    ],
+)
+def test_a_clients_name_in_a_key(name: str, key: str) -> None:
+    assert slug(name) == key
+
+
+@given(st.text())
+def test_every_name_makes_a_key_of_an_inbox(name: str) -> None:
+    key = canonical(f"mcp:{slug(name)}", KeyRules())
+    assert key == f"agent:main:mcp:{slug(name)}"
+    assert is_inbox(key)
+
+
+def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(daemon: Daemon) -> None:
+    daemon.start()
+    now_s = 0.0
+    connection = DaemonConnection(socket=str(daemon.socket), session="mcp:x", clock=lambda: now_s)
+    first = connection.client()
+    now_s = TTL_S - RENEW_BEFORE_S - 1
+    assert connection.client() is first
+    now_s += 1
+    second = connection.client()
+    assert second is not first
+    # Calls that are on their way with the old one come to their end.
+    assert first.call("ping") == second.call("ping") == {}
+    tokens = daemon.call("tokens.list")["tokens"]
+    assert [token["sessionKey"] for token in tokens] == ["agent:main:mcp:x"] * 2
+    assert [token["expiresAt"] - token["issuedAt"] for token in tokens] == [TTL_S * 1000] * 2
+    connection.leave()
+    assert [token["revoked"] for token in daemon.call("tokens.list")["tokens"]] == [True, True]
+
+
+def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) -> None:
+    connection = DaemonConnection(socket=str(daemon.socket), session=None)
+    with pytest.raises(DaemonNotRunning):
+        connection.client()
+    daemon.start()
+    assert connection.client().caller["sessionKey"] == "agent:main:mcp:client"
+    connection.leave()
+
+
+def test_it_leaves_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
+    daemon.start()
+    connection = DaemonConnection(socket=str(daemon.socket), session=None)
+    connection.client()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    connection.leave()
