@@ -6,9 +6,10 @@ import json
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect
-from sessiond.cli.frame.failures import USAGE, CommandFailed
+from sessiond.cli.frame.failures import USAGE, CommandFailed, describe
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.terminal.output import as_json
+from sessiond.client.errors import RpcError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ def params_of(text: str | None) -> dict[str, Any]:
 def run(args: Args) -> None:
     params = params_of(args.params)
     with connect(args) as client:
-        as_json(client.call(args.method, params, timeout_s=args.timeout))
+        try:
+            as_json(client.call(args.method, params, timeout_s=args.timeout))
+        except RpcError as error:
+            # In the words of the protocol: that is what was written here.
+            failure = describe(error)
+            raise CommandFailed(error.message, hint=failure.hint, status=failure.status) from None
 
 
 COMMAND = Command(
@@ -40,7 +46,7 @@ COMMAND = Command(
     run=run,
     description="The methods and their params: sessiond call rpc.discover",
     arguments=(
-        Argument("method", "The method's name."),
+        Argument("method", "The method's name.", complete="method"),
         Argument("params", "A JSON object; `-` reads standard input.", required=False),
     ),
     options=(

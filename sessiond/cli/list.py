@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen
 from sessiond.cli.terminal.table import Column, render
@@ -14,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+TITLES = ("key", "status", "updatedAt", "messages", "tokens", "costUsd", "model", "name", "sessionId")
 STATUS_STYLES = {
     "running": "blue",
     "queued": "yellow",
@@ -31,7 +35,8 @@ def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),
-        Column("TOKENS", lambda row: quantity(row.get("totalTokens")), right=True, keep=3),
+        # What the cost is for: all that went in and came out, not how full the context is.
+        Column("TOKENS", lambda row: quantity(_tokens(row)), right=True, keep=3),
         Column("COST", lambda row: _cost(row.get("estimatedCostUsd")), right=True, keep=2),
         Column("MODEL", lambda row: row.get("model"), least=8, keep=1),
         Column("NAME", lambda row: row.get("label") or row.get("displayName"), least=10, keep=5),
@@ -54,22 +59,46 @@ def run(args: Args) -> None:
         "kinds": list(args.kind) or None,
         "activeMinutes": args.active,
         "messageLimit": args.messages,
-        "limit": args.limit,
+        "limit": 200 if args.all else args.limit,
         "search": args.search,
         "includeArchived": args.archived or None,
     }
-    found = ask(args, "sessions_list", given(params))
+    with connect(args) as client:
+        found = client.call("sessions_list", given(params), timeout_s=CALL_TIMEOUT_S)
+        while args.all and found.get("nextCursor"):
+            asked = given({**params, "cursor": found["nextCursor"]})
+            more = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)
+            sessions = [*found["sessions"], *more["sessions"]]
+            found = {**more, "sessions": sessions, "count": len(sessions)}
     if args.json:
         as_json(found)
         return
-    lines(show(found["sessions"], now_ms(), screen()))
+    if sys.stdout.isatty() or args.messages:
+        lines(show(found["sessions"], now_ms(), screen()))
+    else:
+        lines(as_tsv(found["sessions"]))
     if not found["sessions"]:
         narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search"))
         note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
     if found.get("hasMore"):
-        note("there are more: --limit 200, or --search")
+        note("there are more: --all, or --search")
     if found.get("visibility") not in (None, "all"):
         note(f"only what this caller may see is shown (visibility: {found['visibility']})")
+
+
+def _tokens(row: dict[str, Any]) -> int | None:
+    given = [row.get(name) for name in ("inputTokens", "outputTokens")]
+    return sum(number or 0 for number in given) if any(number is not None for number in given) else None
+
+
+def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
+    """The rows for programs: a title line, then a line each, every column always there; times in milliseconds."""
+    table: list[tuple[Any, ...]] = [TITLES]
+    for row in rows:
+        name = row.get("label") or row.get("displayName")
+        facts = (row["key"], _status(row), row.get("updatedAt"), row.get("messageCount", 0), _tokens(row))
+        table.append((*facts, row.get("estimatedCostUsd"), row.get("model"), name, row.get("sessionId")))
+    return ["\t".join("" if fact is None else one_line(str(fact)) for fact in line) for line in table]
 
 
 def _status(row: dict[str, Any]) -> str:
@@ -85,6 +114,7 @@ COMMAND = Command(
     "list",
     "Show the sessions, newest first.",
     run=run,
+    description="A table on a terminal; tab-separated values with a title line elsewhere.",
     options=(
         Option(
             "--kind",
@@ -95,6 +125,7 @@ COMMAND = Command(
         Option("--active", "Only those with a message in the last MINUTES.", kind="int", metavar="MINUTES"),
         Option("--messages", "The last N messages of each (at most 20).", kind="int", metavar="N"),
         Option("--limit -n", "At most N sessions (50; at most 200).", kind="int", metavar="N"),
+        Option("--all", "All of them, however many.", kind="flag"),
         Option("--search", "Only those whose key, label or name has TEXT.", metavar="TEXT"),
         Option("--archived", "Those put away by a reset or a delete, too.", kind="flag"),
         *CLIENT_OPTIONS,

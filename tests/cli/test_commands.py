@@ -34,12 +34,12 @@ def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessio
     answers(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
-        "KEY           STATUS      UPDATED     MSGS  NAME",
-        "main          ok          1970-01-01     2  home\\x1b[2J",
-        "agent:b:main  running +2  1970-01-01     2",
+        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId",
+        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1",
+        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1",
     ]
     assert done.err.splitlines() == [
-        "  there are more: --limit 200, or --search",
+        "  there are more: --all, or --search",
         "  only what this caller may see is shown (visibility: tree)",
     ]
     assert fake.asked("sessions_list") == {}
@@ -172,7 +172,7 @@ def test_send_says_how_it_ended(fake: Any, sessiond: Sessiond, ending: Any, stat
     answers(fake, chat__send={"runId": "r1", "status": "accepted"}, agent__wait={"runId": "r1", **ending})
     done = sessiond("send", "main", "x", "--timeout", "0")
     assert (done.status, done.out, done.err.splitlines()[0]) == (status, "", said)
-    assert "sessiond history main" in done.err.splitlines()[1]
+    assert ("sessiond wait r1" if status == 5 else "sessiond history main") in done.err.splitlines()[1]
 
 
 def test_send_does_not_wait_where_it_is_told_so_or_obeyed(fake: Any, sessiond: Sessiond) -> None:

@@ -67,11 +67,8 @@ def test_a_message_its_reply_the_list_and_the_history(started: Daemon) -> None:
     assert run(started, "send", "main", "hello", "there") == (0, "you said: hello there\n", "")
     assert run(started, "send", "main", "-", input="from a pipe\n") == (0, "you said: from a pipe\n", "")
     status, out, _ = run(started, "list")
-    assert (status, out.splitlines()[0].split(), out.splitlines()[1].split()[:4]) == (
-        0,
-        ["KEY", "STATUS", "UPDATED", "MSGS"],
-        ["main", "ok", "now", "4"],
-    )
+    titles, row = (line.split("\t") for line in out.splitlines())
+    assert (status, titles[:4], row[:2], row[3]) == (0, ["key", "status", "updatedAt", "messages"], ["main", "ok"], "4")
     status, out, err = run(started, "history", "main", "-n", "3")
     assert [line.split(" ", 1)[1] for line in out.splitlines()] == [
         "assistant you said: hello there",
@@ -98,10 +95,56 @@ def test_failures_have_their_exit_codes(started: Daemon) -> None:
     assert status == 78 and "bad.toml:1" in err and "session" in err
 
 
+def test_a_session_is_found_by_its_label_and_by_the_beginning_of_its_id(started: Daemon) -> None:
+    run(started, "send", "main", "hello")
+    started.call("sessions.create", key="agent:main:desk", label="research")
+    session_id = started.call("sessions.resolve", key="agent:main:desk")["sessionId"]
+    assert run(started, "send", "research", "one") == (0, "you said: one\n", "")
+    assert "you said: one" in run(started, "history", session_id[:8])[1]
+    status, path, _ = run(started, "path", "research")
+    assert status == 0 and Path(path.strip()).name == f"{session_id}.jsonl"
+    assert run(started, "history", session_id[:7])[0] == 4
+    status, _, err = run(started, "history", "reserch")
+    assert (status, err.splitlines()) == (4, ["sessiond: no session 'reserch'", "  did you mean research?"])
+    status, _, err = run(started, "call", "sessions_lst")
+    assert status == 2 and "did you mean sessions_list" in err
+    status, _, err = run(started, "send", "--agent", "mian", "hello")
+    assert status == 4 and "did you mean main" in err
+
+
+def test_more_sessions_than_a_page_are_listed_all(started: Daemon) -> None:
+    for number in range(205):
+        started.call("sessions.create", key=f"agent:main:n{number}")
+    status, out, err = run(started, "list")
+    assert (status, len(out.splitlines())) == (0, 51) and "--all" in err
+    status, out, err = run(started, "list", "--all")
+    assert (status, len(out.splitlines()), err) == (0, 206, "")
+
+
+def test_an_interrupted_wait_says_that_the_run_goes_on(started: Daemon) -> None:
+    with popen(started, "send", "main", "slow 0.8") as process:
+        until(started, lambda: "running" in run(started, "list")[1])
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    wait = err.split("wait on with: sessiond ")[1].split()
+    assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
+
+
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_output_that_goes_nowhere_is_a_sentence(started: Daemon, output: str) -> None:
+    command = f"{sys.executable} -m sessiond list {output}"
+    done = subprocess.run(["sh", "-c", command], env=started.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("sessiond: ") and "Traceback" not in done.stderr
+
+
 def test_a_timeout_ends_the_wait_and_not_the_run(started: Daemon) -> None:
     status, out, err = run(started, "send", "main", "slow 0.8", "--timeout", "0.1")
     assert (status, out) == (5, "")
-    assert "goes on" in err and "sessiond history main" in err
+    assert "goes on" in err
+    wait = err.split("wait on with: sessiond ")[1].split()
+    assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
     until(started, lambda: "you said: slow 0.8" in run(started, "history", "main")[1])
 
 

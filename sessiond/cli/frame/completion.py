@@ -10,7 +10,7 @@ TIMEOUT_S = 0.5
 
 
 def offers(source: str | None) -> list[str]:
-    """The words for `source`: `key` or `agent`."""
+    """The words for `source`: `key`, `agent` or `method`."""
     try:
         with Client(name="sessiond-completion") as client:
             if source == "key":
@@ -18,6 +18,8 @@ def offers(source: str | None) -> list[str]:
                 return [row["key"] for row in rows]
             if source == "agent":
                 return [agent["id"] for agent in client.call("agents_list", timeout_s=TIMEOUT_S)["agents"]]
+            if source == "method":
+                return [method["name"] for method in client.call("rpc.discover", timeout_s=TIMEOUT_S)["methods"]]
     except (ClientError, OSError):
         pass
     return []

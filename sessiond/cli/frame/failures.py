@@ -41,6 +41,30 @@ _HINTS = {
 }
 
 
+# What the daemon's sentences name, and what a person at the command line calls it.
+_COMMANDS = {
+    "sessions_list": "sessiond list",
+    "sessions_history": "sessiond history",
+    "agents_list": "sessiond agents",
+    "tokens.list": "sessiond token list",
+    "sessions.reset": "sessiond reset",
+}
+_ARGUMENTS = {
+    "sessionKey": "KEY",
+    "key": "KEY",
+    "message": "TEXT",
+    "task": "TASK",
+    "query": "TEXT",
+    "runId": "RUN",
+    "agentId": "--agent",
+    "timeoutSeconds": "--timeout",
+    "runTimeoutSeconds": "--timeout",
+    "attachments": "--attach",
+    "ttlSeconds": "--ttl",
+    "scopes": "--scope",
+}
+
+
 class CommandFailed(Exception):
     """A command that cannot go on: the sentence for stderr, what to do next, and the exit code."""
 
@@ -55,7 +79,8 @@ def describe(error: ClientError) -> CommandFailed:
     """What a client's error means to the person at the command line."""
     match error:
         case RpcError():
-            return CommandFailed(error.message, hint=_HINTS.get(error.slug), status=_BY_SLUG.get(error.slug, FAILED))
+            message = in_words_of_the_command_line(error.message)
+            return CommandFailed(message, hint=_HINTS.get(error.slug), status=_BY_SLUG.get(error.slug, FAILED))
         case DaemonNotRunning():
             return CommandFailed(f"{error}: {START_IT}", status=NOT_RUNNING)
         case ConnectionLost():
@@ -71,6 +96,21 @@ def describe(error: ClientError) -> CommandFailed:
         case BadEnvironment():
             return CommandFailed(str(error), status=BAD_CONFIG)
     return CommandFailed(str(error))
+
+
+def in_words_of_the_command_line(message: str) -> str:
+    """The daemon's sentence with options and commands in the place of parameters and methods."""
+    import re
+
+    for method, command in _COMMANDS.items():
+        message = re.sub(rf"`?\b{re.escape(method)}\b`?", f'"{command}"', message)
+    return re.sub(r"`?\$\.([A-Za-z]+)`?", lambda found: _option(found[1]), message)
+
+
+def _option(param: str) -> str:
+    import re
+
+    return _ARGUMENTS.get(param) or "--" + re.sub(r"([A-Z])", r"-\1", param).lower()
 
 
 def report(failure: CommandFailed) -> int:

@@ -18,6 +18,7 @@ COMMANDS = {
         "list": "",
         "history": "",
         "send": "",
+        "wait": "",
         "watch": "",
         "search": "",
         "spawn": "",
@@ -36,6 +37,7 @@ COMMANDS = {
         "doctor": "",
         "prune": "",
         "import": "import_store",
+        "path": "",
         "sockname": "",
         "completion": "",
     }.items()

@@ -14,7 +14,10 @@ from sessiond.cli.frame import completion, registry
 from sessiond.cli.frame.command import Args, Argument, Command, Option
 from sessiond.errors import quote
 
-EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 not found or forbidden, 5 timed out, 77 permission."
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 not found or forbidden, 5 timed out (what was asked goes"
+    " on), 69 another daemon has the store, 77 permission, 78 configuration, 130 interrupted."
+)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from sessiond.cli.frame.failures import FAILED, TIMED_OUT, CommandFailed
+from sessiond.cli.frame.failures import FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, note
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.times import duration
@@ -23,8 +23,19 @@ QUIET_SLICE_S = 30.0
 
 def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dict[str, Any]:
     """`agent.wait` until the run ended or `timeout_s` passed, with a line of progress where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        return client.wait(run_id, timeout_s, QUIET_SLICE_S)
+    try:
+        if not sys.stderr.isatty():
+            return client.wait(run_id, timeout_s, QUIET_SLICE_S)
+        return _wait_with_progress(client, run_id, timeout_s, what)
+    except KeyboardInterrupt:
+        raise CommandFailed(
+            f"no longer waiting; the run {run_id} goes on",
+            hint=f"wait on with: sessiond wait {run_id}",
+            status=INTERRUPTED,
+        ) from None
+
+
+def _wait_with_progress(client: Client, run_id: str, timeout_s: float | None, what: str) -> dict[str, Any]:
     began = time.monotonic()
     shown = False
     try:
@@ -52,12 +63,14 @@ def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:
     if status == "ok":
         if not json and answer.get("reply"):
             sys.stdout.write(escape(answer["reply"], lines=True) + "\n")
+        elif not json:
+            note(f"{where} is done and replied nothing")
         return 0
     if status in ("running", "queued", "accepted"):
         run_id = answer.get("runId", "")
         raise CommandFailed(
             f"no reply from {where} yet; the run {run_id} goes on",
-            hint=f'look later: sessiond history {where}, or: sessiond call agent.wait \'{{"runId":"{run_id}"}}\'',
+            hint=f"wait on with: sessiond wait {run_id}",
             status=TIMED_OUT,
         )
     reasons = {"timeout": "the run met its time limit", "aborted": "the run was aborted"}

@@ -119,4 +119,4 @@ def test_a_reader_that_has_enough_ends_the_output_quietly(fake: Any) -> None:
     command = f"{sys.executable} -m sessiond list --socket {fake.path} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("KEY")
+    assert done.stdout.startswith("key\t")

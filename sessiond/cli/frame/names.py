@@ -1,0 +1,78 @@
+"""What a person meant who wrote a name that is not there: a label, the beginning of a session's id, a near name.
+
+Asks the daemon only after it has refused a name, so that names that are right cost nothing.
+"""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.failures import NOT_FOUND, USAGE, CommandFailed
+from sessiond.client.errors import ClientError, RpcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Call = Callable[[str, dict[str, Any]], Any]
+
+# As git asks for more than a letter or two: shorter beginnings name too many.
+MIN_PREFIX = 8
+MAX_CANDIDATES = 5
+# By these names sessions go over the wire.
+KEY_PARAMS = ("sessionKey", "key")
+
+
+def meant_session(call: Call, text: str) -> str:
+    """The key of the one session with the label or the beginning of an id that `text` is.
+
+    CommandFailed with the nearest names, or with the candidates where there are several.
+    """
+    # The search looks at labels and ids too.
+    rows = call("sessions_list", {"search": text, "limit": 200})["sessions"]
+    is_prefix = len(text) >= MIN_PREFIX
+    found: list[str] = [
+        row["key"]
+        for row in rows
+        if row.get("label") == text or (is_prefix and str(row.get("sessionId", "")).startswith(text.lower()))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = ", ".join(found[:MAX_CANDIDATES]) + (", …" if len(found) > MAX_CANDIDATES else "")
+        raise CommandFailed(f"{text!r} may be any of {len(found)} sessions: {shown}", status=NOT_FOUND)
+    newest = call("sessions_list", {"limit": 200})["sessions"]
+    known = [name for row in newest for name in (row["key"], row.get("label")) if name]
+    raise CommandFailed(f"no session {text!r}", hint=near(text, known, "sessiond list"), status=NOT_FOUND)
+
+
+def explained(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
+    """The refusal of a name with the nearest one that there is; None for other errors."""
+    try:
+        return _explained(call, error, method, params)
+    except ClientError:
+        return None  # a caller that may not list what there is
+
+
+def _explained(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
+    if error.reason == "agent_not_found":
+        agents = [agent["id"] for agent in call("agents_list", {})["agents"]]
+        text = str(params.get("agentId") or _agent_of(params))
+        return CommandFailed(f"no agent {text!r}", hint=near(text, agents, "sessiond agents"), status=NOT_FOUND)
+    if error.slug == "method_not_found":
+        methods = [found["name"] for found in call("rpc.discover", {})["methods"]]
+        hint = near(method, methods, "sessiond call rpc.discover")
+        return CommandFailed(f"no method {method!r}", hint=hint, status=USAGE)
+    return None
+
+
+def _agent_of(params: dict[str, Any]) -> str:
+    key = next((params[name] for name in KEY_PARAMS if isinstance(params.get(name), str)), "")
+    return key.split(":")[1] if key.startswith("agent:") else key
+
+
+def near(text: str, known: list[str], see: str) -> str:
+    """`did you mean …?`, or where the names are to be seen."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(text, known, 3)
+    return f"did you mean {' or '.join(found)}?" if found else f"see what there is: {see}"
