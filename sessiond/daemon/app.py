@@ -26,7 +26,7 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import Kind, open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
-from sessiond.model.keys import KeyRules, agent_of
+from sessiond.model.keys import KeyRules, agent_of, is_inbox
 from sessiond.policy.target import target_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
@@ -38,7 +38,6 @@ from sessiond.runs.archive import ArchiveSweep
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.channels import Channels
 from sessiond.runs.conversation import Conversations
-from sessiond.runs.inbox import is_inbox
 from sessiond.runs.outbox import Outbox, open_outbox
 from sessiond.runs.recover import recover
 from sessiond.runs.run import Run

@@ -44,7 +44,7 @@ async def _stop(ctx: Context, session: Session | None) -> str:
 def _there(ctx: Context, text: str) -> Session | None:
     """The session, or None where there is none yet but the owner's message would make it."""
     services = ctx.services
-    key = resolve.key_of(ctx.caller, services.rules, text)
+    key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)
     if key is None or key in services.store.catalog.by_key:
         return services.find(ctx.caller, text, action="send")
     _configured(ctx, key)
@@ -57,7 +57,7 @@ async def made(ctx: Context, text: str) -> Session:
     Source: shapes.md, "Who creates a session".
     """
     services = ctx.services
-    key = resolve.key_of(ctx.caller, services.rules, text)
+    key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)
     if key is None:
         return services.find(ctx.caller, text, action="send")
     agent_id = _configured(ctx, key)

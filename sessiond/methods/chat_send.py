@@ -104,7 +104,7 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     services = ctx.services
     if ctx.caller.kind != "owner":
         return services.find(ctx.caller, params.session_key, action="send")
-    key = resolve.key_of(ctx.caller, services.rules, params.session_key)
+    key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
     found = services.store.catalog.by_key.get(key) if key is not None else None
     # One that is being deleted or reset right now is waited for below.
     if key is None or (found is not None and found.leaving is None):

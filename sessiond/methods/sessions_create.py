@@ -8,7 +8,7 @@ from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.model.keys import AGENT_ID, agent_of
+from sessiond.model.keys import AGENT_ID, agent_of, is_inbox
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
@@ -43,7 +43,8 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     spawned_by = resolve.birthplace(services.store.catalog, sight, key, parent, named=params.key is not None)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
-    if agent is None:
+    # The inbox of a program goes on where its agent was taken out of the configuration: no agent runs there.
+    if agent is None and not (is_inbox(key) and key in services.store.catalog.by_key):
         raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")
     sees = services.sees(ctx.caller)
     # Of two who want the same label at once, one gets it.
@@ -84,7 +85,7 @@ def _key(ctx: Context, params: SessionsCreateParams) -> str:
         if not AGENT_ID.fullmatch(agent_id):
             raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
         return f"agent:{agent_id}:dashboard:{services.ids.uuid()}"
-    key = resolve.key_of(ctx.caller, services.rules, params.key, field="$.key")
+    key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.key, field="$.key")
     if key is None:
         return services.find(ctx.caller, params.key, field="$.key", action="send").key
     if params.agent_id is not None and agent_of(key) != params.agent_id:

@@ -29,7 +29,7 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
     key = None
     if params.session_key is not None:
         # A token may be minted before its session's first message: the key has to be well formed, not there.
-        key = resolve.key_of(ctx.caller, services.rules, params.session_key)
+        key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
         if key is None:
             key = services.find(ctx.caller, params.session_key).key
     if not params.scopes:

@@ -124,6 +124,11 @@ def is_subagent(key: str) -> bool:
     return rest_of(key).startswith("subagent:")
 
 
+def is_inbox(key: str) -> bool:
+    """Whether the session of this canonical key is one that an MCP client speaks for."""
+    return rest_of(key).startswith("mcp:")
+
+
 def displayed(key: str, rules: KeyRules, caller_agent: str | None) -> str:
     """The key as a row shows it: the main session of the caller's agent is `main`."""
     return "main" if key == main_key(caller_agent or rules.default_agent, rules) else key

@@ -17,7 +17,6 @@ import msgspec
 from sessiond.clock import iso_ms
 from sessiond.errors import InvalidParams
 from sessiond.model import lax
-from sessiond.model.keys import rest_of
 from sessiond.model.message import text_of
 from sessiond.runs import ending
 from sessiond.runs import run as runs
@@ -66,11 +65,6 @@ class Page(msgspec.Struct, frozen=True):
     messages: list[Kept]
     end: Position
     has_more: bool
-
-
-def is_inbox(key: str) -> bool:
-    """Whether the session of this canonical key is one that an MCP client speaks for."""
-    return rest_of(key).startswith("mcp:")
 
 
 def kept(run: Run, find: Callable[[str], Run | None]) -> list[Part]:

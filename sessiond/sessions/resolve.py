@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sessiond.errors import Conflict, InvalidParams, NotFound, quote
 from sessiond.model.caller import Caller
-from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean
+from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean, is_inbox, rest_of
 from sessiond.policy.visibility import LEAST_STEPS, Sight
 from sessiond.store.catalog import Catalog, Session
 
@@ -35,13 +35,22 @@ def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str |
     return sight.unlimited or sight.reaches(sought, lambda target: spawner_of(catalog, target), least_steps=LEAST_STEPS)
 
 
-def key_of(caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
-    """The canonical key for what a caller wrote; None where it is no key (a session id, a label, any other word)."""
+def key_of(
+    catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey"
+) -> str | None:
+    """The canonical key for what a caller wrote; None where it is no key (a session id, a label, any other word).
+
+    `mcp:<program>` is the inbox of that program under whichever agent it was made: it hangs on the program, and must
+    not be another one when another agent becomes the default.
+    """
     if clean(text, field) == "current":
         if caller.session_key is None:
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
-    return canonical(text, rules, agent_id=caller.agent_id, field=field)
+    key = canonical(text, rules, agent_id=caller.agent_id, field=field)
+    if key is not None and is_inbox(key) and not clean(text, field).startswith("agent:"):
+        return catalog.inbox(rest_of(key)) or key
+    return key
 
 
 def find(
@@ -51,7 +60,7 @@ def find(
 
     It is asked of one that is not there as well whether it is in sight: it takes as long as one that is hidden.
     """
-    key = key_of(caller, rules, text, field=field)
+    key = key_of(catalog, caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
     if not may_name(catalog, sight, session, key) or session is None:
         raise missing(text)

@@ -14,7 +14,7 @@ import trio
 from sortedcontainers import SortedList
 
 from sessiond.model.entry import Entry
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.store import layout
 
 
@@ -103,6 +103,7 @@ class Catalog:
         self.corrupt_records = 0
         self._order: SortedList[tuple[int, str]] = SortedList()
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
+        self._inboxes: dict[str, dict[str, None]] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._superseded: dict[str, list[Session]] = {}
         self._archived: dict[str, dict[Session, None]] = {}
@@ -224,6 +225,11 @@ class Catalog:
         """The keys of all sessions with that label, of whichever agent."""
         return [key for (_, text), keys in self._labels.items() if text == label for key in keys]
 
+    def inbox(self, rest: str) -> str | None:
+        """The key of the inbox `mcp:<program>`, the oldest one where several agents have one."""
+        keys = self._inboxes.get(rest, ())
+        return min(keys, key=lambda key: (self.by_key[key].entry.created_at, key), default=None)
+
     def children(self, key: str) -> list[str]:
         """The keys of the sessions that `key` spawned, oldest first."""
         found = self._children.get(key, ())
@@ -234,6 +240,8 @@ class Catalog:
         self.corrupt_records += session.entry.corrupt_records
         self._put_label(session)
         self._put_child(session)
+        if is_inbox(session.key):
+            self._inboxes.setdefault(rest_of(session.key), {})[session.key] = None
 
     def _unindex(self, session: Session) -> None:
         if session._order is None:
@@ -243,6 +251,7 @@ class Catalog:
         self.corrupt_records -= session.entry.corrupt_records
         self._drop(self._labels, (agent_of(session.key), session.entry.label or ""), session.key)
         self._drop(self._children, session.entry.spawned_by or "", session.key)
+        self._drop(self._inboxes, rest_of(session.key), session.key)
 
     def _put_label(self, session: Session) -> None:
         if session.entry.label:

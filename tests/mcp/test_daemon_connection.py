@@ -11,8 +11,7 @@ from real_daemon import Daemon
 
 from sessiond.client import DaemonNotRunning
 from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
-from sessiond.model.keys import KeyRules, canonical
-from sessiond.runs.inbox import is_inbox
+from sessiond.model.keys import KeyRules, canonical, is_inbox
 
 
 @pytest.mark.parametrize(

@@ -334,3 +334,18 @@ async def test_inside_a_run_it_speaks_for_the_runs_session(daemon: Daemon) -> No
     assert [fields(message, "from", "text") for message in inbox["messages"]] == [
         {"from": "agent:main:desk", "text": "from a run"}
     ]
+
+
+async def test_an_inbox_stays_where_it_is_when_another_agent_becomes_the_default(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.call("sessions.create", key="mcp:tester")
+    daemon.call("chat.send", sessionKey="mcp:tester", message="kept")
+    daemon.stop()
+    daemon.start('[[agents.list]]\nid = "helper"\nruntime = { type = "echo" }\n')  # the agent `main` is gone with it
+    assert daemon.call("chat.send", sessionKey="mcp:tester", message="and this")["reason"] == "inbox"
+    async with agent(daemon) as client:
+        inbox = await client.data("sessions_inbox")
+    assert inbox["sessionKey"] == OWN
+    assert [message["text"] for message in inbox["messages"]] == ["kept", "and this"]
+    # A program that never had an inbox gets its own under the default agent of today.
+    assert daemon.call("sessions.create", key="mcp:other")["key"] == "agent:helper:mcp:other"

@@ -11,6 +11,7 @@ import trio
 from inside import Connection, Inside, inside
 
 from sessiond.model.caller import Caller
+from sessiond.model.keys import is_inbox
 from sessiond.runs import inbox
 
 KEY = "agent:main:mcp:reader"
@@ -45,9 +46,9 @@ def texts(page: dict[str, Any]) -> list[str]:
 
 
 def test_only_sessions_of_mcp_clients_are_inboxes() -> None:
-    assert inbox.is_inbox("agent:main:mcp:reader")
-    assert not inbox.is_inbox("agent:mcp:main")
-    assert not inbox.is_inbox("agent:main:subagent:mcp:reader")
+    assert is_inbox("agent:main:mcp:reader")
+    assert not is_inbox("agent:mcp:main")
+    assert not is_inbox("agent:main:subagent:mcp:reader")
 
 
 async def test_a_message_to_an_inbox_is_kept_and_no_agent_runs(owner, reader) -> None:
