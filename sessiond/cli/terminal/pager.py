@@ -1,0 +1,52 @@
+"""Long output on a terminal goes through the person's pager, as git's does. Elsewhere it is written as it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from sessiond.cli.terminal.output import lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Colours as they are, ends by itself where everything fits, and leaves the text on the screen.
+LESS = "FRX"
+# What the shell answers where there is no such pager.
+NO_SUCH_PROGRAM = 127
+
+
+def paged(texts: Sequence[str]) -> None:
+    """The texts, one a line; through $SESSIOND_PAGER, $PAGER or `less` where they are higher than the terminal."""
+    if not sys.stdout.isatty() or len(texts) < _height():
+        lines(texts)
+        return
+    pager = os.environ.get("SESSIOND_PAGER") or os.environ.get("PAGER") or "less"
+    import subprocess
+
+    if pager == "cat" or os.environ.get("TERM") == "dumb":
+        lines(texts)
+        return
+    sys.stdout.flush()
+    environ = {"LESS": LESS, **os.environ}
+    # By the shell, because PAGER may have options; it belongs to the person who runs this.
+    process = subprocess.Popen(["sh", "-c", pager], stdin=subprocess.PIPE, env=environ)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as pipe:  # whoever read has enough
+        pipe.write("".join(text + "\n" for text in texts).encode(errors="backslashreplace"))
+    while True:
+        # Ctrl-C is for the pager, which goes on.
+        with suppress(KeyboardInterrupt):
+            status = process.wait()
+            break
+    if status == NO_SUCH_PROGRAM:
+        lines(texts)
+
+
+def _height() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines
+    except OSError:
+        return sys.maxsize
