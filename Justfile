@@ -140,7 +140,7 @@ man: _venv
 [group('ship it')]
 lock *ARGS: _venv
     "{{ bin }}/uv" pip compile {{ lock_flags }} {{ ARGS }} --extra dev pyproject.toml -o requirements.lock
-    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra mcp pyproject.toml -o requirements-run.lock
+    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock pyproject.toml -o requirements-run.lock
     echo hatchling | "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock - -o requirements-build.lock
 
 lock_flags := "-q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate"

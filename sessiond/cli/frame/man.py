@@ -21,6 +21,9 @@ The configuration (\\fI$XDG_CONFIG_HOME/sessiond/config.toml\\fR); none is neede
 .B SESSIOND_TOKEN_FILE
 A file with a token; what is done with it is done with its rights.
 .TP
+.B SESSIOND_PAGER, PAGER
+What long output on a terminal goes through (\\fBless\\fR unless given; \\fBcat\\fR: nothing).
+.TP
 .B NO_COLOR
 No colour, on a terminal either.
 .SH EXIT STATUS

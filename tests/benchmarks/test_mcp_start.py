@@ -1,0 +1,51 @@
+"""How soon `sessiond mcp` answers, beside a Python that does nothing. `just bench`.
+
+Agent programs take a server's tools into their first turn only where they come within about a second; the rest of that
+second belongs to the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.benchmark
+
+ROUNDS = 15
+BAR_S = 0.150
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+REQUEST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode() + b"\n"
+
+
+def first_answer_s(daemon: Daemon) -> float:
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "sessiond", "mcp"]
+    with subprocess.Popen(command, env=daemon.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(REQUEST)
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "sessiond"
+        took_s = time.perf_counter() - began
+        server.stdin.close()
+    return took_s
+
+
+def python_s(daemon: Daemon) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], env=daemon.environ, check=True)
+    return time.perf_counter() - began
+
+
+def test_the_first_answer_comes_at_once(daemon: Daemon) -> None:
+    daemon.start()
+    first_answer_s(daemon)  # writes the bytecode
+    both = [(first_answer_s(daemon), python_s(daemon)) for _ in range(ROUNDS)]
+    answer_s, bare_s = (statistics.median(times) for times in zip(*both, strict=True))
+    print(f"\nsessiond mcp, first answer: {answer_s * 1000:.0f} ms, {answer_s / bare_s:.1f}x python3 -c pass")
+    assert answer_s <= BAR_S
