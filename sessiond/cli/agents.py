@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from sessiond.cli.config import CONFIG, path_of
 from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command
 from sessiond.cli.frame.daemon import ask
-from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.failures import BAD_CONFIG, CommandFailed, note
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen
 from sessiond.cli.terminal.table import Column, render
@@ -46,17 +47,26 @@ def _attached(agent: dict[str, Any]) -> str:
 
 
 def detect(args: Args) -> None:
+    from sessiond.config import load
+    from sessiond.errors import ConfigError
     from sessiond.runs.presets import PRESETS
     from sessiond.runs.presets.detect import detect as find
+    from sessiond.runs.presets.detect import not_configured
 
-    found = find(os.environ.get("PATH", os.defpath))
+    try:
+        config = load(path_of(args))
+    except ConfigError as error:
+        raise CommandFailed(str(error), status=BAD_CONFIG) from None
+    installed = find(os.environ.get("PATH", os.defpath))
+    found = not_configured(installed, config)
     if args.json:
         from msgspec import to_builtins
 
         as_json({"found": to_builtins(found), "known": list(PRESETS)})
         return
     if not found:
-        note(f"none of these programs is installed: {', '.join(PRESETS)}")
+        names = ", ".join(program.preset for program in installed)
+        note(f"configured already: {names}" if names else f"none of these programs is installed: {', '.join(PRESETS)}")
         return
     for program in found:
         lines([f"# {program.path} {program.version or ''}".rstrip(), program.config])
@@ -74,7 +84,8 @@ COMMAND = Command(
             "detect",
             "Look for agent programs on this machine and print their configuration.",
             run=detect,
-            options=(JSON,),
+            description="Programs that the configuration has already are left out.",
+            options=(CONFIG, JSON),
             examples=("sessiond agents detect",),
         ),
     ),

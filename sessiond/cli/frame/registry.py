@@ -14,6 +14,7 @@ COMMANDS = {
     for name, module in {
         "serve": "",
         "demo": "",
+        "setup": "",
         "status": "",
         "list": "",
         "history": "",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from sessiond.config import Config
 from sessiond.runs.presets import PRESETS
 
 # What a service of a user's systemd has for a PATH, more or less; a shell has more.
@@ -43,6 +44,13 @@ def detect(path: str, *, names: Iterable[str] = tuple(PRESETS)) -> list[Found]:
                 Found(preset=name, path=where, version=_version(where, path), config=_config(name, where, path))
             )
     return found
+
+
+def not_configured(found: Iterable[Found], config: Config) -> list[Found]:
+    """Those of the programs that no agent of the configuration is, by its id or by its preset."""
+    ids = {agent.id for agent in config.agents.list}
+    presets = {getattr(agent.runtime, "preset", None) for agent in config.agents.list}
+    return [program for program in found if program.preset not in ids and program.preset not in presets]
 
 
 def _version(program: str, path: str) -> str | None:

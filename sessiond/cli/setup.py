@@ -1,0 +1,187 @@
+"""`sessiond setup`: the agent programs of this machine made agents, and given the sessions as tools. Asks first."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from sessiond.cli.config import CONFIG, path_of
+from sessiond.cli.frame.command import JSON, Args, Command, Option
+from sessiond.cli.frame.failures import BAD_CONFIG, FAILED, USAGE, CommandFailed, note
+from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.output import as_json, lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sessiond.config import Config
+    from sessiond.runs.presets.detect import Found
+
+# Adding a tool server only writes a file; the slowest of the programs needs seconds to start.
+ADD_TIMEOUT_S = 60
+MARK = "# added by: sessiond setup"
+
+
+class Plan:
+    """What is to be done: lines for the configuration, command lines that tell the programs, and how to undo them."""
+
+    def __init__(self, path: Path, config: list[str], commands: list[list[str]], undo: list[list[str]]) -> None:
+        self.path, self.config, self.commands, self.undo = path, config, commands, undo
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.config and not self.commands
+
+    def shown(self) -> list[str]:
+        shown = []
+        if self.config:
+            shown += [f"To {self.path}:", "", *("    " + line for line in "\n".join(self.config).splitlines()), ""]
+        if self.commands:
+            shown += ["To give these programs your sessions as tools:", ""]
+            shown += ["    " + shlex.join(command) for command in self.commands] + [""]
+        undo = [f"take the lines marked {MARK!r} out of {self.path}"] if self.config else []
+        return [*shown, "To undo it:", "", *("    " + step for step in [*undo, *map(shlex.join, self.undo)])]
+
+
+def run(args: Args) -> int | None:
+    config, path = _configuration(args)
+    plan = _plan(config, path)
+    if plan is None:
+        return None
+    if plan.is_empty:
+        note("everything is set up already")
+        return None
+    if args.json:
+        facts = {"path": str(plan.path), "lines": plan.config, "commands": plan.commands, "undo": plan.undo}
+        as_json(facts)
+    else:
+        lines(plan.shown())
+    if args.print or (args.json and not args.yes):
+        return None
+    if not args.yes and not _agreed():
+        note("nothing was changed")
+        return FAILED
+    _write(plan)
+    return _tell_programs(plan, quiet=args.json)
+
+
+def _configuration(args: Args) -> tuple[Config, Path]:
+    from sessiond.config import default_path, load
+    from sessiond.errors import ConfigError
+
+    path = path_of(args)
+    try:
+        return load(path) if path is None or path.exists() else load(Path(os.devnull)), path or default_path()
+    except ConfigError as error:
+        raise CommandFailed(str(error), hint="mend it first", status=BAD_CONFIG) from None
+
+
+def _plan(config: Config, path: Path) -> Plan | None:
+    """None where none of the programs is installed."""
+    from sessiond.runs.presets import PRESETS
+    from sessiond.runs.presets.detect import detect, not_configured
+    from sessiond.runs.presets.tool_servers import PROGRAMS, has_tool_server
+
+    found = detect(os.environ.get("PATH", os.defpath))
+    if not found:
+        note(f"none of these programs is installed: {', '.join(PRESETS)}")
+        return None
+    commands, undo = [], []
+    for program in found:
+        server = PROGRAMS.get(program.preset)
+        if server is not None and not has_tool_server(server, Path.home(), os.environ):
+            commands.append([program.path, *(_ourselves(word) for word in server.add)])
+            undo.append([program.path, *server.remove])
+    return Plan(path, _config_lines(not_configured(found, config)), commands, undo)
+
+
+def _config_lines(found: list[Found]) -> list[str]:
+    return [f"{MARK}\n{program.config}" for program in found]
+
+
+def _ourselves(word: str) -> str:
+    """Our own program by its whole path: what starts it has a PATH of its own."""
+    if word != "{sessiond}":
+        return word
+    return os.path.abspath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "sessiond" else "sessiond"
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise CommandFailed("there is nobody to ask", hint="to do this: sessiond setup --yes", status=USAGE)
+    sys.stdout.write("\nDo this? [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _write(plan: Plan) -> None:
+    """Append the lines to the configuration. It is checked as a whole before it takes the place of the old one."""
+    if not plan.config:
+        return
+    from sessiond.config import parse
+    from sessiond.errors import ConfigError
+
+    old = plan.path.read_text(encoding="utf-8") if plan.path.exists() else ""
+    text = old + ("\n" if old and not old.endswith("\n") else "") + ("\n" if old else "") + "\n".join(plan.config)
+    try:
+        parse(text, str(plan.path))
+    except ConfigError as error:
+        sentence = f"with these lines the configuration would not be good: {error}"
+        raise CommandFailed(sentence, status=BAD_CONFIG) from None
+    plan.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A configuration that is a link, into a repository of dotfiles say, stays one.
+    target = plan.path.resolve()
+    written = target.with_name(f".{target.name}.new")
+    try:
+        with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            written.chmod(target.stat().st_mode & 0o777)
+        written.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            written.unlink()
+        raise CommandFailed(f"cannot write {plan.path}: {error.strerror}") from None
+
+
+def _tell_programs(plan: Plan, *, quiet: bool) -> int:
+    status = 0
+    say = note if quiet else print
+    if plan.config:
+        say(f"wrote {plan.path}")
+    for command in plan.commands:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ADD_TIMEOUT_S
+            )
+            failure = None if done.returncode == 0 else (done.stderr or done.stdout).strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failure = str(error)
+        name = os.path.basename(command[0])
+        if failure is None:
+            say(f"told {name}")
+        else:
+            status = FAILED
+            say(f"{name} was not told: {escape(failure, lines=True)}")
+    note("the daemon takes the configuration at its start, or now: systemctl --user reload sessiond (or send SIGHUP)")
+    return status
+
+
+COMMAND = Command(
+    "setup",
+    "Make the agent programs of this machine agents, and give them your sessions as tools.",
+    run=run,
+    description="Shows what it would write and run, asks once, and says how to undo it. What is there already stays.",
+    options=(
+        Option("--yes", "Do not ask.", kind="flag"),
+        Option("--print", "Only show what would be done.", kind="flag"),
+        CONFIG,
+        JSON,
+    ),
+    examples=("sessiond setup", "sessiond setup --print"),
+)

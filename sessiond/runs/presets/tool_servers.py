@@ -1,0 +1,73 @@
+"""How agent programs are told of `sessiond mcp`, and whether they have been. Reads their settings; starts nothing."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SERVER = "sessiond"
+
+
+class ToolServerProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """`add` and `remove` follow the program's name; `{sessiond}` stands for our own.
+
+    `settings` is the file below the home that has the servers by name under `table`; where the variable `moved_by` is
+    set, it is the file `moved_to` below the folder that this names.
+    """
+
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    settings: str
+    table: str
+    moved_by: str
+    moved_to: str
+
+
+PROGRAMS: dict[str, ToolServerProgram] = {
+    "claude": ToolServerProgram(
+        add=("mcp", "add", "--scope", "user", SERVER, "--", "{sessiond}", "mcp"),
+        remove=("mcp", "remove", "--scope", "user", SERVER),
+        settings=".claude.json",
+        table="mcpServers",
+        moved_by="CLAUDE_CONFIG_DIR",
+        moved_to=".claude.json",
+    ),
+    "codex": ToolServerProgram(
+        add=("mcp", "add", SERVER, "--", "{sessiond}", "mcp"),
+        remove=("mcp", "remove", SERVER),
+        settings=".codex/config.toml",
+        table="mcp_servers",
+        moved_by="CODEX_HOME",
+        moved_to="config.toml",
+    ),
+    "gemini": ToolServerProgram(
+        add=("mcp", "add", "--scope", "user", SERVER, "{sessiond}", "mcp"),
+        remove=("mcp", "remove", "--scope", "user", SERVER),
+        settings=".gemini/settings.json",
+        table="mcpServers",
+        moved_by="GEMINI_CLI_HOME",
+        moved_to=".gemini/settings.json",
+    ),
+}
+
+
+def has_tool_server(program: ToolServerProgram, home: Path, environ: Mapping[str, str]) -> bool:
+    """Whether the program's settings name `sessiond mcp`. A file that cannot be read names nothing."""
+    moved = environ.get(program.moved_by)
+    path = Path(moved) / program.moved_to if moved else home / program.settings
+    servers = _read(path).get(program.table)
+    return isinstance(servers, dict) and SERVER in servers
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,140 @@
+"""`sessiond setup` on a home of its own, with stand-ins for the agent programs that keep their settings as they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiond.config import load
+
+# Adds itself to its settings as the real one does, and counts how often it was called.
+PROGRAM = """#!{python}
+import json, pathlib, sys
+home = pathlib.Path.home()
+with open(home / "calls", "a") as file:
+    file.write(json.dumps(["{name}", *sys.argv[1:]]) + "\\n")
+if sys.argv[1:2] == ["--version"]:
+    print("1.2.3")
+elif (home / "broken").exists():
+    sys.exit("no settings to be written")
+elif sys.argv[1:3] == ["mcp", "add"]:
+    path = home / "{settings}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text({text!r})
+"""
+SETTINGS = {
+    "claude": (".claude.json", '{"mcpServers": {"sessiond": {"command": "sessiond"}}}'),
+    "codex": (".codex/config.toml", '[mcp_servers.sessiond]\ncommand = "sessiond"\n'),
+    "gemini": (".gemini/settings.json", '{"mcpServers": {"sessiond": {"command": "sessiond"}}}'),
+}
+
+
+class Home:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        self.config = folder / ".config" / "sessiond" / "config.toml"
+        self.environ = {"HOME": str(folder), "PATH": f"{self.programs}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        for name, (settings, text) in SETTINGS.items():
+            program = self.programs / name
+            program.write_text(PROGRAM.format(python=sys.executable, name=name, settings=settings, text=text))
+            program.chmod(0o755)
+
+    def setup(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sessiond", "setup", *words]
+        options: dict[str, Any] = {"env": self.environ, "capture_output": True, "text": True}
+        return subprocess.run(command, check=False, **{"stdin": subprocess.DEVNULL, **options, **more})
+
+    def calls(self) -> list[list[str]]:
+        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        return [call for call in map(json.loads, lines) if call[1:] != ["--version"]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_it_shows_what_it_would_do_and_does_nothing(home: Home) -> None:
+    done = home.setup("--print")
+    assert done.returncode == 0, done.stderr
+    assert f"To {home.config}:" in done.stdout
+    assert f"{home.programs}/codex mcp add sessiond -- sessiond mcp" in done.stdout
+    assert f"{home.programs}/codex mcp remove sessiond" in done.stdout.partition("To undo it:")[2]
+    plan = json.loads(home.setup("--json").stdout)
+    assert (plan["path"], len(plan["lines"]), len(plan["commands"])) == (str(home.config), 3, 3)
+    assert not home.config.exists() and home.calls() == []
+
+
+def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_nothing_to_do(home: Home) -> None:
+    done = home.setup("--yes")
+    assert done.returncode == 0, done.stderr
+    assert [agent.id for agent in load(home.config).agents.list] == ["claude", "codex", "gemini"]
+    assert [call[:3] for call in home.calls()] == [[name, "mcp", "add"] for name in SETTINGS]
+    written, calls = home.config.read_text(), home.calls()
+    assert written.count("# added by: sessiond setup") == 3
+    again = home.setup("--yes")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "everything is set up already" in again.stderr
+    assert (home.config.read_text(), home.calls()) == (written, calls)
+
+
+def test_what_is_configured_already_stays_and_is_left_out(home: Home) -> None:
+    home.config.parent.mkdir(parents=True)
+    own = '[[agents.list]]\nid = "mine"\nruntime = { type = "exec", preset = "codex" }'
+    home.config.write_text(own)
+    assert home.setup("--yes").returncode == 0
+    assert home.config.read_text().startswith(own + "\n")
+    assert [agent.id for agent in load(home.config).agents.list] == ["mine", "claude", "gemini"]
+    command = [sys.executable, "-m", "sessiond", "agents", "detect"]
+    found = subprocess.run(command, env=home.environ, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("", "  configured already: claude, codex, gemini\n")
+
+
+def test_without_anybody_to_ask_nothing_is_done(home: Home) -> None:
+    done = home.setup()
+    assert (done.returncode, home.config.exists(), home.calls()) == (2, False, [])
+    assert "sessiond setup --yes" in done.stderr
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_it_asks_once(home: Home, answer: str, status: int) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer.encode() + b"\n")
+    done = home.setup(stdin=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert (done.returncode, home.config.exists()) == (status, status == 0)
+    assert done.stdout.count("Do this? [y/N]") == 1
+
+
+def test_a_program_that_refuses_is_said_and_the_others_are_told(home: Home) -> None:
+    (home.folder / "broken").touch()
+    done = home.setup("--yes")
+    assert done.returncode == 1
+    assert done.stdout.count("was not told: no settings to be written") == 3
+    assert home.config.exists()
+
+
+def test_a_bad_configuration_is_mended_first(home: Home) -> None:
+    home.config.parent.mkdir(parents=True)
+    home.config.write_text("[agnets]\n")
+    done = home.setup("--yes")
+    assert (done.returncode, home.config.read_text(), home.calls()) == (78, "[agnets]\n", [])
+
+
+def test_a_configuration_that_is_a_link_stays_one(home: Home) -> None:
+    dotfiles = home.folder / "dotfiles.toml"
+    dotfiles.touch(mode=0o600)
+    home.config.parent.mkdir(parents=True, mode=0o700)
+    home.config.symlink_to(dotfiles)
+    assert home.setup("--yes").returncode == 0
+    assert home.config.is_symlink() and "claude" in dotfiles.read_text()
