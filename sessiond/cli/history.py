@@ -11,7 +11,14 @@ from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph
 from sessiond.cli.terminal.output import as_json, json_line, lines
 from sessiond.cli.terminal.pager import paged
 from sessiond.cli.terminal.screen import Screen, screen
-from sessiond.cli.terminal.times import now_ms
+from sessiond.cli.terminal.times import moment_in, now_ms
+
+RUN_ENDS = {
+    "ok": "done, without a reply",
+    "error": "failed",
+    "timeout": "met its time limit",
+    "aborted": "was aborted",
+}
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,12 +28,27 @@ if TYPE_CHECKING:
 
 
 def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
-    """The messages of a page, oldest first."""
+    """The messages of a page, oldest first, with the runs among them that did not end with a reply."""
+    ends = list(page.get("runs") or ())
     shown = []
     for message, place in zip(page["messages"], page["positions"], strict=True):
-        moment = place.get("timestamp") if isinstance(place.get("timestamp"), int) else moment_of(message)
-        shown += paragraph(message, moment, present_ms, on)
+        while ends and ends[0]["seq"] < place["seq"]:
+            shown += _ending(ends.pop(0), present_ms, on)
+        # A message of a program that writes no time has that of its record.
+        moment = moment_of(message)
+        shown += paragraph(message, moment_in(place.get("timestamp")) if moment is None else moment, present_ms, on)
+    for run_end in ends:
+        shown += _ending(run_end, present_ms, on)
     return shown
+
+
+def _ending(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
+    """A line for a run that failed, or that was done without a word."""
+    status, error = run_end["status"], run_end.get("error")
+    if status == "ok" and run_end["replied"]:
+        return []
+    said = RUN_ENDS[status] + (f": {error}" if error and status == "error" else "")
+    return paragraph({"role": "run", "content": said}, moment_in(run_end.get("endedAt")), present_ms, on)
 
 
 def run(args: Args) -> int | None:
@@ -39,6 +61,7 @@ def run(args: Args) -> int | None:
                     "limit": args.limit,
                     "includeTools": args.tools or None,
                     "cursor": args.before,
+                    "includeRuns": True,
                 }
             ),
             timeout_s=CALL_TIMEOUT_S,

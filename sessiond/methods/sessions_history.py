@@ -8,7 +8,7 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
 from sessiond.sessions import history
-from sessiond.sessions.history import Position
+from sessiond.sessions.history import Position, RunEnding
 
 MAX_LIMIT = 1000
 DEFAULT_BYTES = 1 << 20
@@ -21,6 +21,7 @@ class SessionsHistoryParams(Params, frozen=True, kw_only=True):
     include_tools: bool = False
     cursor: str | None = None
     max_bytes: float | None = None
+    include_runs: bool = False
 
 
 class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=False):
@@ -34,6 +35,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     skipped: int
     content_redacted: bool
     bytes: int
+    runs: list[RunEnding] | msgspec.UnsetType = msgspec.UNSET
 
 
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
@@ -49,6 +51,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
             include_tools=params.include_tools,
             max_bytes=max_bytes,
             before=params.cursor,
+            include_runs=params.include_runs,
         )
     messages, redacted = await services.masked(ctx.caller, page.messages)
     return SessionsHistoryResult(
@@ -62,7 +65,16 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         skipped=page.skipped,
         content_redacted=redacted,
         bytes=page.bytes,
+        runs=_masked(ctx, page.runs) if params.include_runs else msgspec.UNSET,
     )
+
+
+def _masked(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
+    """An error may repeat what the agent printed."""
+    return [
+        msgspec.structs.replace(run, error=ctx.services.masked_text(ctx.caller, run.error)) if run.error else run
+        for run in runs
+    ]
 
 
 METHOD = Method(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from sessiond.clock import iso_ms
-from sessiond.model.record import TOOL_ROLES, Record
+from sessiond.model import lax
+from sessiond.model.record import FINAL, RUN, TOOL_ROLES, Record
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position as Place
 from sessiond.store.store import SessionStore
@@ -25,6 +26,31 @@ class Position(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     timestamp: str | None = None
 
 
+class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """A run that ended, behind the first `seq` messages: ok, error, timeout or aborted, and why. Times as ISO 8601.
+
+    `replied` says whether it left a reply.
+    """
+
+    run_id: str
+    status: str
+    seq: int
+    replied: bool
+    error: str | None = None
+    ended_at: str | None = None
+
+
+class _EndNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What a record of a run's end says of it."""
+
+    run_id: str
+    status: str
+    at: lax.Milliseconds | None = None
+    error: str | None = None
+    reply_id: str | None = None
+    reply_before: bool = False
+
+
 class History(msgspec.Struct, frozen=True):
     """A page, oldest message first. `cursor` is the place behind it, `next_cursor` leads to older ones."""
 
@@ -35,6 +61,7 @@ class History(msgspec.Struct, frozen=True):
     cursor: str
     skipped: int
     bytes: int
+    runs: list[RunEnding] = []
 
 
 def with_tools(_record: Record) -> bool:
@@ -55,14 +82,19 @@ async def page(
     include_tools: bool,
     max_bytes: int,
     before: str | None = None,
+    include_runs: bool = False,
 ) -> History:
-    """The newest `limit` messages of at most `max_bytes`, before a cursor where one is given."""
+    """The newest `limit` messages of at most `max_bytes`, before a cursor where one is given.
+
+    With `include_runs` it says how the runs among them ended.
+    """
     place = store.position(session, before) if before is not None else None
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
     wanted = with_tools if include_tools else without_tools
     # Taken before the read: an append meanwhile belongs to what comes after this page.
     cursor = store.cursor(session, end.offset, end.seq)
-    got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end)
+    noted = _is_run if include_runs else None
+    got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted)
     messages: list[msgspec.Raw] = []
     positions: list[Position] = []
     size = 0
@@ -82,7 +114,21 @@ async def page(
         cursor=cursor,
         skipped=got.skipped,
         bytes=size,
+        runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
     )
+
+
+def _is_run(record: Record) -> bool:
+    return record.custom_type == RUN
+
+
+def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
+    note = lax.view_in(record.data, _EndNote) if record is not None and record.data is not None else None
+    if note is None or note.status not in FINAL:
+        return None
+    replied = note.reply_before or note.reply_id is not None
+    ended_at = iso_ms(note.at) if note.at is not None else None
+    return RunEnding(note.run_id, note.status, seq, replied, note.error, ended_at)
 
 
 def _omit(message: bytes) -> bytes:

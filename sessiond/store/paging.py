@@ -24,7 +24,8 @@ class Page(msgspec.Struct, frozen=True):
     """Messages read backwards, each with its `seq`, oldest first.
 
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
-    this page's stretch; `bytes` the messages that fit. `checks` are the checksums behind the lines, where they were
+    this page's stretch; `bytes` the messages that fit. `noted` are other records that were asked for, oldest first,
+    each with the number of messages before it. `checks` are the checksums behind the lines, where they were
     asked for.
     """
 
@@ -34,6 +35,7 @@ class Page(msgspec.Struct, frozen=True):
     has_more: bool
     skipped: int
     bytes: int
+    noted: list[tuple[Line, int]] = []
     checks: list[int] = []
 
 
@@ -50,6 +52,7 @@ def page_backwards(
     limit: int,
     max_bytes: int,
     record_limit: int,
+    noted: Callable[[Record], bool] | None = None,
     clean: bool = False,
     block: int = BLOCK,
 ) -> Page:
@@ -59,18 +62,27 @@ def page_backwards(
     over `max_bytes` takes none of them: the reader puts something small in its place. `clean` says that the fold found
     no bad line before `end`: then lines are decoded by the block, which takes half the time.
     """
-    if clean:
+    if clean and noted is None:
         try:
             lines = _clean_backwards(fd, end, record_limit, block)
             return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
         except _TooLong:
             pass
     lines = transcript.read_backwards(fd, end, record_limit, block=block)
-    return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
+    return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
 
 
-def _page(lines: Iterator[Line], end_seq: int, *, wanted: Callable[[Record], bool], limit: int, max_bytes: int) -> Page:
+def _page(
+    lines: Iterator[Line],
+    end_seq: int,
+    *,
+    wanted: Callable[[Record], bool],
+    limit: int,
+    max_bytes: int,
+    noted: Callable[[Record], bool] | None = None,
+) -> Page:
     found: list[tuple[Line, int]] = []
+    notes: list[tuple[Line, int]] = []
     seq, size, skipped, skipped_since = end_seq, 0, 0, 0
     for line in lines:
         record = line.record
@@ -79,6 +91,8 @@ def _page(lines: Iterator[Line], end_seq: int, *, wanted: Callable[[Record], boo
             continue
         message = record.message
         if message is None:
+            if noted is not None and noted(record):
+                notes.append((line, seq))
             continue
         if wanted(record):
             message_bytes = len(message)
@@ -87,14 +101,18 @@ def _page(lines: Iterator[Line], end_seq: int, *, wanted: Callable[[Record], boo
                 # What was skipped below the oldest found is the next page's.
                 oldest, oldest_seq = found[-1]
                 found.reverse()
-                return Page(found, oldest.offset, oldest_seq - 1, has_more=True, skipped=skipped, bytes=size)
+                notes = [note for note in reversed(notes) if note[0].offset > oldest.offset]
+                start_seq = oldest_seq - 1
+                return Page(found, oldest.offset, start_seq, has_more=True, skipped=skipped, bytes=size, noted=notes)
             if fits:
                 size += message_bytes
             found.append((line, seq))
             skipped, skipped_since = skipped + skipped_since, 0
         seq -= 1
     found.reverse()
-    return Page(found, start=0, start_seq=0, has_more=False, skipped=skipped + skipped_since, bytes=size)
+    notes.reverse()
+    skipped += skipped_since
+    return Page(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
 
 
 def _clean_backwards(fd: int, end: int, record_limit: int, block_size: int) -> Iterator[Line]:

@@ -171,8 +171,9 @@ class SessionStore:
         limit: int,
         max_bytes: int,
         before: Position | None = None,
+        noted: Callable[[Record], bool] | None = None,
     ) -> Page:
-        """The newest `limit` wanted messages (before a position), oldest first."""
+        """The newest `limit` wanted messages (before a position), oldest first, with the `noted` records among them."""
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
         clean = session.entry.corrupt_records == 0
 
@@ -181,7 +182,7 @@ class SessionStore:
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
             most = {"limit": limit, "max_bytes": max_bytes, "record_limit": self.record_limit}
-            found = page_backwards(fd, end.offset, end.seq, wanted=wanted, clean=clean, **most)
+            found = page_backwards(fd, end.offset, end.seq, wanted=wanted, noted=noted, clean=clean, **most)
             return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
 
         page: Page = await self.read(session, read)

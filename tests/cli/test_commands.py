@@ -95,7 +95,13 @@ def test_history_shows_messages_and_what_is_not_there(fake: Any, sessiond: Sessi
         "  2 bad lines were skipped; see: sessiond doctor",
         "  secrets are masked for this caller",
     ]
-    assert fake.asked("sessions_history") == {"sessionKey": "main", "limit": 5, "includeTools": True, "cursor": "c9"}
+    assert fake.asked("sessions_history") == {
+        "sessionKey": "main",
+        "limit": 5,
+        "includeTools": True,
+        "cursor": "c9",
+        "includeRuns": True,
+    }
 
 
 def event(seq: int, role: str = "user", **more: Any) -> dict[str, Any]:

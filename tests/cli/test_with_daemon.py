@@ -290,3 +290,16 @@ def test_the_demo_can_be_kept(tmp_path: Path) -> None:
     assert Path(facts["sessions"][0]["transcriptPath"]).is_file()
     with pytest.raises(ClientError):
         Client(facts["socket"]).call("ping")
+
+
+def test_history_shows_how_runs_ended(started: Daemon) -> None:
+    run(started, "send", "main", "fail")
+    run(started, "send", "main", "hello")
+    out = run(started, "history", "main")[1]
+    lines = [line.split(" ", 1)[1] for line in out.splitlines()]
+    assert lines[0] == "user      fail"
+    assert lines[1].startswith("run       failed: ") and "out of order" in lines[1]
+    assert lines[-2:] == ["user      hello", "assistant you said: hello"]
+    assert "--:--:--" not in out
+    # Where a page begins behind it, it belongs to the page before.
+    assert "failed" not in run(started, "history", "main", "-n", "2")[1]

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow"}
+ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow", "run": "red"}
 ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
 # Scripts with letters that look like those of `from`.

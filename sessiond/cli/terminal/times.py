@@ -11,6 +11,16 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def moment_in(text: object) -> int | None:
+    """Milliseconds since 1970 of an ISO 8601 time; None where it is none."""
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def ago(moment_ms: int | None, present_ms: int) -> str:
     """How long ago, as `now`, `40s`, `3m`, `5h`, `12d`, and a date from two months on."""
     if moment_ms is None:
