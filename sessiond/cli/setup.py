@@ -42,7 +42,7 @@ class Plan:
         if self.commands:
             shown += ["To give these programs your sessions as tools:", ""]
             shown += ["    " + shlex.join(command) for command in self.commands] + [""]
-        undo = [f"take the lines marked {MARK!r} out of {self.path}"] if self.config else []
+        undo = [f"take the lines marked '{MARK}' out of {self.path}"] if self.config else []
         return [*shown, "To undo it:", "", *("    " + step for step in [*undo, *map(shlex.join, self.undo)])]
 
 

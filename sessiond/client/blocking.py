@@ -100,7 +100,8 @@ class Client:
         """The result of `method`. Params by name, or as a dict.
 
         Raises RpcError with the daemon's answer (of slug `cancelled` where `cancellation` called it off), CallTimeout
-        after `timeout_s` (the request is cancelled), DaemonNotRunning, and ConnectionLost where a call that must not be done twice may have been done.
+        after `timeout_s` (the request is cancelled), DaemonNotRunning, and ConnectionLost where a call that must not be
+        done twice may have been done.
         """
         given = safe_params(method, {**(params or {}), **more})
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

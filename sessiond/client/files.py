@@ -7,6 +7,7 @@ import stat
 from base64 import b64encode
 
 from sessiond.client.errors import BadAttachment
+from sessiond.errors import printable
 
 # No daemon takes more in one message; a larger file is not read into memory to be refused there.
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -28,7 +29,7 @@ def attachment(path: str, name: str | None = None) -> dict[str, str]:
     except OSError as error:
         raise BadAttachment(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
-        raise BadAttachment(f"cannot read {path!r}: no file name has a NUL character") from None
+        raise BadAttachment(f"cannot read {printable(path)}: no file name has a NUL character") from None
     if len(content) > MAX_FILE_BYTES:
         raise BadAttachment(f"cannot attach {path}: it is larger than {MAX_FILE_BYTES} bytes (16 MiB)")
     return {"name": name or os.path.basename(path), "content": b64encode(content).decode(), "encoding": "base64"}

@@ -29,7 +29,7 @@ class Position(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """A run that ended, behind the first `seq` messages: ok, error, timeout or aborted, and why. Times as ISO 8601.
 
-    `replied` says whether it left a reply.
+    `replied` is false where it was done without a word.
     """
 
     run_id: str
@@ -47,8 +47,8 @@ class _EndNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     status: str
     at: lax.Milliseconds | None = None
     error: str | None = None
-    reply_id: str | None = None
-    reply_before: bool = False
+    # An empty one: any other reply is a message.
+    reply: str | None = None
 
 
 class History(msgspec.Struct, frozen=True):
@@ -126,9 +126,8 @@ def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
     note = lax.view_in(record.data, _EndNote) if record is not None and record.data is not None else None
     if note is None or note.status not in FINAL:
         return None
-    replied = note.reply_before or note.reply_id is not None
     ended_at = iso_ms(note.at) if note.at is not None else None
-    return RunEnding(note.run_id, note.status, seq, replied, note.error, ended_at)
+    return RunEnding(note.run_id, note.status, seq, note.reply is None, note.error, ended_at)
 
 
 def _omit(message: bytes) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sessiond.cli.frame.failures import NOT_FOUND, USAGE, CommandFailed
 from sessiond.client.errors import ClientError, RpcError
+from sessiond.errors import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def meant_session(call: Call, text: str) -> str:
         return found[0]
     if found:
         shown = ", ".join(found[:MAX_CANDIDATES]) + (", …" if len(found) > MAX_CANDIDATES else "")
-        raise CommandFailed(f"{text!r} may be any of {len(found)} sessions: {shown}", status=NOT_FOUND)
+        raise CommandFailed(f"{quote(text)} may be any of {len(found)} sessions: {shown}", status=NOT_FOUND)
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
-    raise CommandFailed(f"no session {text!r}", hint=near(text, known, "sessiond list"), status=NOT_FOUND)
+    raise CommandFailed(f"no session {quote(text)}", hint=near(text, known, "sessiond list"), status=NOT_FOUND)
 
 
 def explained(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
@@ -57,11 +58,11 @@ def _explained(call: Call, error: RpcError, method: str, params: dict[str, Any])
     if error.reason == "agent_not_found":
         agents = [agent["id"] for agent in call("agents_list", {})["agents"]]
         text = str(params.get("agentId") or _agent_of(params))
-        return CommandFailed(f"no agent {text!r}", hint=near(text, agents, "sessiond agents"), status=NOT_FOUND)
+        return CommandFailed(f"no agent {quote(text)}", hint=near(text, agents, "sessiond agents"), status=NOT_FOUND)
     if error.slug == "method_not_found":
         methods = [found["name"] for found in call("rpc.discover", {})["methods"]]
         hint = near(method, methods, "sessiond call rpc.discover")
-        return CommandFailed(f"no method {method!r}", hint=hint, status=USAGE)
+        return CommandFailed(f"no method {quote(method)}", hint=hint, status=USAGE)
     return None
 
 
