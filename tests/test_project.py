@@ -56,7 +56,7 @@ def test_the_locks_hold_what_the_project_asks_for() -> None:
     running = pinned(ROOT / "requirements-run.lock")
     for requirement in wanted("dev"):
         assert complete[canonicalize_name(requirement.name)] in requirement.specifier, requirement
-    for requirement in wanted("mcp"):
+    for requirement in wanted():
         assert running[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     for lock in LOCKS:
         assert pinned(lock).items() <= complete.items(), f"{lock.name} disagrees with requirements.lock"
