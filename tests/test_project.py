@@ -83,9 +83,9 @@ def test_the_second_command_of_the_readme_is_what_the_build_server_runs() -> Non
         assert re.sub(r"\.venv\b", '"$venv"', part) in script, part
 
 
-def test_no_file_is_longer_than_300_lines() -> None:
+def test_no_file_is_longer_than_400_lines() -> None:
     long = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: count for name, count in long.items() if count > 300} == {}
+    assert {name: count for name, count in long.items() if count > 400} == {}
 
 
 def test_no_function_is_longer_than_60_lines() -> None:
