@@ -25,5 +25,5 @@ COMMAND = Command(
     run=run,
     arguments=(Argument("key", "A session key, `main`, a label, or a session id.", complete="key"),),
     options=CLIENT_OPTIONS,
-    examples=("tail -f \"$(sessiond path main)\"", "jq -r .type \"$(sessiond path main)\" | sort | uniq -c"),
+    examples=('tail -f "$(sessiond path main)"', 'jq -r .type "$(sessiond path main)" | sort | uniq -c'),
 )

@@ -157,7 +157,12 @@ class Subscription:
 
         `place` is where those stand who have had everything so far: in the old transcript, or at the start of the new.
         """
-        if key in self.behind:
+        lag = self.behind.get(key)
+        if lag is not None and _is_made_by_news_of(lag.place, place):
+            self.behind[key] = Lag(msgspec.structs.replace(place, reason="lagged"), lag.change)
+            self._since[key] = place
+            return
+        if lag is not None:
             return  # the pump finds the other session when it gets there
         if place.offset == 0 and self.knew(key):
             place = msgspec.structs.replace(place, reason="reset")
@@ -256,3 +261,9 @@ def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
             return Place(event.session_id, event.after, event.seq, reason)
         case _:
             return None
+
+
+def _is_made_by_news_of(lagged: Place, place: Place) -> bool:
+    """Whether a queue overflowed with the very event that told of the new session: the old one was left out."""
+    is_new = lagged.offset == 0 and lagged.session_id != place.session_id
+    return is_new and lagged.reason == "lagged" and place.offset > 0

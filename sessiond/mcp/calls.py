@@ -30,9 +30,7 @@ PATIENCE_S = 5.0
 class CallableClient(Protocol):
     """What is needed of a client of the daemon."""
 
-    def call(
-        self, method: str, params: Params, /, *, timeout_s: float, cancellation: Cancellation | None
-    ) -> Any: ...
+    def call(self, method: str, params: Params, /, *, timeout_s: float, cancellation: Cancellation | None) -> Any: ...
 
 
 class Connection(Protocol):

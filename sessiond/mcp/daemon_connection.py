@@ -38,9 +38,7 @@ class DaemonConnection:
     `clock` is in seconds, for the age of the token. Methods may be called from any thread.
     """
 
-    def __init__(
-        self, *, socket: str | None, session: str | None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, *, socket: str | None, session: str | None, clock: Callable[[], float] = time.time) -> None:
         self._socket, self._session, self._clock = socket, session, clock
         self._has_token = has_token_file()
         self._client_name = "client"

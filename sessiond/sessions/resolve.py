@@ -35,9 +35,7 @@ def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str |
     return sight.unlimited or sight.reaches(sought, lambda target: spawner_of(catalog, target), least_steps=LEAST_STEPS)
 
 
-def key_of(
-    catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey"
-) -> str | None:
+def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
     """The canonical key for what a caller wrote; None where it is no key (a session id, a label, any other word).
 
     `mcp:<program>` is the inbox of that program under whichever agent it was made: it hangs on the program, and must

@@ -9,7 +9,7 @@ from made_events import KEY, OTHER, changed, follower, said
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import MAX_QUEUED_BYTES, Place
-from sessiond.model.event import LiveEvent
+from sessiond.model.event import ChangedEvent, LiveEvent
 
 
 async def test_what_does_not_fit_waits_in_order() -> None:
@@ -140,6 +140,17 @@ async def test_an_overflow_goes_back_to_what_was_queued_before_the_place_to_read
     bus.begin(KEY, Place("s", 300, 2))
     bus.publish(said(1, OTHER))
     assert subscription.behind[KEY].place == Place("s", 100, 0, "lagged")
+
+
+async def test_an_overflow_with_the_news_of_a_reset_leaves_nothing_of_the_old_session_out() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None, limit=1)
+    reader.stop()
+    bus.publish(said(1, OTHER))
+    bus.publish(ChangedEvent(KEY, "new", "reset", None, None))
+    assert subscription.behind[KEY].place == Place("new", 0, 0, "lagged")
+    bus.begin(KEY, Place("s", 300, 2))
+    assert subscription.behind[KEY].place == Place("s", 300, 2, "lagged")
 
 
 async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session_before() -> None:
