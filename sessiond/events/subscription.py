@@ -203,8 +203,12 @@ class Subscription:
     def caught_up(self, key: str) -> None:
         """The session has been read to its end: from here on its events are offered live."""
         lag = self.behind.pop(key)
-        if lag.change is not None:
-            self.offer(lag.change)
+        change, place = lag.change, lag.place
+        if change is not None and change.session_id == place.session_id and change.after < place.offset:
+            # The news that a session begins says that nothing of it was had; by now everything was.
+            change = msgspec.structs.replace(change, after=place.offset, seq=place.seq)
+        if change is not None:
+            self.offer(change)
 
     def forget(self, key: str) -> None:
         """The key is followed no longer."""

@@ -153,6 +153,18 @@ async def test_an_overflow_with_the_news_of_a_reset_leaves_nothing_of_the_old_se
     assert subscription.behind[KEY].place == Place("s", 300, 2, "lagged")
 
 
+async def test_news_of_a_reset_that_was_told_late_does_not_make_an_overflow_read_again_what_was_had() -> None:
+    bus = EventBus()
+    subscription, reader = follower(bus, None, limit=1)
+    subscription.fall_back(KEY, Place("s", 0, 0))
+    bus.publish(ChangedEvent(KEY, "s", "reset", None, None))
+    subscription.behind[KEY].place = Place("s", 300, 2)
+    reader.stop()
+    subscription.caught_up(KEY)
+    bus.publish(said(1, OTHER))
+    assert subscription.behind[KEY].place == Place("s", 300, 2, "lagged")
+
+
 async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session_before() -> None:
     bus = EventBus()
     knew, _ = follower(bus, None)
