@@ -16,7 +16,7 @@ from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.lax import amount
-from sessiond.model.usage import usage_in
+from sessiond.model.usage import cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.echo import EchoRuntime
@@ -194,7 +194,7 @@ class DaemonHost:
     def price(self, run: Run) -> float | None:
         """By models.pricing, where the runtime told tokens but no cost."""
         usage = usage_in(run.usage)
-        if usage is None or usage.cost is not None:
+        if usage is None or cost_of(usage) is not None:
             return None
         return amount(price_of(self._config().models.pricing, self._model(run) or "", usage))
 

@@ -15,13 +15,14 @@ from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk, RunId
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
+from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.record import FINAL, Record
 from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 6
+FOLD_VERSION = 7
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -138,7 +139,7 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     changes = _add_usage(entry, usage)
     # A message without usage is a note somebody injected; it does not say which model the session runs on.
     model = _text(message.get("model"))
-    if model is not None:
+    if model is not None and model != UNKNOWN_MODEL:
         changes["model"] = model
         changes["model_provider"] = _text(message.get("provider")) or entry.model_provider
     return replace(entry, message_count=count, updated_at=updated, **changes)

@@ -19,10 +19,16 @@ def user_message(
     return message
 
 
+# What a message says where nobody told its model; it is no name of one.
+UNKNOWN_MODEL = "unknown"
+_TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
+_COSTS = ("input", "output", "cacheRead", "cacheWrite", "total")
+
+
 def assistant_message(
     text: str, now_ms: int, *, provider: str, model: str | None, usage: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What an agent answered, for a runtime that gives only text. Usage is there where the runtime told it."""
+    """What an agent answered, for a runtime that gives only text. `usage` is what the runtime told, if it did."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": [{"type": "text", "text": text}],
@@ -30,11 +36,33 @@ def assistant_message(
         "provider": provider,
         "model": model or provider,
     }
-    if usage is not None:
-        message["usage"] = usage
-    message["stopReason"] = "stop"
-    message["timestamp"] = now_ms
-    return message
+    return complete_message(message if usage is None else {**message, "usage": usage}, now_ms)
+
+
+def complete_message(message: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    """The message with every member that pi expects in one of its role. What it says already stays as it is.
+
+    pi adds up `usage` and `usage.cost` of every assistant message: it stops at one without, and 0 is what it writes
+    itself where it does not know a price.
+    """
+    match message.get("role"):
+        case "assistant":
+            usage = message.get("usage")
+            absent = {"api": "sessiond", "provider": "sessiond", "model": UNKNOWN_MODEL, "stopReason": "stop"}
+            message = {**absent, **message, "usage": _complete_usage(usage if isinstance(usage, dict) else {})}
+        case "toolResult":
+            message = {"toolName": "", "isError": False, **message}
+        case _:
+            pass
+    # Last, as pi has it.
+    timestamp = message.get("timestamp")
+    return message if isinstance(timestamp, int | float) else {**message, "timestamp": now_ms}
+
+
+def _complete_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    cost = usage.get("cost")
+    costs = cost if isinstance(cost, dict) else {} if cost is None else {"total": cost}
+    return {**dict.fromkeys(_TOKENS, 0), **usage, "cost": {**dict.fromkeys(_COSTS, 0), **costs}}
 
 
 def text_of(message: bytes | msgspec.Raw | dict[str, Any], between: str = "") -> str:

@@ -39,5 +39,5 @@ def usage_in(value: object) -> Usage | None:
 
 
 def cost_of(usage: Usage) -> float | None:
-    """USD, where the usage says so."""
-    return amount(usage.cost.get("total") if isinstance(usage.cost, dict) else usage.cost)
+    """USD, where the usage says so. 0 says nothing: pi writes it where it does not know the price."""
+    return amount(usage.cost.get("total") if isinstance(usage.cost, dict) else usage.cost) or None

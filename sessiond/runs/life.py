@@ -109,7 +109,7 @@ class RunLife:
             runtime = self._host.runtime(agent_of(run.key))
             if runtime is None:
                 return Unended.UNATTENDED
-            sink = TranscriptSink(self._store, self._bus, run)
+            sink = TranscriptSink(self._store, self._bus, run, self._clock)
             limit_s = run.request.timeout_s
             with trio.move_on_after(limit_s or float("inf")):
                 outcome: Outcome = await runtime.run(self._host.spec(run), sink)

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from sessiond.clock import Clock
 from sessiond.errors import InvalidParams
 from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
-from sessiond.model.message import text_of
+from sessiond.model.message import complete_message, text_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.redact import redact_spawn_calls, redact_spawn_data, redact_spawn_raw
 from sessiond.runs.run import Run
@@ -41,20 +42,23 @@ class Said(msgspec.Struct, frozen=True):
 class TranscriptSink:
     """The sink of one run. `said` is what came through it, as far as the end of the run has to know."""
 
-    def __init__(self, store: SessionStore, bus: EventBus, run: Run) -> None:
-        self._store, self._bus, self._run = store, bus, run
+    def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock) -> None:
+        self._store, self._bus, self._run, self._clock = store, bus, run, clock
         self.said = Said()
         self._native: str | None = run.session.entry.native_session_id
         self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
-        body = redacted(message)
+        # A program that writes transcript lines of its own is taken at its word; what is read out of the output of
+        # another is to be a whole message.
+        whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
+        body = redacted(whole)
         parts: list[Message | Custom] = [Message(body)]
         native = self._run.session.entry.native_session_id
         if self._native is not None and self._native != native:
             parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
         written = await self._store.append(self._run.session, parts)
-        self.said = self.said.then(body, written[-1].id)
+        self.said = self.said.then(message, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])

@@ -13,6 +13,7 @@ import msgspec
 
 from sessiond.clock import iso_ms
 from sessiond.config import Price
+from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import BadLine, Record, parse
 from sessiond.model.usage import Usage, cost_of, read_usage
 from sessiond.store import blocks
@@ -20,7 +21,6 @@ from sessiond.store.catalog import Session
 
 # What an assistant message with usage always has in it, however it is spaced.
 _SIGN = b'"usage"'
-UNKNOWN = "unknown"
 
 
 class Tally(msgspec.Struct):
@@ -124,7 +124,7 @@ class Count:
             return
         if self._is_copy(record, stamp):
             return
-        model = head.model if isinstance(head.model, str) and head.model else UNKNOWN
+        model = head.model if isinstance(head.model, str) and head.model else UNKNOWN_MODEL
         cost = cost_of(usage)
         if cost is None:
             cost = price_of(self._pricing, model, usage)

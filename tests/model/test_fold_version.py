@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (6, "3ab7ea85d243eb6f50b81c55")
+PINNED = (7, "9e4b87a010368dead8c3578a")
 
 
 def source_of_the_fold() -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inside import inside
 from inside_agents import Program, agent, attached
 
+from sessiond.clock import Clock
 from sessiond.policy.redact import redact_spawn_data
 from sessiond.runs.sink import TranscriptSink
 
@@ -40,7 +41,7 @@ async def test_a_custom_record_holds_no_content(tmp_path: Path, shape: str, *, r
         sent = await owner.call("chat.send", sessionKey="main", message="hello")
         await owner.call("agent.wait", runId=sent["runId"])
         run = parts.services.supervisor.registry.get(sent["runId"])
-        await TranscriptSink(parts.services.store, parts.services.bus, run).custom("agent/event", data)
+        await TranscriptSink(parts.services.store, parts.services.bus, run, Clock()).custom("agent/event", data)
         written = (parts.services.store.path / run.session.path).read_text()
     assert SECRET not in written and "__REDACTED__" in written and "key.txt" in written
 
