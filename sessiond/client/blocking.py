@@ -17,7 +17,7 @@ from sessiond.client.errors import ClientError, ConnectionLost
 from sessiond.client.exchange import Exchange
 from sessiond.client.follow import Follow
 from sessiond.client.link import Link
-from sessiond.client.retry import RECONNECT_S, Backoff, may_repeat, safe_params, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, worth_retrying
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,20 +103,34 @@ class Client:
         after `timeout_s` (the request is cancelled), DaemonNotRunning, and ConnectionLost where a call that must not be
         done twice may have been done.
         """
-        given = safe_params(method, {**(params or {}), **more})
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        backoff, patience, left_s = Backoff(), 0.0, timeout_s
+        given = {**(params or {}), **more}
+        return self.call_within(method, lambda _left_s: given, timeout_s=timeout_s, cancellation=cancellation)
+
+    def call_within(
+        self,
+        method: str,
+        params_of: Callable[[float], Params],
+        /,
+        *,
+        timeout_s: float | None,
+        cancellation: Cancellation | None = None,
+    ) -> Any:
+        """As `call`; `params_of(left_s)` gives the params with so many seconds left of `timeout_s`, so that a wait
+        that is asked for again after a lost connection does not begin anew.
+        """
+        now = time.monotonic()
+        attempts = Attempts(method, params_of, math.inf if timeout_s is None else now + timeout_s)
         while True:
+            given, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
                 return self._connected().call(method, given, left_s, cancellation)
             except ClientError as error:
-                now = time.monotonic()
-                patience = patience or now + RECONNECT_S
-                ended = now >= (patience if deadline is None else min(patience, deadline))
-                if ended or not self._was_connected or self._closed.is_set() or not may_repeat(error, method, given):
+                is_over = not self._was_connected or self._closed.is_set()
+                if is_over or not attempts.may_follow(error, time.monotonic()):
                     raise
-            self._pause(backoff)
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if self._pause(attempts.backoff, cancellation):
+                    raise
+            now = time.monotonic()
 
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""
@@ -263,11 +277,12 @@ class Client:
                 self._links.discard(link)
             link.close()
 
-    def _pause(self, backoff: Backoff) -> None:
+    def _pause(self, backoff: Backoff, cancellation: Cancellation | None = None) -> bool:
+        """Wait before the next attempt; True where it is not wanted any more."""
         delay = backoff.next_s()
         if self._on_reconnect is not None:
             self._on_reconnect(backoff.attempt)
-        self._closed.wait(delay)
+        return self._closed.wait(delay) if cancellation is None else cancellation.wait(delay)
 
 
 def _read_quietly(exchange: Exchange) -> None:

@@ -9,12 +9,13 @@ from sessiond.client.errors import ConnectionLost, DaemonNotRunning, NotSent, Rp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FIRST_DELAY_S = 0.05  # systemd has a killed daemon back in some 0.2 s
 MAX_DELAY_S = 2.0
-# So long a call waits for a daemon that was there before: it restarts in less than a second, with much to recover in
-# some more. One that was never there is not waited for.
+# So long a call waits, each time, for a daemon that was there before: it restarts in less than a second, with much to
+# recover in some more. One that was never there is not waited for.
 RECONNECT_S = 10.0
 # Done twice is done once: these read, or set what they say.
 _REPEATABLE = frozenset(
@@ -30,6 +31,7 @@ _REPEATABLE = frozenset(
         "rpc.discover",
         "session_status",
         "sessions_history",
+        "sessions_inbox",
         "sessions_list",
         "sessions.list",
         "sessions.messages.subscribe",
@@ -72,12 +74,47 @@ def worth_retrying(error: Exception) -> bool:
     return isinstance(error, ConnectionLost | DaemonNotRunning)
 
 
-def safe_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The params of a call, with an idempotency key of ours where the method takes one and the caller gave none."""
-    # A message with a slash is a command, which the daemon obeys at once and keeps no key for.
-    if method not in _KEYED or "idempotencyKey" in params or str(params.get("message", "")).startswith("/"):
-        return params
-    return {**params, "idempotencyKey": f"client-{secrets.token_hex(16)}"}
+class Attempts:
+    """The attempts of one call: what each asks, and whether one that failed is made again.
+
+    `params_of(left_s)` gives the params with so many seconds left, for each attempt anew. All times are seconds of one
+    clock, `deadline` as well.
+    """
+
+    def __init__(self, method: str, params_of: Callable[[float], dict[str, Any]], deadline: float) -> None:
+        self.backoff = Backoff()
+        self._method, self._params_of, self._deadline = method, params_of, deadline
+        self._key = f"client-{secrets.token_hex(16)}"
+        self._params: dict[str, Any] = {}
+        self._began = 0.0
+        self._patient_until = 0.0
+
+    def begin(self, now: float) -> dict[str, Any]:
+        """The params of the attempt that begins now, with an idempotency key of ours where the method takes one and the
+        caller gave none.
+        """
+        self._began = now
+        self._params = self._params_of(self.left_s(now))
+        # A message with a slash is a command, which the daemon obeys at once and keeps no key for.
+        is_command = str(self._params.get("message", "")).startswith("/")
+        if self._method in _KEYED and "idempotencyKey" not in self._params and not is_command:
+            self._params = {**self._params, "idempotencyKey": self._key}
+        return self._params
+
+    def left_s(self, now: float) -> float:
+        return max(0.0, self._deadline - now)
+
+    def may_follow(self, error: Exception, now: float) -> bool:
+        """Whether another attempt may follow the one that failed now: the daemon may be back soon, and what is done
+        twice is done once.
+        """
+        # An attempt that lasted was with a daemon that was there: what interrupted it has its own patience.
+        was_there = isinstance(error, ConnectionLost) and now - self._began >= MAX_DELAY_S
+        if was_there or not self._patient_until:
+            self._patient_until = now + RECONNECT_S
+            self.backoff.reset()
+        is_soon = now < min(self._patient_until, self._deadline)
+        return is_soon and may_repeat(error, self._method, self._params)
 
 
 def may_repeat(error: Exception, method: str, params: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from sessiond.client import agent, locate, wire
 from sessiond.client.agent import Run
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import Follow
-from sessiond.client.retry import RECONNECT_S, Backoff, may_repeat, safe_params, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, worth_retrying
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
 
@@ -81,19 +81,19 @@ class TrioClient:
         self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
     ) -> Any:
         """The result of `method`. Cancelling the call cancels the request; it never stops what was begun."""
-        given = safe_params(method, {**(params or {}), **more})
-        deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
-        backoff, patience, left_s = Backoff(), 0.0, timeout_s
+        given = {**(params or {}), **more}
+        now = trio.current_time()
+        attempts = Attempts(method, lambda _left_s: given, math.inf if timeout_s is None else now + timeout_s)
         while True:
+            asked, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
-                return await (await self._connected()).call(method, given, left_s)
+                return await (await self._connected()).call(method, asked, left_s)
             except ClientError as error:
-                patience = patience or trio.current_time() + RECONNECT_S
-                ended = trio.current_time() >= min(patience, deadline)
-                if ended or not self._links or self._closed or not may_repeat(error, method, given):
+                is_over = not self._links or self._closed
+                if is_over or not attempts.may_follow(error, trio.current_time()):
                     raise
-            await self._pause(backoff)
-            left_s = None if timeout_s is None else max(0.0, deadline - trio.current_time())
+            await self._pause(attempts.backoff)
+            now = trio.current_time()
 
     async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""

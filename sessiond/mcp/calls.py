@@ -1,19 +1,17 @@
-"""One tool call: asked of the daemon, waited for as long as the tool says, over restarts of the daemon.
+"""One tool call: asked of the daemon and waited for as long as the tool says.
 
-Knows the daemon connection and the methods' parameters. Does not know MCP.
+Knows the daemon connection and the methods' parameters. Does not know MCP, nor how a lost connection is got back.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sessiond.client import Cancellation, ClientError, ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.client import Cancellation, RpcError
 from sessiond.client.files import attachment
-from sessiond.client.retry import Backoff
 from sessiond.mcp.daemon_connection import ANSWER_S
 
 Params = dict[str, Any]
@@ -23,34 +21,34 @@ DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 86_400.0
 # Agent programs hand a model the whole answer; the daemon's own default, a megabyte, is more than it can hold.
 HISTORY_BYTES = 64 * 1024
-# systemd has a killed daemon back in a second; one that was stopped on purpose is said to be so after this long.
-PATIENCE_S = 5.0
+
+
+ParamsOf = Callable[[float], Params]
 
 
 class CallableClient(Protocol):
     """What is needed of a client of the daemon."""
 
-    def call(self, method: str, params: Params, /, *, timeout_s: float, cancellation: Cancellation | None) -> Any: ...
+    def call_within(
+        self, method: str, params_of: ParamsOf, /, *, timeout_s: float, cancellation: Cancellation
+    ) -> Any: ...
 
 
 class Connection(Protocol):
     """What is needed of the connection to the daemon (`DaemonConnection`)."""
 
-    was_there: bool
-
     def client(self) -> CallableClient: ...
-    def give_up(self, client: Any) -> bool: ...
+    def give_up(self, client: Any) -> None: ...
 
 
 class ToolCall:
-    """What is asked. `wait_s` is how long it may rightly take, 0 where it does not wait at all.
+    """What is asked of the daemon. `wait_s` is how long it may rightly take, 0 where it does not wait at all.
 
-    `request(left_s)` gives method and params with so much time left: whoever asks again does not wait anew.
+    `params_of(left_s)` gives the params with so much time left: whoever asks again does not wait anew.
     """
 
-    def __init__(self, wait_s: float, request: Callable[[float], tuple[str, Params]]) -> None:
-        self.wait_s = wait_s
-        self.request = request
+    def __init__(self, wait_s: float, method: str, params_of: ParamsOf) -> None:
+        self.wait_s, self.method, self.params_of = wait_s, method, params_of
 
 
 def call_of(tool: str, arguments: Params) -> ToolCall:
@@ -60,18 +58,15 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
     if tool == "sessions_wait":
         return _wait_for_run(given)
     if tool == "sessions_inbox":
-        return ToolCall(_seconds(given.get("wait"), 0.0), lambda left_s: (tool, _with(given, "wait", left_s)))
+        return ToolCall(_seconds(given.get("wait"), 0.0), tool, lambda left_s: _with(given, "wait", left_s))
     if tool == "sessions_send":
-        # With a key of its own it may be asked again after a lost connection, and is still said once.
-        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **given}
         wait_s = _seconds(given.get("timeoutSeconds"), DEFAULT_WAIT_S)
-        return ToolCall(wait_s, lambda left_s: (tool, _with(keyed, "timeoutSeconds", left_s)))
+        return ToolCall(wait_s, tool, lambda left_s: _with(given, "timeoutSeconds", left_s))
     if tool == "sessions_spawn":
-        keyed = {"idempotencyKey": f"mcp-{uuid.uuid4()}", **_with_files(given)}
-        return ToolCall(0.0, lambda _left_s: (tool, keyed))
+        given = _with_files(given)
     if tool == "sessions_history":
-        return ToolCall(0.0, lambda _left_s: (tool, {"maxBytes": HISTORY_BYTES, **given}))
-    return ToolCall(0.0, lambda _left_s: (tool, given))
+        given = {"maxBytes": HISTORY_BYTES, **given}
+    return ToolCall(0.0, tool, lambda _left_s: given)
 
 
 def _with_files(arguments: Params) -> Params:
@@ -95,9 +90,9 @@ def _wait_for_run(arguments: Params) -> ToolCall:
     given = arguments.get("timeoutSeconds")
     if given is not None and not _is_number(given):
         # The daemon says what is wrong with it, in its own words.
-        return ToolCall(0.0, lambda _left_s: ("agent.wait", {**others, "timeoutMs": given}))
+        return ToolCall(0.0, "agent.wait", lambda _left_s: {**others, "timeoutMs": given})
     wait_s = _seconds(given, DEFAULT_WAIT_S)
-    return ToolCall(wait_s, lambda left_s: ("agent.wait", {**others, "timeoutMs": left_s * 1000}))
+    return ToolCall(wait_s, "agent.wait", lambda left_s: {**others, "timeoutMs": left_s * 1000})
 
 
 def _with(arguments: Params, name: str, left_s: float) -> Params:
@@ -129,35 +124,20 @@ def ask(
     After a cancellation it returns or raises soon, with whatever it has; nobody wants it any more.
     """
     deadline = now() + call.wait_s
-    troubled_since = math.inf
-    backoff = Backoff()
-    renewed = False
+    is_renewed = False
     while True:
-        began = now()
-        left_s = max(0.0, deadline - began)
-        method, params = call.request(left_s)
-        client = None
+        timeout_s = max(0.0, deadline - now()) + ANSWER_S
+        client = connection.client()
         try:
-            client = connection.client()
-            answer = client.call(method, params, timeout_s=left_s + ANSWER_S, cancellation=cancellation)
+            return client.call_within(
+                call.method,
+                lambda left_s: call.params_of(max(0.0, left_s - ANSWER_S)),
+                timeout_s=timeout_s,
+                cancellation=cancellation,
+            )
         except RpcError as error:
-            if error.slug == "unauthenticated" and client is not None and not renewed and connection.give_up(client):
-                renewed = True
-                continue
-            if error.slug != "stopping":
+            if error.slug != "unauthenticated" or is_renewed:
                 raise
-            trouble: ClientError = error
-        except (ConnectionLost, DaemonNotRunning) as error:
-            trouble = error
-        else:
-            connection.was_there = True
-            return answer
-        failed_at = now()
-        if troubled_since == math.inf or failed_at - began >= PATIENCE_S:
-            troubled_since = failed_at
-            backoff.reset()
-        # One that was never there is not coming back.
-        if not connection.was_there or failed_at - troubled_since >= PATIENCE_S:
-            raise trouble
-        if cancellation.wait(backoff.next_s()):
-            raise trouble
+        # The token has ended, or was revoked: the next client has another one.
+        connection.give_up(client)
+        is_renewed = True

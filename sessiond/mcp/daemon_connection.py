@@ -48,7 +48,6 @@ class DaemonConnection:
         # Calls that were begun with an older token may still be waiting; it is good until they end.
         self._opened: list[tuple[Client, str | None]] = []
         self._left = threading.Event()
-        self.was_there = False
 
     def introduce(self, client_name: str) -> None:
         """The MCP client has said its name: make its session as soon as there is a daemon."""
@@ -59,20 +58,26 @@ class DaemonConnection:
         """The client library's connection that speaks for the session. ClientError where there is none to be had."""
         with self._lock:
             if self._client is None or self._clock() >= self._renew_at:
-                minted = {} if self._has_token else self._mint()
+                try:
+                    minted = {} if self._has_token else self._mint()
+                except ClientError:
+                    if self._client is None:
+                        raise
+                    return self._client  # the old token is good for long enough; it is renewed with the next call
                 self._client = Client(
                     self._socket, token=minted.get("token"), name=f"mcp:{self._client_name}", version=__version__
                 )
                 self._opened.append((self._client, minted.get("id")))
             return self._client
 
-    def give_up(self, client: Client) -> bool:
-        """The daemon no longer takes this client's token. Whether another one can be had."""
+    def give_up(self, client: Client) -> None:
+        """The daemon no longer takes this client's token: the next client has another one.
+
+        That of a run is another one in its next run, in the same file.
+        """
         with self._lock:
             if self._client is client:
                 self._client = None
-        # The token of a run is another one in its next run, in the same file.
-        return True
 
     def leave(self) -> None:
         """End the connections, and the tokens that were minted for them."""
@@ -100,7 +105,6 @@ class DaemonConnection:
                 self._left.wait(delay_s)
                 delay_s = min(delay_s * 2, LAST_RETRY_S)
             else:
-                self.was_there = True
                 return
 
     def _mint(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from sessiond.client import (
     BadEnvironment,
     CallTimeout,
+    Cancellation,
     Client,
     ClientError,
     ConnectionLost,
@@ -324,3 +325,31 @@ def test_a_daemon_that_is_stopping_is_waited_for_and_one_that_never_was_is_not(f
         assert client.call("chat.inject", messages=[]) == {"ids": ["1"]}
     with Client(str(fake.path) + ".none") as client, pytest.raises(DaemonNotRunning):
         client.call("chat.inject", messages=[])
+
+
+def test_a_call_that_was_called_off_is_not_made_again(fake: Any, no_answer: Any) -> None:
+    fake.answers |= {"ping": lambda *_: {}, "sessions_list": lambda _, connection: (connection.drop(), no_answer)[1]}
+    cancellation = Cancellation()
+    cancellation.cancel()
+    with Client(str(fake.path)) as client:
+        client.call("ping")
+        with pytest.raises(ConnectionLost):
+            client.call("sessions_list", cancellation=cancellation)
+    asked = [method for method, _ in list(fake.calls.queue)]
+    assert asked.count("sessions_list") == 1
+
+
+def test_a_wait_that_is_asked_for_again_does_not_begin_anew(fake: Any, no_answer: Any) -> None:
+    asked: list[float] = []
+
+    def answer(params: Any, connection: Any) -> Any:
+        asked.append(params["wait"])
+        if len(asked) < 3:
+            connection.drop()
+            return no_answer
+        return {"messages": []}
+
+    fake.answers["sessions_inbox"] = answer
+    with Client(str(fake.path)) as client:
+        assert client.call_within("sessions_inbox", lambda left_s: {"wait": left_s}, timeout_s=30) == {"messages": []}
+    assert asked[0] == pytest.approx(30) and asked[0] > asked[1] > asked[2] > 0

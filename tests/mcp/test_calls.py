@@ -1,4 +1,4 @@
-"""One tool call against a daemon that is gone, comes back, or no longer takes the token; waiting adds to the time."""
+"""One tool call: what it asks of the daemon, how long it may take, and a token that the daemon no longer takes."""
 
 from __future__ import annotations
 
@@ -7,41 +7,38 @@ from typing import Any
 
 import pytest
 
-from sessiond.client import Cancellation, ConnectionLost, DaemonNotRunning, RpcError
-from sessiond.mcp import calls
+from sessiond.client import Cancellation, ConnectionLost, RpcError
+from sessiond.client.retry import Attempts
+from sessiond.mcp import calls, tools
 from sessiond.mcp.calls import ToolCall, ask, call_of
+from sessiond.mcp.daemon_connection import ANSWER_S
 
 Step = Exception | dict[str, Any]
-GONE = DaemonNotRunning("/run/sessiond.sock", "no such file")
-LOST = ConnectionLost("sessiond closed the connection")
 
 
-class Connection(Cancellation):
+class Connection:
     """A daemon that does the next of `steps` with every call, and the last one for good; and the clock of it all."""
 
-    def __init__(self, *steps: Step, was_there: bool = True, took_s: float = 0.0, renews: bool = True) -> None:
-        super().__init__()
+    def __init__(self, *steps: Step, took_s: float = 0.0) -> None:
         self.steps = list(steps)
-        self.was_there = was_there
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.now_s = 0.0
-        self._took_s, self._renews = took_s, renews
+        self._took_s = took_s
         self.given_up = 0
+        self.cancellation = Cancellation()
 
     def client(self) -> Connection:
         return self
 
-    def give_up(self, client: Connection) -> bool:
+    def give_up(self, client: Connection) -> None:
+        assert client is self
         self.given_up += 1
-        return self._renews
 
-    def wait(self, seconds: float) -> bool:
-        self.now_s += seconds
-        return self.is_cancelled
-
-    def call(self, method: str, params: dict[str, Any], /, *, timeout_s: float, cancellation: Any) -> Any:
-        assert cancellation is self
-        self.asked.append((method, params))
+    def call_within(
+        self, method: str, params_of: Callable[[float], dict[str, Any]], /, *, timeout_s: float, cancellation: Any
+    ) -> Any:
+        assert cancellation is self.cancellation
+        self.asked.append((method, params_of(timeout_s)))
         self.now_s += self._took_s
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
@@ -50,54 +47,50 @@ class Connection(Cancellation):
 
 
 def answer(connection: Connection, tool: str, **arguments: Any) -> Any:
-    return ask(connection, call_of(tool, arguments), connection, now=lambda: connection.now_s)
+    return ask(connection, call_of(tool, arguments), connection.cancellation, now=lambda: connection.now_s)
 
 
-def failure(connection: Connection, tool: str, **arguments: Any) -> tuple[Exception, float]:
-    with pytest.raises((ConnectionLost, DaemonNotRunning, RpcError)) as caught:
+def failure(connection: Connection, tool: str, **arguments: Any) -> Exception:
+    with pytest.raises(RpcError) as caught:
         answer(connection, tool, **arguments)
-    return caught.value, connection.now_s
+    return caught.value
 
 
-def test_a_call_that_was_called_off_is_not_asked_again() -> None:
-    connection = Connection(LOST)
-    connection.cancel()
-    assert failure(connection, "sessions_list")[0] is LOST
-    assert len(connection.asked) == 1
+ARGUMENTS = {
+    "sessions_send": {"message": "x"},
+    "sessions_spawn": {"task": "x"},
+    "sessions_history": {"sessionKey": "main"},
+    "sessions_search": {"query": "x"},
+    "sessions_wait": {"runId": "r"},
+}
 
 
-def test_a_daemon_that_never_was_there_is_not_waited_for() -> None:
-    error, took_s = failure(Connection(GONE, was_there=False), "sessions_list")
-    assert (error, took_s) == (GONE, 0)
+@pytest.mark.parametrize("tool", tools.NAMES)
+def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(tool: str) -> None:
+    call = call_of(tool, ARGUMENTS.get(tool, {}))
+    attempts = Attempts(call.method, call.params_of, deadline=60)
+    first = attempts.begin(0)
+    assert attempts.may_follow(ConnectionLost("sessiond closed the connection"), 1)
+    again = attempts.begin(1)
+    assert first.get("idempotencyKey") == again.get("idempotencyKey")
+    assert ("idempotencyKey" in first) is (tool in ("sessions_send", "sessions_spawn"))
 
 
-def test_a_daemon_that_went_away_has_some_seconds_to_come_back() -> None:
-    error, took_s = failure(Connection(LOST, GONE), "sessions_list")
-    assert error is GONE
-    assert calls.PATIENCE_S <= took_s < calls.PATIENCE_S + 3
+def test_what_is_asked_again_has_what_is_left_of_the_wait() -> None:
+    send = call_of("sessions_send", {"message": "x"})
+    assert [send.params_of(left)["timeoutSeconds"] for left in (30, 20, 0)] == [30, 20, 0]
+    inbox = call_of("sessions_inbox", {"wait": 1000})
+    assert [inbox.params_of(left)["wait"] for left in (1000, 899.5, 0)] == [1000, 900, 0]
 
 
-@pytest.mark.parametrize("trouble", [GONE, LOST, RpcError(-32008, "stopping", "sessiond is stopping")])
-def test_a_call_is_asked_again_where_the_daemon_comes_back(trouble: Exception) -> None:
-    connection = Connection(trouble, trouble, {"count": 0})
-    assert answer(connection, "sessions_list", limit=3) == {"count": 0}
-    assert connection.asked == [("sessions_list", {"limit": 3})] * 3
-
-
-def test_each_interruption_of_a_long_wait_has_its_own_patience() -> None:
-    connection = Connection(LOST, LOST, LOST, {"messages": []}, took_s=100)
-    assert answer(connection, "sessions_inbox", wait=1000) == {"messages": []}
-    waits = [params["wait"] for _, params in connection.asked]
-    assert waits[0] == 1000 and waits[1] in (900, 899) and waits == sorted(waits, reverse=True)
-
-
-def test_what_is_sent_again_has_the_same_key_and_what_is_left_of_the_wait() -> None:
-    connection = Connection(LOST, {"status": "ok"}, took_s=10)
-    answer(connection, "sessions_send", sessionKey="main", message="x")
-    (first, again) = (params for _, params in connection.asked)
-    assert first["idempotencyKey"].startswith("mcp-")
-    assert (first["timeoutSeconds"], again["timeoutSeconds"]) == (30, 20)
-    assert {**again, "timeoutSeconds": 30} == first
+def test_the_daemon_is_given_the_wait_and_the_answer_some_time_on_top() -> None:
+    connection = Connection({"status": "running"})
+    answer(connection, "sessions_wait", runId="r", timeoutSeconds=7)
+    assert connection.asked == [("agent.wait", {"runId": "r", "timeoutMs": 7000})]
+    seen: list[float] = []
+    connection.call_within = lambda *_, timeout_s, cancellation: seen.append(timeout_s)  # type: ignore[method-assign]
+    answer(connection, "sessions_wait", runId="r", timeoutSeconds=7)
+    assert seen == [7 + ANSWER_S]
 
 
 def test_a_key_of_the_models_own_is_kept() -> None:
@@ -116,24 +109,22 @@ def test_a_history_is_no_longer_than_a_model_can_hold_unless_it_asks() -> None:
 def test_other_refusals_are_final() -> None:
     refused = RpcError(-32007, "overloaded", "too many")
     connection = Connection(refused)
-    assert failure(connection, "sessions_list") == (refused, 0)
+    assert failure(connection, "sessions_list") is refused
     assert len(connection.asked) == 1
 
 
-def test_a_dead_token_is_replaced_once() -> None:
+def test_a_dead_token_is_replaced_once_and_the_wait_goes_on() -> None:
     dead = RpcError(-32001, "unauthenticated", "the token was revoked")
-    connection = Connection(dead, {"count": 0})
-    assert answer(connection, "sessions_list") == {"count": 0}
+    connection = Connection(dead, {"messages": []}, took_s=100)
+    assert answer(connection, "sessions_inbox", wait=1000) == {"messages": []}
+    assert [params["wait"] for _, params in connection.asked] == [1000, 900]
     connection = Connection(dead)
-    assert failure(connection, "sessions_list") == (dead, 0)
-    assert connection.given_up == 1
-    connection = Connection(dead, renews=False)
-    assert failure(connection, "sessions_list") == (dead, 0)
-    assert len(connection.asked) == 1
+    assert failure(connection, "sessions_list") is dead
+    assert (connection.given_up, len(connection.asked)) == (1, 2)
 
 
 def request(call: ToolCall, left_s: float) -> dict[str, Any]:
-    return call.request(left_s)[1]
+    return call.params_of(left_s)
 
 
 @pytest.mark.parametrize(
@@ -174,5 +165,4 @@ def test_a_wait_that_is_no_number_is_left_for_the_daemon_to_refuse() -> None:
 
 
 def test_a_negative_wait_is_left_for_the_daemon_to_refuse() -> None:
-    made: Callable[[float], tuple[str, dict[str, Any]]] = call_of("sessions_send", {"timeoutSeconds": -1}).request
-    assert made(0)[1]["timeoutSeconds"] == -1
+    assert request(call_of("sessions_send", {"timeoutSeconds": -1}), 0)["timeoutSeconds"] == -1
