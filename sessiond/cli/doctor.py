@@ -66,6 +66,9 @@ def _from_status(client: Client) -> list[Finding]:
     status = client.call("daemon.status")
     about = f"{status['version']} is running (pid {status['pid']}) on {status['store']}, {status['sessions']} sessions"
     found = [_finding("ok", "sessiond", about)]
+    if status.get("reloadProblem"):
+        what = f"the file was not taken over at the last reload: {status['reloadProblem']}"
+        found.append(_finding("error", "configuration", what, "sessiond config check"))
     if status["deadLetters"]:
         what = f"{status['deadLetters']} could not be delivered and were given up"
         found.append(_finding("warn", "deliveries", what, "they are in the store's outbox folder"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, wait_for_daemon
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.linger import advice
 from sessiond.cli.terminal.output import as_json, lines
@@ -38,11 +38,15 @@ def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> li
 
 def run(args: Args) -> None:
     with connect(args) as client:
+        if args.wait is not None:
+            wait_for_daemon(client, args.wait)
         status = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
     if args.json:
         as_json(status)
         return
     lines(show(status, locate.socket_path(args.socket), now_ms(), screen()))
+    if status.get("reloadProblem"):
+        note(f"the configuration was not taken over, the old one holds: {status['reloadProblem']}")
     if status["deadLetters"] or status["corruptRecords"]:
         note("what they are: sessiond doctor")
     linger = advice()
@@ -54,6 +58,9 @@ COMMAND = Command(
     "status",
     "Show whether the daemon runs, its store, its queues and what went wrong.",
     run=run,
-    options=CLIENT_OPTIONS,
-    examples=("sessiond status", "sessiond status --json | jq .liveRuns"),
+    options=(
+        Option("--wait", "Wait so long for a daemon that is being started.", kind="duration", metavar="SECONDS"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond status", "sessiond serve & sessiond status --wait 10", "sessiond status --json | jq .liveRuns"),
 )

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ import trio
 import sessiond
 from sessiond import config as configuration
 from sessiond.auth.peercred import peer_credentials
+from sessiond.client.starting import FILE_NAME as STARTING
 from sessiond.config import Config
 from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, built, key_rules
@@ -26,7 +28,7 @@ from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import ConfigError, StoreGone, StoreInUse
 from sessiond.model.caller import Caller
 from sessiond.transports import listener as listening
-from sessiond.transports.listener import Listener
+from sessiond.transports.listener import Listener, SocketPaths
 from sessiond.transports.serve import HouseRules, Server
 
 log = structlog.get_logger("sessiond")
@@ -89,6 +91,7 @@ class _Life:
         self._config = configuration.load(config_path)
         self._manager = notify.from_environment()
         self._told_at = 0.0
+        self._starting: Path | None = None
         self._stop = trio.Event()
         self._hurry = trio.Event()
 
@@ -97,6 +100,15 @@ class _Life:
         sockets = listening.socket_paths(os.environ, self._store)
         listening.check_length(sockets.sessiond)
         listening.check_length(sockets.agent)
+        self._starting = sockets.sessiond.parent / STARTING
+        listening.prepare_folder(self._starting.parent, private=sockets.private)
+        self._tell_progress("starting")
+        try:
+            await self._live(config, sockets)
+        finally:
+            self._is_started()
+
+    async def _live(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with built(
                 self._store, config, sockets.agent.parent, progress=self._progress, watching=_watching
@@ -132,11 +144,26 @@ class _Life:
 
     def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
         sessions = len(app.services.store.catalog)
+        self._is_started()
         self._manager.ready(f"{sessions} sessions")
         where = {
             one.name: str(one.path) if one.path is not None else ":".join(map(str, one.address)) for one in listeners
         }
         log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
+
+    def _tell_progress(self, text: str) -> None:
+        """For clients that come before there is a socket."""
+        if self._starting is not None:
+            written = self._starting.with_name(f".{STARTING}")
+            with suppress(OSError):
+                written.write_text(f"{os.getpid()}\n{text}")
+                written.replace(self._starting)  # nobody reads half of it
+
+    def _is_started(self) -> None:
+        if self._starting is not None:
+            with suppress(OSError):
+                self._starting.unlink()
+            self._starting = None
 
     async def _obey(self, signals: object, app: App) -> None:
         async for number in signals:  # type: ignore[attr-defined]
@@ -153,8 +180,10 @@ class _Life:
         try:
             config = configuration.load(self._config_path)
         except ConfigError as error:
+            app.services.reload_problem = str(error)
             log.error("configuration not reloaded; the old one stays", reason=str(error))
         else:
+            app.services.reload_problem = None
             removed = {agent.id for agent in app.services.config.agents.list} - {one.id for one in config.agents.list}
             app.services.config = config
             app.services.store.rules = key_rules(config)
@@ -177,6 +206,7 @@ class _Life:
         self._told_at = now
         text = f"reading transcripts of agent {agent_id}: {done} of {total}"
         self._manager.extend_timeout(30, text)
+        self._tell_progress(text)
         log.info("reading transcripts", agent=agent_id, done=done, total=total)
 
 

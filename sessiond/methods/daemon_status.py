@@ -23,6 +23,8 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     corrupt_records: int
     last_save_at: int | None
     watcher: str
+    # Why the configuration file was not taken over at the last reload; absent where it was.
+    reload_problem: str | None = None
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
@@ -41,6 +43,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         corrupt_records=services.store.catalog.corrupt_records,
         last_save_at=services.last_save(),
         watcher=services.feed.backend,
+        reload_problem=services.reload_problem,
     )
 
 

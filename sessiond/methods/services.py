@@ -80,6 +80,7 @@ class Services:
     # Two threads at work are as quick as twenty, and leave the loop its turns.
     reading: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
     budgets: Budgets = field(default_factory=Budgets)
+    reload_problem: str | None = None
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 

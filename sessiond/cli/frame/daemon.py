@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from pathlib import Path
 
 from sessiond import __version__
+from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
 from sessiond.client.blocking import Client
-from sessiond.client.errors import RpcError
+from sessiond.client.errors import DaemonNotRunning, RpcError
+from sessiond.client.starting import is_listening, progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
 # Ordinary calls take milliseconds; a daemon that needs this long is stuck, and the person should hear of it.
 CALL_TIMEOUT_S = 30.0
+LOOK_AGAIN_S = 0.05
 
 
 class CommandClient(Client):
@@ -35,6 +41,9 @@ class CommandClient(Client):
         given = {**(params or {}), **more}
         try:
             return super().call(method, given, timeout_s=timeout_s, cancellation=cancellation)
+        except DaemonNotRunning as error:
+            self._wait_for_start(error)
+            return self.call(method, given, timeout_s=timeout_s, cancellation=cancellation)
         except RpcError as error:
             from sessiond.cli.frame import names
 
@@ -45,6 +54,49 @@ class CommandClient(Client):
                 raise failure or error from None
             meant = names.meant_session(plain, given[field])
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
+
+
+    def _wait_for_start(self, error: DaemonNotRunning) -> None:
+        """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""
+        said = None
+        while (text := progress(error.path)) is not None:
+            if text != said:
+                sys.stderr.write(f"sessiond is starting: {text}\n")
+                sys.stderr.flush()
+                said = text
+            if is_listening(error.path):
+                return
+            time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of a socket that comes
+        if said is None or not is_listening(error.path):
+            raise _with_reason(error) from None
+
+
+def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
+    """Why there is no daemon, where it is the configuration that keeps it from starting."""
+    from sessiond.config import load
+    from sessiond.errors import ConfigError
+
+    given = os.environ.get("SESSIOND_CONFIG")
+    try:
+        load(Path(given).expanduser() if given else None)
+    except ConfigError as problem:
+        hint = f"its configuration keeps it from starting: {problem}"
+        return CommandFailed(str(error), hint=hint, status=NOT_RUNNING)
+    return error
+
+
+def wait_for_daemon(client: Client, limit_s: float) -> None:
+    """Return when a daemon answers, which somebody is just starting. DaemonNotRunning after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            client.call("ping", timeout_s=CALL_TIMEOUT_S)
+        except DaemonNotRunning:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - as above
+        else:
+            return
 
 
 def connect(args: Args) -> Client:

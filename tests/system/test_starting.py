@@ -1,0 +1,73 @@
+"""What a person meets who asks a daemon that is not there yet, or that a bad configuration keeps away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.system
+
+
+def test_a_command_waits_for_a_daemon_that_is_reading_the_store(daemon: Daemon) -> None:
+    folder = daemon.store / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    (daemon.store).chmod(0o700)
+    header = {"type": "session", "version": 3, "timestamp": "2026-01-01T00:00:00Z", "cwd": "/"}
+    line = json.dumps({"type": "message", "id": "m", "message": {"role": "user", "content": "x" * 200}}) + "\n"
+    for number in range(150):
+        name = f"{number:08d}-0000-4000-8000-000000000000"
+        (folder / f"{name}.jsonl").write_text(json.dumps({**header, "id": name}) + "\n" + line * 600)
+    daemon.run.mkdir(mode=0o700)
+    with daemon.log.open("ab") as log:
+        daemon.process = subprocess.Popen(
+            daemon.command(), env=daemon.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )
+    daemon.wait_for(lambda: (daemon.run / "starting").exists() or daemon.socket.exists(), "it does not start")
+    done = daemon.cli("list", "-n", "1")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
+    assert not (daemon.run / "starting").exists()
+
+
+def test_one_that_was_killed_while_it_started_is_not_waited_for(daemon: Daemon) -> None:
+    daemon.run.mkdir(mode=0o700)
+    with subprocess.Popen([sys.executable, "-c", "pass  # sessiond"]) as gone:
+        pass
+    (daemon.run / "starting").write_text(f"{gone.pid}\nreading transcripts of agent main: 3 of 9")
+    done = daemon.cli("list")
+    assert (done.returncode, done.stderr.count("is starting")) == (3, 0)
+
+
+def test_whoever_just_started_it_can_wait(daemon: Daemon) -> None:
+    done = daemon.cli("status", "--wait", "0")
+    assert done.returncode == 3
+    script = f"{sys.executable} -m sessiond serve & {sys.executable} -m sessiond status --wait 30; kill $!"
+    daemon.run.mkdir(mode=0o700)
+    shell = subprocess.run(["sh", "-c", script], env=daemon.environ, capture_output=True, text=True, check=False)
+    assert "running for" in shell.stdout, shell.stderr
+
+
+def test_a_configuration_that_keeps_it_from_starting_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[agnets]\n")
+    done = daemon.cli("list", env={**daemon.environ, "SESSIOND_CONFIG": str(bad)})
+    assert done.returncode == 3
+    assert "bad.toml:1" in done.stderr and "agents" in done.stderr
+
+
+def test_a_reload_that_was_refused_is_told_until_one_is_taken(daemon: Daemon) -> None:
+    daemon.start("")
+    assert daemon.process is not None
+    daemon.config.write_text("[agnets]\n")
+    daemon.process.send_signal(1)
+    daemon.wait_for(lambda: daemon.call("daemon.status").get("reloadProblem"), "the reload was not refused")
+    status = daemon.cli("status")
+    assert "config.toml:1" in status.stderr and "the old one holds" in status.stderr
+    assert "not taken over" in daemon.cli("doctor").stdout
+    daemon.config.write_text("")
+    daemon.process.send_signal(1)
+    daemon.wait_for(lambda: not daemon.call("daemon.status").get("reloadProblem"), "the reload was not taken")
