@@ -22,7 +22,7 @@ from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan
-from sessiond.store.adoption import is_own_key, origin_of
+from sessiond.store.adoption import is_own_key, keep_origin, lost_from
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
 from sessiond.store.store import SessionStore
@@ -83,14 +83,20 @@ class TranscriptFeed:
         """Read on by one step; whether there is more."""
         if session in self._nameless:
             return False
+        entry = session.entry
+        # What is kept of a file that was emptied counts until that one says its key again.
+        is_kept = bool(entry.file.inode) and not entry.file.folded_to
+        base = Entry(session_id=entry.session_id, file=entry.file) if is_kept else entry
         try:
             got = folding.advance(
-                session.folder.fd, session.entry, session.file_name, self._store.record_limit, max_bytes=MAX_STEP_BYTES
+                session.folder.fd, base, session.file_name, self._store.record_limit, max_bytes=MAX_STEP_BYTES
             )
         except OSError as error:
             # Moved or removed: the watcher tells, and the caller of the append gets its own error.
             self._again.takes(session, error)
             return False
+        if is_kept and not is_own_key(got.entry.session_key, session.folder.agent_id):
+            got.entry = replace(keep_origin(got.entry, entry), session_key=session.key)
         self._take(session, got)
         if got.more:
             self._behind[session] = None
@@ -183,11 +189,13 @@ class TranscriptFeed:
         self.changed.set()
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
-        elif got.rewritten and entry.session_key == session.key:
-            self._renew(session, entry)
-        elif got.rewritten:
+        elif (got.rewritten or not session.entry.file.folded_to) and lost_from(
+            entry, session.entry, session.key, session.folder.agent_id
+        ):
             self._nameless[session] = None
             self._work.set()
+        elif got.rewritten:
+            self._renew(session, entry)
         else:
             self._store.catalog.replace(session, entry)
             # Of one that was deleted the last words may still come. Of one that was reset they are read by the pumps.
@@ -236,7 +244,7 @@ class TranscriptFeed:
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
         else:
-            self._renew(session, replace(entry, session_key=session.key, **origin_of(entry, session.entry)))
+            self._renew(session, replace(keep_origin(entry, session.entry), session_key=session.key))
         self._store.look(session)
 
     def _announce(self, session: Session, steps: list[Step]) -> None:

@@ -152,7 +152,8 @@ class Copy:
             self.refused = "no transcript: it does not begin with the header of a session"
             return
         if not adoption.is_own_key(entry.session_key, self._plan.agent_id):
-            claim = adoption.claim(self._plan.agent_id, self._item.key_id, "", self._plan.foreign, self._settings.rules)
+            plan, rules = self._plan, self._settings.rules
+            claim = adoption.claim(plan.agent_id, self._item.key_id, None, plan.foreign, rules)
             now = self._settings.clock.wall_ms()
             line = claim.line(self._settings.ids.record(), entry.file.last_id, now, self._settings.record_limit)
             transcript.append(fd, line)

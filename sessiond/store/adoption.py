@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.errors import InvalidParams
 from sessiond.model import lax
@@ -17,12 +18,40 @@ from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules, agent_of, canonical, clean
 from sessiond.model.lax import whole_ms
+from sessiond.model.patching import patch_entry
 from sessiond.model.record import Record
 
 Foreign = dict[str, dict[str, Any]]
 # What the file itself says, and what only the other program's paths and file facts are about.
 _LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
 _FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
+# What is counted from messages, told by runs, or a place in the file: over with what stood in it.
+_OF_THE_FILE = frozenset(
+    {
+        "updatedAt",
+        "createdAt",
+        "isNamedOtherwise",
+        "isCopy",
+        "messageCount",
+        "corruptRecords",
+        "inboxCursor",
+        "inputTokens",
+        "outputTokens",
+        "totalTokens",
+        "cacheRead",
+        "cacheWrite",
+        "contextTokens",
+        "estimatedCostUsd",
+        "runs",
+        "keyed",
+        "talks",
+        "status",
+        "startedAt",
+        "endedAt",
+        "runtimeMs",
+        "abortedLastRun",
+    }
+)
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -34,8 +63,9 @@ class Claim(msgspec.Struct, frozen=True):
     def line(self, record_id: str, parent_id: str | None, now_ms: int, record_limit: int) -> bytes:
         """The record that adopts the file. Of an entry too large for one, only what this program reads is kept."""
         known = {name: value for name, value in self.fields.items() if name in _FIELDS}
+        least = {name: value for name, value in known.items() if name == "sandboxed"}
         line = b""
-        for parent, fields in ((parent_id, self.fields), (parent_id, known), (None, known), (None, {})):
+        for parent, fields in ((parent_id, self.fields), (parent_id, known), (None, known), (None, least)):
             line = self._line(record_id, parent, now_ms, lax.tame(fields))
             if len(line) <= record_limit:
                 break
@@ -59,10 +89,11 @@ def is_own_key(key: str, agent_id: str) -> bool:
         return False
 
 
-def claim(agent_id: str, session_id: str, key_before: str, foreign: Foreign, rules: KeyRules) -> Claim:
+def claim(agent_id: str, session_id: str, before: Entry | None, foreign: Foreign, rules: KeyRules) -> Claim:
     """The key and metadata of a file that does not say its key.
 
-    The index beside it tells; else `key_before`, which it had until somebody wrote the file anew; else it is an import.
+    The index beside it tells; else the entry `before`, which it had until somebody wrote the file anew; else it is an
+    import.
     """
     mine = [(key, fields) for key, fields in foreign.items() if fields.get("sessionId") == session_id]
     # Several keys for one session: the one that was used last.
@@ -71,25 +102,51 @@ def claim(agent_id: str, session_id: str, key_before: str, foreign: Foreign, rul
     key = f"agent:{agent_id}:import:{session_id.lower()}"
     if named:
         key = named[0][0]
-    elif is_own_key(key_before, agent_id):
-        key = key_before
+    elif before is not None and is_own_key(before.session_key, agent_id):
+        key = before.session_key
     fields = (named or mine or [("", {})])[0][1]
-    return Claim(key, {name: value for name, value in fields.items() if name not in _LEFT_OUT})
+    told = {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+    if before is not None:
+        told = {**settings_in(before), **told}
+        if before.sandboxed:
+            told["sandboxed"] = True
+    return Claim(key, told)
 
 
-def origin_of(entry: Entry, before: Entry) -> dict[str, Any]:
-    """What only a header says, as it was `before`, where the file that was written anew says nothing of it.
+def settings_in(entry: Entry) -> dict[str, Any]:
+    """What was set in the entry, by wire name: what a record must say so that a file that is written anew keeps it."""
+    told: dict[str, Any] = msgspec.to_builtins(entry)
+    return {name: value for name, value in told.items() if name not in _LEFT_OUT | _OF_THE_FILE}
 
-    The next append writes a header with it: a child that forgot its spawner would leave its tree, and a copy that was
-    emptied would take the key over.
+
+def lost_from(entry: Entry, before: Entry, key: str, agent_id: str) -> Claim | None:
+    """What a record must say of a file that was written anew and gives `entry`; None where it says it all itself.
+
+    One that says no key gets back all that was set. One that does is believed, except that a session whose runs were in
+    a sandbox never comes out of it.
     """
+    if not is_own_key(entry.session_key, agent_id):
+        return Claim(key, settings_in(before))
+    return Claim(entry.session_key, {"sandboxed": True}) if before.sandboxed and not entry.sandboxed else None
+
+
+def keep_origin(entry: Entry, before: Entry) -> Entry:
+    """The entry with what only a header says, as it was `before`, where the file that was written anew says nothing of
+    it; and where it does not say its key either, with all that was set.
+
+    The next append writes it down: a child that forgot its spawner would leave its tree, one that forgot its sandbox
+    would run outside, and a copy that was emptied would take the key over.
+    """
+    kept = entry
+    if not is_own_key(entry.session_key, agent_of(before.session_key)):
+        kept = patch_entry(entry, {**settings_in(before), **settings_in(entry)})
     names = ("created_at", "updated_at", "is_named_otherwise", "is_copy", "cwd", "spawned_by")
-    return {name: getattr(before, name) for name in names if not getattr(entry, name)}
+    return replace(kept, **{name: getattr(before, name) for name in names if not getattr(kept, name)})
 
 
 def _own_spelling(key: str, agent_id: str, rules: KeyRules) -> str | None:
     try:
-        text = canonical(key, msgspec.structs.replace(rules, default_agent=agent_id), agent_id=agent_id)
+        text = canonical(key, replace(rules, default_agent=agent_id), agent_id=agent_id)
     except InvalidParams:
         return None
     return text if text is not None and agent_of(text) == agent_id else None

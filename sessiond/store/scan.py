@@ -107,12 +107,14 @@ def read_session(
     problems += oddities(path_of(folder, name), got)
     folded = got.entry
     if not adoption.is_own_key(folded.session_key, folder.agent_id):
-        key_before = entry.session_key if entry is not None else ""
-        claim = adoption.claim(folder.agent_id, session_id, key_before, foreign, settings.rules)
+        claim = adoption.claim(folder.agent_id, session_id, entry, foreign, settings.rules)
         folded = _adopt(folder, name, folded, claim, settings)
         if not adoption.is_own_key(folded.session_key, folder.agent_id):
             # Somebody changed the file just then; the next look at it begins anew.
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), name)
+    elif entry is not None and got.rewritten:
+        lost = adoption.lost_from(folded, entry, folded.session_key, folder.agent_id)
+        folded = folded if lost is None else _adopt(folder, name, folded, lost, settings)
     return Session(key=folded.session_key, entry=folded, folder=folder)
 
 

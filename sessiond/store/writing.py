@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.lax import whole_ms
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
-from sessiond.store.adoption import is_own_key
+from sessiond.store.adoption import lost_from
 from sessiond.store.catalog import Remnant, Session
 from sessiond.store.refusals import Unsettled
 from sessiond.store.tail import Tail
@@ -134,16 +135,17 @@ class Writing:
         empty = Entry(session_id=session.session_id)
         entry = folding.advance_open(fd, empty, self._limit, collect=False).entry
         self._facts, self._replaced = entry.file, True
-        if is_own_key(entry.session_key, session.folder.agent_id):
+        lost = lost_from(entry, session.entry, session.key, session.folder.agent_id)
+        if lost is None:
             return b""
-        now_ms = status.st_mtime_ns // 1_000_000
-        if not status.st_size:
-            self._parent = None
-            return _header(session, now_ms)
-        # A header counts in the first line only; a record of this kind anywhere.
-        data = {"sessionKey": session.key, "cwd": session.entry.cwd, "spawnedBy": session.entry.spawned_by}
-        data = {name: value for name, value in data.items() if value is not None}
-        return records.custom_line(os.urandom(8).hex(), None, now_ms, records.ENTRY, data)
+        now_ms = whole_ms(status.st_mtime_ns // 1_000_000) or 0
+        # A header has the time when it all began, and counts in the first line only. A line that a stranger writes just
+        # now may come before it; a record of this kind counts anywhere.
+        says_all = lost.line(os.urandom(8).hex(), None, now_ms, self._limit)
+        if status.st_size:
+            return says_all
+        self._parent = None
+        return _header(session, now_ms) + says_all
 
     def _write(self, fd: int, preamble: bytes, end: End) -> None:
         missing = [append for append in self._appends if append.is_missing]

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from live_store import Live, Reader, append, header, line, live, message
+from live_store import PATIENCE_S, Live, Reader, append, header, line, live, message
 from msgspec.structs import replace
 
 from sessiond.errors import StorageError
@@ -28,6 +28,7 @@ from sessiond.events.watch import Changed, Kind, Rescan
 from sessiond.events.watch import Event as WatchEvent
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
+from sessiond.store import folding
 from sessiond.store.store import Custom, Message
 
 KEY, OTHER = "agent:main:a", "agent:main:b"
@@ -124,6 +125,26 @@ async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: L
     assert (entry.spawned_by, entry.cwd, entry.created_at) == ("agent:main:boss", "/w", before.created_at)
     first = json.loads(parts.file(KEY).read_bytes().splitlines()[0])
     assert (first["sessionKey"], first["spawnedBy"], first["cwd"]) == (KEY, "agent:main:boss", "/w")
+
+
+@pytest.mark.parametrize("left", ["nothing", "the header", "a bare header"])
+async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(parts: Live, left: str) -> None:
+    session, key = await parts.create(OTHER, "before"), OTHER
+    await parts.store.append(session, [Custom("sessiond/entry", {"label": "dear", "sandboxed": True})])
+    inside, epoch, head = session.entry, session.epoch, parts.file(key).read_bytes().partition(b"\n")[0] + b"\n"
+    os.truncate(parts.file(key), 0)
+    append(parts.file(key), {"nothing": b"", "the header": head, "a bare header": header(session.session_id)}[left])
+    with trio.fail_after(PATIENCE_S):
+        while session.epoch == epoch:
+            assert session.entry.sandboxed
+            await trio.sleep(0.005)
+    assert (session.entry.sandboxed, session.entry.message_count) == (True, 0)
+    await parts.say(key, "after")
+    fresh = folding.advance(session.folder.fd, Entry(session_id=session.session_id), session.file_name, 2**20).entry
+    assert fresh == session.entry
+    assert (fresh.session_key, fresh.sandboxed, fresh.message_count) == (key, True, 1)
+    assert fresh.label == (None if left == "the header" else "dear")
+    assert inside.label == "dear"
 
 
 async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_later(parts: Live) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -181,6 +182,24 @@ def test_a_file_written_anew_without_a_key_keeps_the_one_it_had(scanned):
     assert scanned()["s1"].key == "agent:main:cron:1"
     (scanned.path / "sessions.json").unlink()
     assert scanned()["s1"].key == "agent:main:cron:1"
+
+
+@pytest.mark.parametrize("key", [None, "agent:main:cron:1"])
+def test_a_file_written_anew_while_nobody_looked_never_leaves_its_sandbox(scanned, key):
+    told = {"label": "dear", "sandboxed": True, "spawn": {"mode": "run"}}
+    data = {"type": "custom", "id": "c1", "customType": "sessiond/entry", "data": told}
+    file = scanned.write("s1", header("s1", "agent:main:cron:1"), data)
+    scanned()
+    file.unlink()
+    scanned.write("s1", header("s1", key), message(2))
+    for _ in range(2):
+        entry = scanned()["s1"].entry
+        assert (entry.sandboxed, entry.message_count) == (True, 1)
+        # A file that says its key says what is set, too; one that does not gets back what was.
+        assert (entry.label, entry.spawn) == (("dear", {"mode": "run"}) if key is None else (None, None))
+        with contextlib.suppress(FileNotFoundError):
+            (scanned.path / "sessions.json").unlink()
+    assert len(scanned.lines("s1")) == 3
 
 
 def test_a_session_whose_file_is_gone_is_gone_from_the_index(scanned):

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
-from sessiond.model.record import header_line
+from sessiond.model.record import ENTRY, custom_line, header_line
 from sessiond.store import folding, scan
 from sessiond.store.catalog import Folder, Remnant, Session
 from sessiond.store.refusals import Unsettled
@@ -252,7 +252,8 @@ def test_a_header_is_written_though_the_emptied_file_was_folded_meanwhile(house,
     house.check(*house.write("b"))
     house.follow()
     house.check(*house.write("c"))
-    assert house.file.read_bytes().count(b"sessionKey") == 1
+    # In a header, which may come to stand behind a stranger's line, and in a record; in that one alone behind others.
+    assert house.file.read_bytes().count(b"sessionKey") == (1 if rest else 2)
 
 
 def test_a_header_that_was_emptied_away_keeps_what_the_session_came_from(house):
@@ -260,6 +261,61 @@ def test_a_header_that_was_emptied_away_keeps_what_the_session_came_from(house):
     first = json.loads(house.file.read_bytes().splitlines()[0])
     assert (first["sessionKey"], first["cwd"], first["spawnedBy"]) == (KEY, "/w", "agent:main:boss")
     assert first["timestamp"] == "2026-11-21T22:26:40.000Z"
+
+
+SET = {
+    "label": "dear",
+    "sandboxed": True,
+    "spawnDepth": 1,
+    "modelOverride": "openai/gpt",
+    "spawn": {"mode": "run", "announced": "r1"},
+    "inputTokens": 7,
+    "inboxCursor": "c",
+}
+
+
+def fresh(house: House) -> Entry:
+    """What a start without an index makes of the file."""
+    return folding.advance(house.session.folder.fd, Entry(session_id="s"), "s.jsonl", LIMIT).entry
+
+
+@pytest.mark.parametrize(
+    "act",
+    [emptied, emptied_and_written_on, replaced_without_a_header, replaced_with_a_bare_header, replaced_by_nothing],
+)
+@pytest.mark.parametrize("when", ["before", "between", "synced"])
+def test_a_file_that_lost_its_header_gets_back_all_that_was_set(house, act, when):
+    house.add(custom_line("set", "first", 1, ENTRY, SET))
+    house.follow()
+    if when == "before":
+        act(house)
+        when = "between"
+    house.check(*house.write("a", **{when: lambda: act(house)}))
+    got = fresh(house)
+    assert (got.label, got.sandboxed, got.spawn_depth, got.model_override) == ("dear", True, 1, "openai/gpt")
+    assert (got.spawn, got.spawned_by, got.cwd) == (SET["spawn"], "agent:main:boss", "/w")
+    # Of what stood in the file nothing is told that stands there no more.
+    assert (got.input_tokens, got.inbox_cursor) == (None, None)
+
+
+@pytest.mark.parametrize("when", ["between", "synced"])
+def test_a_file_that_says_its_key_is_believed_except_that_it_left_its_sandbox(house, when):
+    house.add(custom_line("set", "first", 1, ENTRY, SET))
+    house.follow()
+    house.check(*house.write("a", **{when: lambda: cut_to_the_header(house)}))
+    assert (fresh(house).label, fresh(house).sandboxed) == (None, True)
+
+
+def test_settings_too_large_for_a_record_do_not_cost_the_sandbox(house):
+    house.session.entry = replace(house.session.entry, sandboxed=True, subject="x" * LIMIT)
+    house.check(*house.write("a", between=lambda: emptied(house)))
+    assert (fresh(house).sandboxed, fresh(house).subject) == (True, None)
+
+
+def test_a_line_that_comes_before_the_header_does_not_cost_the_key(house):
+    emptied(house)
+    house.check(*house.write("a", between=lambda: house.add(record("other"))))
+    assert house.ids()[:2] == ["other", "s"]
 
 
 def test_an_editors_moment_without_a_file_is_waited_for(house):
