@@ -9,6 +9,7 @@ from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.waiting import finish, wait
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
+from sessiond.client import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 def run(args: Args) -> int | None:
     key, text = address(args)
+    attachments = [files.attachment(path) for path in args.attach]
     with connect(args) as client:
         if key is None:
             found = client.call(
                 "sessions.resolve", given({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
             )
             key = found["key"]
-        accepted = _send(client, key, text, args)
+        accepted = _send(client, key, text, attachments, args)
         if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
             _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
             return None
@@ -71,13 +73,15 @@ def _of_agent(agent_id: str, key: str) -> str:
     return key
 
 
-def _send(client: Client, key: str, text: str, args: Args) -> dict[str, Any]:
+def _send(client: Client, key: str, text: str, attachments: list[dict[str, str]], args: Args) -> dict[str, Any]:
     """The accepted run. The owner speaks for a person; a caller with a session speaks as that session."""
-    if client.caller.get("sessionKey"):
+    # Files go by chat.send only, which says as well whose words come with them.
+    if client.caller.get("sessionKey") and not attachments:
         params: dict[str, Any] = {"sessionKey": key, "message": text, "timeoutSeconds": 0}
         method = "sessions_send"
     else:
         params = {"sessionKey": key, "message": text, "thinking": args.thinking, "model": args.model}
+        params["attachments"] = attachments or None
         method = "chat.send"
     accepted: dict[str, Any] = client.call(
         method, given({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
@@ -117,6 +121,7 @@ COMMAND = Command(
         Option("--no-wait", "Print the run's id and do not wait.", kind="flag"),
         Option("--label", "The session with this label.", metavar="NAME"),
         Option("--agent", "A session of this agent (its main one, without KEY).", metavar="AGENT", complete="agent"),
+        Option("--attach", "A file for the agent; may be repeated.", many=True, metavar="FILE", complete="file"),
         Option("--model", "The model for this run.", metavar="MODEL"),
         Option("--thinking", "The thinking level for this run.", metavar="LEVEL"),
         Option("--idempotency-key", "Sent twice with the same key, a message runs once.", metavar="WORD"),
@@ -125,6 +130,7 @@ COMMAND = Command(
     examples=(
         'sessiond send main "what is new?"',
         "git diff | sessiond send agent:reviewer:main -",
+        'sessiond send main --attach report.pdf "what does it say?"',
         'sessiond send --label research --timeout 60 "and now?"',
     ),
 )

@@ -1,4 +1,4 @@
-"""Which handler an HTTP path has, and the two that need no session: `POST /rpc` and `GET /healthz`.
+"""Which handler an HTTP path has, and those that need no session: `GET /`, `POST /rpc` and `GET /healthz`.
 
 Knows paths and the dispatcher; knows no sockets and no method.
 """
@@ -112,13 +112,38 @@ def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str
 
 
 def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], visitors: Visitors) -> None:
-    """`POST /rpc` and `GET /healthz`."""
+    """`GET /`, `POST /rpc` and `GET /healthz`."""
 
     async def rpc(request: Request) -> Answer:
         return await call_over_http(dispatcher, visitors, request)
 
+    router.add("GET", "/", say_what_is_here, free=True)
     router.add("POST", "/rpc", rpc, max_body_bytes=dispatcher.limits.max_frame_bytes)
     router.add("GET", "/healthz", healthz, free=True)
+
+
+# A fixed text: nothing of this store, so anybody may read it, as the documentation.
+_HERE = """\
+This is sessiond: the sessions of the AI agents on this machine.
+
+POST /rpc                            a JSON-RPC 2.0 call, or a batch (application/json or application/cbor)
+GET  /sessions/{key}/history         a page of a session: limit=, cursor=, includeTools=1
+GET  /sessions/{key}/history?follow=1  the same, and then what comes, as Server-Sent Events
+POST /sessions/{key}/kill            end the session's runs
+GET  /ws                             a WebSocket with calls and events, a JSON-RPC message each
+GET  /metrics                        counts in the format of Prometheus
+GET  /healthz                        whether the daemon lives
+
+A key in a path is written with %2F for a slash. The owner's socket needs no token; elsewhere each road but / and
+/healthz wants one: Authorization: Bearer TOKEN (sessiond token mint). Every method, with its parameters and results:
+curl -s --unix-socket "$(sessiond sockname)" http://localhost/rpc -d '{"jsonrpc":"2.0","id":1,"method":"rpc.discover"}'
+"""
+
+
+async def say_what_is_here(_request: Request) -> Answer:
+    """Names the roads, for a person who has only curl."""
+    await trio.lowlevel.checkpoint()
+    return Response(200, _HERE.encode(), "text/plain; charset=utf-8")
 
 
 async def healthz(_request: Request) -> Answer:

@@ -218,6 +218,23 @@ def test_a_caller_with_a_session_speaks_as_that_session(fake: Any, sessiond: Ses
     assert fake.asked("sessions_send") == {"sessionKey": "agent:b:main", "message": "x", "timeoutSeconds": 0}
 
 
+@pytest.mark.parametrize("caller", [{}, {"sessionKey": MAIN, "scopes": ["send"]}])
+def test_send_reads_the_files_that_it_attaches(fake: Any, sessiond: Sessiond, tmp_path: Path, caller: Any) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\x00\xff!")
+    answers(fake, initialize={"caller": caller}, chat__send={"runId": "r1", "status": "accepted"})
+    assert sessiond("send", "main", "read it", "--attach", str(tmp_path / "a.txt"), "--no-wait").status == 0
+    content = base64.b64encode(b"\x00\xff!").decode()
+    asked = fake.asked("chat.send")
+    assert (asked["sessionKey"], asked["message"]) == ("main", "read it")
+    assert asked["attachments"] == [{"name": "a.txt", "content": content, "encoding": "base64"}]
+
+
+def test_send_names_a_file_that_cannot_be_read_and_sends_nothing(fake: Any, sessiond: Sessiond) -> None:
+    done = sessiond("send", "main", "x", "--attach", "/no/such")
+    assert (done.status, done.err) == (1, "sessiond: cannot read /no/such: No such file or directory\n")
+    assert fake.calls.empty()
+
+
 class Input:
     """Standard input with these bytes."""
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import Inside, inside
+from inside import Inside, Refused, inside
 from inside_agents import until
+
+from sessiond.model.caller import OWNER, Caller
 
 FILE = {"name": "a.txt", "content": "text"}
 OTHER = "agent:main:telegram:group:-100"
@@ -117,3 +119,29 @@ async def test_doctor_names_files_that_are_nobodys(tmp_path: Path) -> None:
             f"1 folders of attachments in the workspace of agent main are no session's: {HALF}",
         )
         assert (attachments / HALF).exists()
+
+
+TOKEN = Caller(
+    kind="token", scopes=frozenset(["send", "spawn", "read"]), session_key="agent:main:main", agent_id="main"
+)
+
+
+@pytest.mark.parametrize("caller", [OWNER, TOKEN], ids=["owner", "token"])
+@pytest.mark.parametrize("method", ["chat.send", "sessions_spawn"])
+async def test_no_caller_can_have_the_daemon_read_a_file(tmp_path: Path, caller: Caller, method: str) -> None:
+    """A path is read by the client, with the client's rights; the daemon has none to lend."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the heron is grey")
+    said = {"task": "x"} if method == "sessions_spawn" else {"sessionKey": "main", "message": "x"}
+    async with inside(tmp_path) as there, there.connect() as owner, there.connect(caller) as asking:
+        await owner.call("sessions.create", key="main")
+        for attachment in (
+            {"path": str(secret)},
+            {"name": "a.txt", "path": str(secret)},
+            {"name": "a.txt", "content": "", "path": str(secret)},
+            {"name": "a.txt", "content": str(secret), "encoding": "path"},
+        ):
+            with pytest.raises(Refused) as refused:
+                await asking.call(method, **said, attachments=[attachment])
+            assert refused.value.args[0]["code"] == -32602, refused.value
+    assert folders(tmp_path) == []

@@ -131,6 +131,17 @@ async def test_the_agents_socket_and_tcp_want_a_token(open_house):
         assert await house.curl_tcp("/healthz") == (200, '{"ok":true}')
 
 
+async def test_the_root_names_every_road(open_house):
+    async with open_house() as house:
+        answers = [await house.curl("/"), await house.curl("/", socket=house.agent), await house.curl_tcp("/")]
+        for status, text in answers:
+            assert status == 200
+            roads = [line.split()[1].partition("?")[0] for line in text.splitlines() if line[:4] in ("GET ", "POST")]
+            assert set(roads) == {
+                *("/rpc", "/sessions/{key}/history", "/sessions/{key}/kill", "/ws", "/metrics", "/healthz"),
+            }
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
