@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from real_daemon import Daemon
+
+# How long an example takes tells of the machine, and a busy one is no defect.
+settings.register_profile("sessiond", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sessiond")
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 
-from sessiond.cli.frame.command import JSON, Args, Command, Option
-from sessiond.cli.frame.failures import BAD_CONFIG, CommandFailed
+from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command, Option
+from sessiond.cli.frame.failures import BAD_CONFIG, PERMISSION, CommandFailed
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.toml import render
 
@@ -67,6 +69,31 @@ def show(args: Args) -> None:
     lines([f"# {path}{'' if path.exists() else ' (not there: these are the defaults)'}", *render(values)])
 
 
+def reload(args: Args) -> None:
+    """Have the daemon take over its configuration file, and say whether it did."""
+    from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
+
+    with connect(args) as client:
+        before = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
+        try:
+            os.kill(before["pid"], signal.SIGHUP)
+        except PermissionError:
+            raise CommandFailed("the daemon is another user's", status=PERMISSION) from None
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        after = before
+        while after.get("reloadedAt") == before.get("reloadedAt"):
+            if time.monotonic() > deadline:
+                raise CommandFailed("the daemon did not say whether it took it over", hint='see "sessiond status"')
+            time.sleep(0.02)  # noqa: TID251 - at a process border: a signal has no answer
+            after = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
+    if args.json:
+        as_json({"ok": "reloadProblem" not in after, "problem": after.get("reloadProblem")})
+    if after.get("reloadProblem"):
+        raise CommandFailed(f"not taken over: {after['reloadProblem']}", hint="the old one holds", status=BAD_CONFIG)
+    if not args.json:
+        lines(["taken over"])
+
+
 def _count(agents: int) -> str:
     return f"{agents} agent{'' if agents == 1 else 's'}"
 
@@ -82,6 +109,13 @@ COMMAND = Command(
             run=check,
             options=(CONFIG, JSON),
             examples=("sessiond config check --config ./config.toml",),
+        ),
+        Command(
+            "reload",
+            "Have the running daemon take the configuration over (exit 78 where it refuses: the old one holds).",
+            run=reload,
+            options=CLIENT_OPTIONS,
+            examples=("sessiond config reload",),
         ),
         Command(
             "show",

@@ -191,6 +191,7 @@ class _Life:
             app.services.supervisor.dismiss(removed)
             app.services.supervisor.agents_changed()
             log.info("configuration reloaded")
+        app.services.reloaded_ms = app.services.clock.wall_ms()
         self._manager.ready(f"{len(app.services.store.catalog)} sessions")
 
     async def _watchdog(self, interval_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import trio
 
-from sessiond.errors import Forbidden, InvalidParams
+from sessiond.errors import Forbidden, InvalidParams, NotFound, quote
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
@@ -102,6 +102,13 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     if not AGENT_ID.fullmatch(agent_id):
         raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
     _check_caller(ctx.caller, agent_id, services)
+    if services.config.agent(agent_id) is None:
+        # Nobody could make a session of it, and it would wait for ever.
+        raise NotFound(
+            f"no agent {quote(agent_id)} in the configuration; add: [[agents.list]] with id = \"{agent_id}\" and"
+            ' runtime = { type = "attached" }, then: sessiond config reload',
+            code="agent_not_found",
+        )
     connection = services.connections.get(ctx.peer)
     if connection is None:
         connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)

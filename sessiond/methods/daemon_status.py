@@ -23,8 +23,9 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     corrupt_records: int
     last_save_at: int | None
     watcher: str
-    # Why the configuration file was not taken over at the last reload; absent where it was.
+    # Why the configuration file was not taken over at the last reload, which was tried at `reloadedAt`.
     reload_problem: str | None = None
+    reloaded_at: int | None = None
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
@@ -44,6 +45,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         last_save_at=services.last_save(),
         watcher=services.feed.backend,
         reload_problem=services.reload_problem,
+        reloaded_at=services.reloaded_ms,
     )
 
 

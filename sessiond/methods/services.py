@@ -81,6 +81,7 @@ class Services:
     reading: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
     budgets: Budgets = field(default_factory=Budgets)
     reload_problem: str | None = None
+    reloaded_ms: int | None = None
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 

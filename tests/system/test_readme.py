@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,86 @@ pytestmark = pytest.mark.system
 README = Path(__file__).parents[2] / "README.md"
 
 
-def commands(section: str) -> list[str]:
-    """The lines of the `sh` blocks of one section."""
+def blocks(section: str) -> list[str]:
+    """The `sh` blocks of one section, in the order of the page."""
     _, _, rest = README.read_text().partition(f"\n## {section}\n")
     text = rest.partition("\n## ")[0]
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert lines, section
-    return lines
+    found: list[str] = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert found, section
+    return found
+
+
+class Shell:
+    """A home with nothing in it, a clone with what the first command installed, and one shell in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.clone = folder / "home", folder / "clone"
+        for made in (self.home, self.clone, folder / "run"):
+            made.mkdir(mode=0o700)
+        (self.clone / ".venv-run").symlink_to(sys.prefix)
+        self.environ = {"HOME": str(self.home), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(folder / "run")}
+
+    def run(self, texts: list[str]) -> list[str]:
+        """What each of the blocks printed. The first line that fails ends it all, and what still runs in the end."""
+        script = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || :' EXIT"]
+        script += [f"echo '@@@'\n{text}" for text in texts]
+        with (self.home / "errors").open("wb") as errors:
+            done = subprocess.run(
+                ["bash", "-c", "\n".join(script)],
+                env=self.environ,
+                cwd=self.clone,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                check=False,
+                timeout=PATIENCE_S * 4,
+            )
+        assert done.returncode == 0, (done.stdout, (self.home / "errors").read_text())
+        return done.stdout.split("@@@\n")[1:]
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    # Not tmp_path: the path of a socket may have no more than 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="readme-") as folder:
+        yield Shell(Path(folder))
+
+
+MISSING = [tool for tool in ("bash", "socat", "curl", "jq") if shutil.which(tool) is None]
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+def test_the_page_from_top_to_bottom_in_one_shell(shell: Shell) -> None:
+    hour = blocks("The first hour")
+    rest = [block for section in ("By hand", "Trust", "Read it with jq") for block in blocks(section)]
+    said = shell.run([*hour, *rest])
+    first, three, setup, inbox, script, python, helper, by_hand, trust, jq = said
+    assert first.count("is anybody there?") == 3
+    assert three.count("counted: 5") >= 1 and "how many words are these" in three
+    assert "is good: 3 agents" in three and "taken over" in three
+    assert "added by: sessiond setup" in setup or setup == ""
+    assert inbox == ""
+    assert "it said: counted: 3" in script and "counted: 6" in script
+    assert script.splitlines()[-1] == "counted: 3"
+    assert python.splitlines()[0] == "counted: 3"
+    assert python.splitlines()[1].startswith("session.message ")
+    assert helper == "you said: hello\n"
+    sent, history, pong, rows = by_hand.replace("}{", "}\n{").split("\n", 3)
+    assert '"status":"accepted"' in sent and "hello" in history and '"result":{}' in pong and '"count"' in rows
+    assert "agent:main:main" in trust
+    assert "user: is anybody there?" in jq.splitlines() and "assistant: counted: 5" in jq.splitlines()
+    assert not (shell.home / ".local" / "state" / "sessiond" / "run" / "sessiond.sock").exists()
+
+
+def test_the_picture_is_what_a_fresh_daemon_shows(daemon: Daemon) -> None:
+    picture = README.read_text().partition("```text\n")[2].partition("```")[0]
+    daemon.start()
+    assert daemon.cli("send", "main", "is anybody there?").stdout in picture
+    shown = daemon.cli("history", "main").stdout
+    assert [line.split(" ", 1)[1] for line in shown.splitlines()] == [
+        line.split(" ", 1)[1] for line in picture.splitlines() if line.startswith("08:41:12")
+    ]
 
 
 class Reader:
@@ -44,36 +119,16 @@ class Reader:
         count: int = self.daemon.call("daemon.status")["subscribers"]
         return count
 
-    def run(self, script: str) -> str:
-        """What the lines print, run by one shell that stops at the first failure."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            env=self.daemon.environ,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, (script, done.stdout, done.stderr)
-        return done.stdout
-
 
 @pytest.fixture
 def reader(daemon: Daemon) -> Reader:
     return Reader(daemon)
 
 
-def test_a_shell_script_runs_agents(reader: Reader) -> None:
-    said = reader.run("\n".join(commands("Run agents from a shell script")))
-    assert said.splitlines()[0] == "it said: Name one bird."
-    assert "what do you think of this?" in said
-    assert '"status": "ok"' in said or '"status":"ok"' in said
-
-
 def test_every_way_to_watch_shows_a_message(reader: Reader) -> None:
     reader.daemon.reply("main", "before")
-    for number, line in enumerate(commands("Watch everything")):
+    [block] = blocks("Watch everything")
+    for number, line in enumerate(block.splitlines()):
         if line.startswith("curl") and shutil.which("curl") is None:
             continue
         process = subprocess.Popen(
@@ -94,70 +149,3 @@ def test_every_way_to_watch_shows_a_message(reader: Reader) -> None:
             process.wait()
             process.stdout.close()
         reader.daemon.wait_for(lambda: not reader.followers(), line)
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
-def test_jq_reads_a_session(reader: Reader) -> None:
-    reader.daemon.reply("main", "the heron is grey")
-    reader.daemon.stop()
-    said = reader.run("\n".join(commands("Read it with jq"))).splitlines()
-    assert said[:2] == ["user: the heron is grey", "assistant: the heron is grey"]
-    assert "agent:main:main\tok\t2" in said
-
-
-def test_messages_for_a_program_and_the_configuration_for_it(reader: Reader) -> None:
-    lines = commands("Give Claude Code, Codex or Gemini CLI your sessions")
-    programs = [line for line in lines if re.match("claude|codex|gemini", line)]
-    assert len(programs) == 3  # these are run by `just test-agents`
-    reader.run("\n".join(line for line in lines if line not in programs))
-    assert "the build is red" in reader.run("sessiond history mcp:claude-code")
-    assert 'visibility = "all"' in (reader.home / ".config" / "sessiond" / "config.toml").read_text()
-
-
-def test_the_configuration_of_the_readme_is_one_and_its_agent_adds(daemon: Daemon) -> None:
-    text = README.read_text().partition("\n## An agent of your own\n")[2]
-    [config] = re.findall(r"```toml\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
-    daemon.config.write_text(config)
-    reader = Reader(daemon)
-    said = reader.run("\n".join(commands("An agent of your own"))).splitlines()
-    assert said[0] == "42"
-    assert any("20 22" in line for line in said[1:])
-
-
-@pytest.mark.skipif(shutil.which("socat") is None or shutil.which("curl") is None, reason="socat or curl is missing")
-def test_the_socket_is_spoken_to_by_hand(reader: Reader) -> None:
-    sent, history, pong, rows = reader.run("\n".join(commands("By hand"))).replace("}{", "}\n{").split("\n", 3)
-    assert '"status":"accepted"' in sent
-    assert "hello" in history
-    assert '"result":{}' in pong
-    assert '"count"' in rows
-
-
-def test_a_token_is_made_and_listed(reader: Reader) -> None:
-    reader.daemon.reply("main", "hello")
-    said = reader.run("\n".join(commands("Trust")))
-    assert "agent:main:main" in said
-
-
-def test_the_python_of_the_readme_runs_an_agent_and_talks_to_it(daemon: Daemon) -> None:
-    text = README.read_text().partition("\n## From Python\n")[2].partition("\n## ")[0]
-    talk, agent = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    daemon.start(
-        '[[agents.list]]\nid = "main"\nruntime = { type = "echo" }\n[[agents.list]]\nid = "helper"\n'
-        'runtime = { type = "attached" }\n'
-    )
-    helper = subprocess.Popen([sys.executable, "-c", agent], env=daemon.environ)
-    talker = subprocess.Popen([sys.executable, "-uc", talk], env=daemon.environ, stdout=subprocess.PIPE, text=True)
-    try:
-        assert talker.stdout is not None
-        assert talker.stdout.readline() == "hello\n"
-        daemon.wait_for(lambda: daemon.call("daemon.status")["attachedAgents"] == {"helper": 1}, "not attached")
-        assert daemon.reply("agent:helper:main", "knock")["reply"] == "you said: knock"
-        daemon.wait_for(lambda: daemon.call("daemon.status")["subscribers"] == 1, "not following")
-        daemon.reply("main", "and again")
-        assert "session." in talker.stdout.readline()
-    finally:
-        for process in (helper, talker):
-            process.kill()
-            process.wait()
-        talker.stdout.close()
