@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts
@@ -59,8 +60,7 @@ class Append:
         return self.error is None and (not self.found or None in self.found)
 
 
-@dataclass(slots=True, frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """Bytes of ours in an open file."""
 
     fd: int
@@ -93,15 +93,18 @@ class Writing:
 
     def run(self) -> None:
         """Write. Does not raise OSError: where an append is not acknowledged, nothing of it is left."""
-        with contextlib.ExitStack() as opened:
-            try:
-                self._settle(opened)
-            except OSError as error:
-                for append in self._appends:
-                    append.error = append.error or error
-                self._withdraw()
+        opened: list[int] = []
+        try:
+            self._settle(opened)
+        except OSError as error:
+            for append in self._appends:
+                append.error = append.error or error
+            self._withdraw()
+        finally:
+            for fd in opened:
+                os.close(fd)
 
-    def _settle(self, opened: contextlib.ExitStack) -> None:
+    def _settle(self, opened: list[int]) -> None:
         session, why = self._session, OSError(errno.EIO, os.strerror(errno.EIO))
         for number, pause_s in enumerate(_PAUSES_S):
             if pause_s:
@@ -111,14 +114,14 @@ class Writing:
             except FileNotFoundError as gone:
                 why = gone
                 continue
-            opened.callback(os.close, fd)
+            opened.append(fd)
             self._settle_remnants(fd)
             if number:
                 self._find(fd)
             status = os.fstat(fd)
             self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
             self._make_last(fd)
-            if self._stands(fd):
+            if self._stands(fd, status):
                 return
             why = Unsettled()
         raise why
@@ -203,15 +206,17 @@ class Writing:
             # Whoever put this file in place need not have synced its name; with the old one our lines would be gone.
             dirfd.fsync_dir(self._session.folder.fd)
 
-    def _stands(self, fd: int) -> bool:
+    def _stands(self, fd: int, opened: os.stat_result) -> bool:
         """Whether all of it can be read under the name. If not, it is to be tried again, from the search on."""
-        session, status = self._session, os.fstat(fd)
-        named: os.stat_result | None = None
-        with contextlib.suppress(FileNotFoundError):
+        session = self._session
+        named: os.stat_result | None
+        try:
             named = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
-        is_named = named is not None and os.path.samestat(named, status)
+        except FileNotFoundError:
+            named = None
+        is_named = named is not None and os.path.samestat(named, opened)
         torn = [block for block in self._blocks if not block.stands_apart()]
-        if is_named and not torn and folding.continues(fd, self._facts, status):
+        if named is not None and is_named and not torn and folding.continues(fd, self._facts, named):
             return True
         if is_named:
             for block in torn:

@@ -55,7 +55,6 @@ class CommandClient(Client):
             meant = names.meant_session(plain, given[field])
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
-
     def _wait_for_start(self, error: DaemonNotRunning) -> None:
         """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""
         said = None
