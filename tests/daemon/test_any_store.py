@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inside import Inside, inside
+from inside import Inside, Refused, inside
 
 from sessiond.store import doctor
 
@@ -196,11 +197,25 @@ async def _serves(daemon: Inside, key: str) -> None:
         assert key in [row["key"] for row in rows]
         await client.call("sessions.preview", keys=[row["key"] for row in rows][:60])
         for row in rows:
-            await client.call("sessions_history", sessionKey=row["key"], includeTools=True)
+            refused = await _refusal(client.call("sessions_history", sessionKey=row["key"], includeTools=True))
+            # A child whose files went with its end may be put away just now.
+            if refused is not None:
+                assert refused["code"] == -32002
+                listed = (await client.call("sessions_list", limit=200))["sessions"]
+                assert row["key"] not in [one["key"] for one in listed]
         await client.call("sessions_search", query="hi")
         await client.call("sessions.usage")
         await client.call("daemon.status")
         await client.call("daemon.doctor")
+
+
+async def _refusal(call: Awaitable[Any]) -> dict[str, Any] | None:
+    try:
+        await call
+    except Refused as refusal:
+        error: dict[str, Any] = refusal.args[0]
+        return error
+    return None
 
 
 def spoil(index: Path, damage: list[tuple[int, Any]]) -> None:
