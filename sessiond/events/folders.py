@@ -7,6 +7,7 @@ not know events or subscribers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Any, Protocol
 
@@ -54,6 +55,7 @@ class Folders:
         self._adopting = trio.Lock()
         # By agent and file; no file is the folder itself, no agent all of them.
         self.again = SecondLook[tuple[str, str]](self._look_again)
+        store.on_displaced = self._look_for_it
 
     @property
     def backend(self) -> str:
@@ -259,6 +261,11 @@ class Folders:
                 self._drop(session)
         # A worker thread may still be using a descriptor: closed now, its number could become another file's.
         self._retired += gone
+
+    def _look_for_it(self) -> None:
+        """Somebody found a folder in another place. Where a folder above the store was moved, no watcher tells."""
+        if self._watcher is not None:
+            self.again.takes(("", ""), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
     async def _look_around(self) -> None:
         """Look by path at what there is: at the start, when the watcher missed something, and when a folder went."""

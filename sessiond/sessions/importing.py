@@ -169,7 +169,7 @@ class Copy:
         session = Session(key=self.entry.session_key, entry=self.entry, folder=folder)
         with dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, os.O_RDWR)) as fd:
             making.put_in_place(
-                self._target_fd, self._temporary, folder.fd, session.file_name, fd, sync=self._settings.sync
+                self._target_fd, self._temporary, folder, session.file_name, fd, sync=self._settings.sync
             )
         return session
 

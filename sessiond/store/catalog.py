@@ -6,6 +6,7 @@ same with 200 of them and 200,000, because the order is kept and not made.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,14 +23,25 @@ from sessiond.store import layout
 class Folder:
     """One `sessions` folder, or the `archive` folder in one. `fd` is open for the daemon's life.
 
+    `path` is where it was opened; without one nobody asks whether it is there still.
     `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays.
     """
 
     agent_id: str
     fd: int
     archived: bool = False
+    path: str = ""
     dirty: bool = False
     waiting: set[str] = field(default_factory=set)
+    _identity: tuple[int, int] | None = None
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode, asked for once: every append compares them."""
+        if self._identity is None:
+            status = os.fstat(self.fd)
+            self._identity = status.st_dev, status.st_ino
+        return self._identity
 
 
 class Remnant(NamedTuple):

@@ -51,16 +51,23 @@ class _Job:
 class Committer:
     """`append` returns when the bytes are on disk. `run` does the work and belongs to the background nursery.
 
-    `on_committed(session)` is called on the loop after every commit, before the callers go on. `syncs` counts the
+    `on_committed(session)` is called on the loop after every commit, before the callers go on, and `on_refused(error)`
+    for every append that was refused. `syncs` counts the
     commits: with `sync`, which is called on the descriptor, it is how many syncs there were.
     """
 
     def __init__(
-        self, *, sync: Sync | None, record_limit: int, run_sync: RunSync, on_committed: Callable[[Session], None]
+        self,
+        *,
+        sync: Sync | None,
+        record_limit: int,
+        run_sync: RunSync,
+        on_committed: Callable[[Session], None],
+        on_refused: Callable[[OSError], None] = lambda _error: None,
     ) -> None:
         self._sync, self._record_limit = sync, record_limit
         self._run_sync = run_sync
-        self._on_committed = on_committed
+        self._on_committed, self._on_refused = on_committed, on_refused
         self._pending: dict[Session, _Job] = {}
         self._busy: set[Session] = set()
         self._work = trio.Event()
@@ -165,6 +172,8 @@ class Committer:
         for waiting in job.waiters:
             if waiting.error is None:
                 session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
+            else:
+                self._on_refused(waiting.error)
         self._on_committed(session)
         job.done.set()
         for waiting in job.waiters:

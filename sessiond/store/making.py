@@ -12,7 +12,9 @@ import re
 
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, folding, layout, transcript
+from sessiond.store.catalog import Folder
 from sessiond.store.folding import Advance
+from sessiond.store.standing import require_place
 
 _TEMPORARY = re.compile(re.escape(dirfd.TEMP_PREFIX) + r"[0-9a-f]{16}")
 
@@ -22,12 +24,12 @@ def temporary_name() -> str:
     return dirfd.TEMP_PREFIX + os.urandom(8).hex()
 
 
-def create_file(folder_fd: int, name: str, data: bytes, record_limit: int, sync: bool) -> Advance:
+def create_file(folder: Folder, name: str, data: bytes, record_limit: int, sync: bool) -> Advance:
     """Make the transcript `name` and read it back, on disk when this returns (with `sync`). FileExistsError where the
-    name is taken. After an error there is none.
+    name is taken, Displaced where the folder was moved away. After an error there is none.
     """
     temporary = temporary_name()
-    fd = dirfd.open_file(folder_fd, temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+    fd = dirfd.open_file(folder.fd, temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
     with dirfd.closing(fd):
         try:
             transcript.append(fd, data)
@@ -35,21 +37,22 @@ def create_file(folder_fd: int, name: str, data: bytes, record_limit: int, sync:
             got = folding.advance_open(fd, Entry(session_id=name[: -len(layout.SUFFIX)]), record_limit)
             if sync:
                 os.fdatasync(fd)
-            put_in_place(folder_fd, temporary, folder_fd, name, fd, sync=sync)
+            put_in_place(folder.fd, temporary, folder, name, fd, sync=sync)
         except BaseException:
-            remove(folder_fd, temporary, fd)
+            remove(folder.fd, temporary, fd)
             raise
     return got
 
 
-def put_in_place(source_fd: int, temporary: str, folder_fd: int, name: str, fd: int, *, sync: bool) -> None:
+def put_in_place(source_fd: int, temporary: str, folder: Folder, name: str, fd: int, *, sync: bool) -> None:
     """Give the file open at `fd` its name, on disk when this returns. After an error it has none."""
     try:
-        dirfd.rename(source_fd, temporary, folder_fd, name, replace=False)
+        dirfd.rename(source_fd, temporary, folder.fd, name, replace=False)
         if sync:
-            dirfd.fsync_dir(folder_fd)
+            dirfd.fsync_dir(folder.fd)
+        require_place(folder)
     except BaseException:
-        remove(folder_fd, name, fd)
+        remove(folder.fd, name, fd)
         raise
 
 

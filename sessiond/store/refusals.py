@@ -15,6 +15,13 @@ class Unsettled(OSError):
         super().__init__(errno.EBUSY, "another program keeps changing it")
 
 
+class Displaced(OSError):
+    """The folder was moved away, or another stands in its place."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOENT, "its folder is not where it was")
+
+
 def reason_of(error: OSError) -> str:
     """The kernel's words, without any path."""
     return os.strerror(error.errno or errno.EIO)
@@ -24,6 +31,8 @@ def storage_error(error: OSError, key: str) -> StorageError:
     """Nothing was stored in the transcript of `key`."""
     if isinstance(error, Unsettled):
         reason, hint = error.strerror or "", "Find out what writes to it"
+    elif isinstance(error, Displaced):
+        reason, hint = error.strerror or "", "Put it back, or wait a moment until what stands there is known"
     else:
         reason, hint = reason_of(error), "Make room or check the disk"
     return StorageError(

@@ -167,7 +167,7 @@ def _settings_only(
         # A header as pi writes it: should the adoption not come to its end, the next start goes on with it.
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
-            making.create_file(folder.fd, name, header, settings.record_limit, settings.sync)
+            making.create_file(folder, name, header, settings.record_limit, settings.sync)
             session = read_session(folder, name, None, known.foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))

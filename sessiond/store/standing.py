@@ -6,7 +6,7 @@ sees it. Knows paths and one descriptor. Does not know sessions.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
 from collections.abc import Awaitable, Callable
@@ -14,8 +14,10 @@ from pathlib import Path
 
 import trio
 
-from sessiond.errors import StorageError, StoreGone
+from sessiond.errors import StoreGone
 from sessiond.store import dirfd, layout
+from sessiond.store.catalog import Folder
+from sessiond.store.refusals import Displaced
 
 # Between two looks for a folder that went.
 _PAUSE_S = 0.05
@@ -69,9 +71,9 @@ class Standing:
             self.trust()
 
     def require(self) -> None:
-        """StorageError where it does not stand: what is made now would be found by nobody."""
+        """Displaced where it does not stand: what is made now would be found by nobody."""
         if self.loss() is not None:
-            raise StorageError("the store is not where it was: nothing was stored; try again in a moment")
+            raise Displaced
 
     def doubt(self) -> None:
         """A folder went: until `trust` nobody knows which sessions there are."""
@@ -100,7 +102,26 @@ def exists(folder_fd: int, name: str) -> bool:
 
 
 def stands_at(path: str, fd: int) -> bool:
-    """Whether the open folder is the one at the path."""
-    with contextlib.suppress(OSError):
+    """Whether the open folder is the one at the path, or cannot be looked at."""
+    try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
-    return False
+    except OSError as error:
+        return not _is_away(error)
+
+
+def require_place(folder: Folder) -> None:
+    """Displaced where the folder is not at its path any more: what is written into it would be found by nobody."""
+    if not folder.path:
+        return
+    try:
+        there = os.stat(folder.path)
+        if (there.st_dev, there.st_ino) == folder.identity:
+            return
+    except OSError as error:
+        if not _is_away(error):
+            return
+    raise Displaced
+
+
+def _is_away(error: OSError) -> bool:
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

@@ -6,7 +6,6 @@ subscribers. Whoever wants to see appends sets `on_committed` and `on_created`.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ from sessiond.store.cursor import Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
 from sessiond.store.places import Places
-from sessiond.store.refusals import reason_of, storage_error
+from sessiond.store.refusals import Displaced, reason_of, storage_error
 from sessiond.store.standing import Standing
 from sessiond.store.writing import Sync
 
@@ -64,10 +63,16 @@ class SessionStore:
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = _nobody
+        # A folder was found to be somewhere else, or gone, before the watcher told.
+        self.on_displaced: Callable[[], None] = _nobody
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
         # A lambda: who is told is set later.
-        self.committer = Committer(on_committed=lambda session: self.on_committed(session), **how)  # noqa: PLW0108
+        self.committer = Committer(
+            on_committed=lambda session: self.on_committed(session),  # noqa: PLW0108
+            on_refused=self._doubt_place,
+            **how,
+        )
 
     @property
     def settings(self) -> scan.ScanSettings:
@@ -88,15 +93,17 @@ class SessionStore:
     def folder(self, agent_id: str) -> Folder:
         """The agent's sessions folder, made when needed."""
         if agent_id not in self.folders:
-            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id))
+            path = self.path / layout.AGENTS / agent_id / layout.SESSIONS
+            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), path=str(path))
             self.on_folder(self.folders[agent_id])
         return self.folders[agent_id]
 
     def archive_folder(self, agent_id: str) -> Folder:
         """The agent's archive, made when needed."""
         if agent_id not in self.archives:
-            fd = opening.open_folder(self.folder(agent_id).fd, (layout.ARCHIVE,))
-            self.archives[agent_id] = Folder(agent_id, fd, archived=True)
+            folder = self.folder(agent_id)
+            fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
+            self.archives[agent_id] = Folder(agent_id, fd, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
         return self.archives[agent_id]
 
     async def create(
@@ -122,18 +129,19 @@ class SessionStore:
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
         lines = lines_of(drafts, self.record_limit, None)
         name = session_id + layout.SUFFIX
-        self.standing.require()
         self.busy_names.add(name)
         try:
+            self.standing.require()
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
-            made = await self.run_sync(making.create_file, folder.fd, name, data, self.record_limit, self._durable)
+            made = await self.run_sync(making.create_file, folder, name, data, self.record_limit, self._durable)
             if self.folders.get(agent_id) is not folder:
-                raise FileNotFoundError(errno.ENOENT, "the folder was taken away")
+                raise Displaced
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
         except OSError as error:
+            self._doubt_place(error)
             raise storage_error(error, key) from None
         finally:
             self.busy_names.discard(name)
@@ -244,6 +252,10 @@ class SessionStore:
         finally:
             self.busy_names.discard(name)
         return bool(moved)
+
+    def _doubt_place(self, error: OSError) -> None:
+        if isinstance(error, Displaced):
+            self.on_displaced()
 
     def dirty(self) -> list[Folder]:
         """The folders whose index is behind."""

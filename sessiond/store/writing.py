@@ -26,7 +26,8 @@ from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.adoption import lost_from
 from sessiond.store.catalog import Remnant, Session
-from sessiond.store.refusals import Unsettled
+from sessiond.store.refusals import Displaced, Unsettled
+from sessiond.store.standing import require_place
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import End
 
@@ -97,6 +98,8 @@ class Writing:
         try:
             self._settle(opened)
         except OSError as error:
+            if isinstance(error, Displaced):
+                self._find_in_its_place(opened)
             for append in self._appends:
                 append.error = append.error or error
             self._withdraw()
@@ -110,8 +113,10 @@ class Writing:
             if pause_s:
                 time.sleep(pause_s)  # noqa: TID251 - in a worker thread; no event tells when another program is done
             try:
+                if number:
+                    require_place(session.folder)
                 fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
-            except FileNotFoundError as gone:
+            except (FileNotFoundError, Displaced) as gone:
                 why = gone
                 continue
             opened.append(fd)
@@ -120,6 +125,8 @@ class Writing:
                 self._find(fd)
             status = os.fstat(fd)
             self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
+            if number:
+                self._remove_doubles(fd)
             self._make_last(fd)
             if self._stands(fd, status):
                 return
@@ -211,8 +218,9 @@ class Writing:
         session = self._session
         named: os.stat_result | None
         try:
+            require_place(session.folder)
             named = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, Displaced):
             named = None
         is_named = named is not None and os.path.samestat(named, opened)
         torn = [block for block in self._blocks if not block.stands_apart()]
@@ -230,6 +238,21 @@ class Writing:
 
     def _find(self, fd: int) -> None:
         """Take the lines that stand in this file already as they stand: a rewriting program may have copied them."""
+        for begin, line, append, number in self._own_lines(fd):
+            if append.found[number] is None:
+                append.found[number] = begin, begin + len(line)
+                block = _Block(fd, begin, line)
+                self._blocks.append(block)
+                self._written.append(block)
+
+    def _remove_doubles(self, fd: int) -> None:
+        """Blank out the copies of our lines that somebody put back between the search and our write."""
+        for begin, line, append, number in self._own_lines(fd):
+            if append.found[number] not in (None, (begin, begin + len(line))):
+                transcript.blank_out(fd, begin, len(line))
+
+    def _own_lines(self, fd: int) -> Iterator[tuple[int, bytes, Append, int]]:
+        """The lines of the file that are ours by their id: where each begins, and which line of which append it is."""
         wanted: dict[str, tuple[Append, int]] = {}
         for append in self._appends:
             for number, line in enumerate(append.lines):
@@ -239,11 +262,15 @@ class Writing:
             if not any(name.decode("utf-8", "replace") in wanted for name in _ID.findall(line)):
                 continue
             if (line_id := _id_of(line)) in wanted:
-                append, number = wanted.pop(line_id or "")
-                append.found[number] = begin, begin + len(line)
-                block = _Block(fd, begin, line)
-                self._blocks.append(block)
-                self._written.append(block)
+                yield begin, line, *wanted[line_id or ""]
+
+    def _find_in_its_place(self, opened: list[int]) -> None:
+        """Another folder stands there, which may be a copy of just now: what was copied is to be taken back, too."""
+        session = self._session
+        with contextlib.suppress(OSError), dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd:
+            fd = dirfd.open_file(folder_fd, session.file_name, os.O_RDWR | os.O_APPEND)
+            opened.append(fd)
+            self._find(fd)
 
     def _settle_remnants(self, fd: int) -> None:
         """Blank out what an earlier, refused append had to leave; while that cannot be done nothing is appended."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from live_store import PATIENCE_S, Live, live
 
 from sessiond.errors import StorageError, StoreGone
@@ -26,6 +27,10 @@ async def until_moved(there: Live, key: str, folder: Folder) -> None:
 
 def transcripts(store: Path) -> list[str]:
     return sorted(str(path.relative_to(store)) for path in store.glob("agents/*/sessions/*.jsonl"))
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*.jsonl")]
 
 
 @pytest.mark.parametrize("watcher", BACKENDS)
@@ -74,13 +79,55 @@ async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tm
         agents, away = tmp_path / "store" / "agents", tmp_path / "away"
         agents.rename(away)
         await until_moved(there, KEY, there.session(KEY).folder)
-        with pytest.raises(StorageError, match="the store is not where it was"):
+        with pytest.raises(StorageError, match="its folder is not where it was"):
             await there.create("agent:main:new", "x")
         away.rename(agents)
         session, created = await there.births.ensure(KEY, "main", cwd="")
         assert (created, session.entry.message_count) == (False, 1)
         await there.say(KEY, "after")
         assert transcripts(tmp_path / "store") == [str(session.path)]
+
+
+@pytest.mark.parametrize("part", ["", "agents", "agents/main", "agents/main/sessions"])
+@pytest.mark.parametrize("copied", [False, True])
+async def test_before_the_watcher_tells_nothing_goes_into_a_folder_that_was_moved_away(
+    tmp_path: Path, part: str, copied: bool
+) -> None:
+    place, away = tmp_path / "store" / part, tmp_path / "away"
+    async with live(tmp_path, watching=False) as there:
+        await there.create(KEY, "before")
+        place.rename(away)
+        if copied:
+            shutil.copytree(away, place)
+        with pytest.raises(StorageError, match="its folder is not where it was; nothing was stored"):
+            await there.say(KEY, "after")
+        with pytest.raises(StorageError, match="its folder is not where it was; nothing was stored"):
+            await there.create("agent:main:new", "after")
+        left = contents(tmp_path)
+        assert len(left) == 1 + copied
+        assert not [content for content in left if b"after" in content]
+
+
+@pytest.mark.parametrize("does", ["append", "create"])
+async def test_a_folder_above_the_store_that_was_moved_is_noticed_by_whoever_stores_something(
+    tmp_path: Path, does: str
+) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    said = ""
+    try:
+        async with live(above) as there:
+            there.store.standing.patience_s = 0.2
+            await there.create(KEY, "before")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            above.rename(tmp_path / "away")
+            with pytest.raises(StorageError, match="its folder is not where it was"):
+                await (there.say(KEY, "after") if does == "append" else there.create("agent:main:new", "after"))
+            with trio.fail_after(PATIENCE_S):
+                await trio.sleep_forever()
+    except* StoreGone as group:
+        said = str(_only(group))
+    assert str(above / "store") in said
 
 
 @pytest.mark.parametrize("part", ["", "agents"])

@@ -16,7 +16,9 @@ import pytest
 
 from sessiond.errors import StorageError
 from sessiond.model.record import header_line
-from sessiond.store import making
+from sessiond.store import dirfd, making
+from sessiond.store.catalog import Folder
+from sessiond.store.refusals import Displaced
 
 KEY = "agent:main:main"
 HEADER = header_line("s", KEY, "main", 1, cwd="/")
@@ -45,7 +47,7 @@ def descriptors(left: int) -> Iterator[None]:
 
 
 def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
-    got = making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, True)
+    got = making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
     assert (tmp_path / "s.jsonl").read_bytes() == HEADER
     assert stat.S_IMODE((tmp_path / "s.jsonl").stat().st_mode) == 0o600
     assert (got.entry.session_key, got.entry.file.inode) == (KEY, (tmp_path / "s.jsonl").stat().st_ino)
@@ -55,7 +57,7 @@ def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
 def test_a_name_that_is_taken_stays_as_it_is_and_nothing_is_left(tmp_path, folder):
     (tmp_path / "s.jsonl").write_text("precious")
     with pytest.raises(FileExistsError):
-        making.create_file(folder.fd, "s.jsonl", HEADER, LIMIT, True)
+        making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
     assert (tmp_path / "s.jsonl").read_text() == "precious"
     assert os.listdir(tmp_path) == ["s.jsonl"]
 
@@ -64,9 +66,21 @@ def test_a_file_whose_folder_cannot_be_synced_is_not_there(tmp_path, folder):
     # The sync of a folder that is open as a path only fails: EBADF.
     path_fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        making.create_file(path_fd, "s.jsonl", HEADER, LIMIT, True)
+        making.create_file(Folder("main", path_fd), "s.jsonl", HEADER, LIMIT, True)
     os.close(path_fd)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_not_made_in_a_folder_that_was_moved_away(tmp_path):
+    place, away = tmp_path / "sessions", tmp_path / "away"
+    place.mkdir()
+    with dirfd.closing(dirfd.open_root(place)) as fd:
+        folder = Folder("main", fd, path=str(place))
+        making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
+        place.rename(away)
+        with pytest.raises(Displaced):
+            making.create_file(folder, "t.jsonl", HEADER, LIMIT, True)
+    assert os.listdir(away) == ["s.jsonl"]
 
 
 @pytest.mark.parametrize("left", [0, 1, 2, 3])
@@ -86,8 +100,9 @@ async def test_a_create_without_free_descriptors_is_refused_and_not_there_after_
 _KILLED = """
 import os, sys
 from sessiond.store import making
+from sessiond.store.catalog import Folder
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-making.create_file(fd, "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
+making.create_file(Folder("main", fd), "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
 """
 
 
@@ -95,7 +110,7 @@ making.create_file(fd, "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
 def test_a_kill_at_any_step_leaves_no_transcript_or_a_whole_one(tmp_path, folder, syscall):
     target = tmp_path / "in"
     target.mkdir()
-    traced = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"]
+    traced = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"]
     try:
         done = subprocess.run(
             [*traced, "-e", f"inject={syscall}:signal=KILL", sys.executable, "-c", _KILLED, target, HEADER.decode()],

@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.record import ENTRY, custom_line, header_line
-from sessiond.store import folding, scan
+from sessiond.store import dirfd, folding, scan
 from sessiond.store.catalog import Folder, Remnant, Session
-from sessiond.store.refusals import Unsettled
+from sessiond.store.refusals import Displaced, Unsettled, storage_error
 from sessiond.store.scan import ScanSettings
 from sessiond.store.writing import Append, Writing
 
@@ -242,6 +242,26 @@ def test_a_record_that_a_rewriting_program_formatted_anew_is_found_and_not_writt
     assert json.loads(content[begin:end])["id"] == "a"
 
 
+def test_a_copy_with_some_of_our_lines_that_is_put_back_between_search_and_write_doubles_nothing(house):
+    kept = b""
+
+    def keep_and_cut() -> None:
+        nonlocal kept
+        kept = house.file.read_bytes()
+        cut_to_the_header(house)
+
+    def tear() -> None:
+        os.truncate(house.file, house.file.stat().st_size - 3)
+
+    acts: list[Act] = [tear, lambda: house.file.write_bytes(kept)]
+
+    def act_next() -> None:
+        acts.pop(0)()
+
+    appends = house.write("a", "b", between=act_next, synced=keep_and_cut, times=2)
+    house.check(*appends)
+
+
 @pytest.mark.parametrize("rest", [b"", record("other")])
 def test_a_header_is_written_though_the_emptied_file_was_folded_meanwhile(house, rest):
     house.check(*house.write("a"))
@@ -328,7 +348,7 @@ def test_an_editors_moment_without_a_file_is_waited_for(house):
         looks = 0
 
         def __init__(self, folder: Folder) -> None:
-            self.agent_id, self.archived, self._fd = folder.agent_id, False, folder.fd
+            self.agent_id, self.archived, self.path, self._fd = folder.agent_id, False, "", folder.fd
 
         @property
         def fd(self) -> int:
@@ -348,6 +368,57 @@ def test_a_file_that_is_gone_for_good_has_nothing_stored_where_it_went(house):
     assert isinstance(append.error, FileNotFoundError)
     assert not house.file.exists()
     assert b'"a"' not in away.read_bytes()
+
+
+@pytest.fixture
+def housed(tmp_path: Path, settings: ScanSettings) -> Iterator[House]:
+    """A house whose folder is known by its path."""
+    place = tmp_path / "above" / "sessions"
+    place.mkdir(parents=True)
+    with dirfd.closing(dirfd.open_root(place)) as fd:
+        yield House(place, Folder("main", fd, path=str(place)), settings)
+
+
+@pytest.mark.parametrize("part", ["above", "above/sessions"])
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("when", ["before", "between", "synced"])
+def test_nothing_is_stored_in_a_folder_that_was_moved_away(housed, tmp_path, part, copied, when):
+    away = tmp_path / "away"
+
+    def move() -> None:
+        (tmp_path / part).rename(away)
+        if copied:
+            shutil.copytree(away, tmp_path / part)
+
+    if when == "before":
+        move()
+    (append,) = housed.write("a", **({} if when == "before" else {when: move}))
+    assert isinstance(append.error, Displaced)
+    left = [path.read_bytes() for path in tmp_path.rglob("s.jsonl")]
+    assert len(left) == 1 + copied
+    assert all(b'"first"' in content and b'"a"' not in content for content in left)
+    assert "its folder is not where it was; nothing was stored" in str(storage_error(append.error, KEY))
+
+
+def test_a_folder_that_comes_back_in_the_middle_of_a_commit_has_it_once(housed, tmp_path):
+    place, away = tmp_path / "above", tmp_path / "away"
+    fd, looks = housed.session.folder.fd, 0
+
+    class Back(Folder):
+        @property
+        def path(self) -> str:
+            nonlocal looks
+            looks += away.exists()
+            if looks == 5 and away.exists():
+                away.rename(place)
+            return str(place / "sessions")
+
+        @path.setter
+        def path(self, path: str) -> None:
+            pass
+
+    housed.session.folder = Back("main", fd)
+    housed.check(*housed.write("a", between=lambda: place.rename(away)))
 
 
 def test_who_changes_the_file_each_time_gets_an_error_to_the_caller_and_no_record(house):
