@@ -9,7 +9,7 @@ from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph
 from sessiond.cli.terminal.output import as_json, json_line, lines
-from sessiond.cli.terminal.pager import paged
+from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, screen
 from sessiond.cli.terminal.times import moment_in, now_ms
 
@@ -72,7 +72,7 @@ def run(args: Args) -> int | None:
     if args.json:
         as_json(page)
         return None
-    paged(show(page, now_ms(), screen()))
+    show_paged(show(page, now_ms(), screen()))
     _notes(page, args.key)
     return None
 

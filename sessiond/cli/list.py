@@ -9,7 +9,7 @@ from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.pager import paged
+from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
@@ -75,7 +75,7 @@ def run(args: Args) -> None:
         as_json(found)
         return
     if sys.stdout.isatty() or args.messages:
-        paged(show(found["sessions"], now_ms(), screen()))
+        show_paged(show(found["sessions"], now_ms(), screen()))
     else:
         lines(as_tsv(found["sessions"]))
     if not found["sessions"]:

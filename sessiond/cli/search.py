@@ -7,7 +7,7 @@ from sessiond.cli.frame.daemon import ask, given
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json
-from sessiond.cli.terminal.pager import paged
+from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_around, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
@@ -46,7 +46,7 @@ def run(args: Args) -> int | None:
     if args.json:
         as_json(found)
         return None
-    paged(show(found["matches"], words, now_ms(), screen()))
+    show_paged(show(found["matches"], words, now_ms(), screen()))
     if not found["matches"]:
         note("nothing found")
     if found.get("hasMore"):

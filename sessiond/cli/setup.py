@@ -25,7 +25,7 @@ ADD_TIMEOUT_S = 60
 MARK = "# added by: sessiond setup"
 
 
-class Plan:
+class SetupPlan:
     """What is to be done: lines for the configuration, command lines that tell the programs, and how to undo them."""
 
     def __init__(self, path: Path, config: list[str], commands: list[list[str]], undo: list[list[str]]) -> None:
@@ -35,7 +35,7 @@ class Plan:
     def is_empty(self) -> bool:
         return not self.config and not self.commands
 
-    def shown(self) -> list[str]:
+    def render(self) -> list[str]:
         shown = []
         if self.config:
             shown += [f"To {self.path}:", "", *("    " + line for line in "\n".join(self.config).splitlines()), ""]
@@ -58,7 +58,7 @@ def run(args: Args) -> int | None:
         facts = {"path": str(plan.path), "lines": plan.config, "commands": plan.commands, "undo": plan.undo}
         as_json(facts)
     else:
-        lines(plan.shown())
+        lines(plan.render())
     if args.print or (args.json and not args.yes):
         return None
     if not args.yes and not _agreed():
@@ -79,7 +79,7 @@ def _configuration(args: Args) -> tuple[Config, Path]:
         raise CommandFailed(str(error), hint="mend it first", status=BAD_CONFIG) from None
 
 
-def _plan(config: Config, path: Path) -> Plan | None:
+def _plan(config: Config, path: Path) -> SetupPlan | None:
     """None where none of the programs is installed."""
     from sessiond.runs.presets import PRESETS
     from sessiond.runs.presets.detect import detect, not_configured
@@ -95,7 +95,7 @@ def _plan(config: Config, path: Path) -> Plan | None:
         if server is not None and not has_tool_server(server, Path.home(), os.environ):
             commands.append([program.path, *(_ourselves(word) for word in server.add)])
             undo.append([program.path, *server.remove])
-    return Plan(path, _config_lines(not_configured(found, config)), commands, undo)
+    return SetupPlan(path, _config_lines(not_configured(found, config)), commands, undo)
 
 
 def _config_lines(found: list[Found]) -> list[str]:
@@ -117,7 +117,7 @@ def _agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _write(plan: Plan) -> None:
+def _write(plan: SetupPlan) -> None:
     """Append the lines to the configuration. It is checked as a whole before it takes the place of the old one."""
     if not plan.config:
         return
@@ -149,7 +149,7 @@ def _write(plan: Plan) -> None:
         raise CommandFailed(f"cannot write {plan.path}: {error.strerror}") from None
 
 
-def _tell_programs(plan: Plan, *, quiet: bool) -> int:
+def _tell_programs(plan: SetupPlan, *, quiet: bool) -> int:
     status = 0
     say = note if quiet else print
     if plan.config:

@@ -140,7 +140,7 @@ async def _programs(store: SessionStore) -> AsyncIterator[None]:
     """What is started inside ends with it, and what a killed daemon had started has ended before."""
     # Held by whatever keeps a program: the next daemon on this store waits until nobody does.
     with dirfd.closing(dirfd.open_file(store.root_fd, layout.STORE_FILE, os.O_RDONLY)) as hold_fd:
-        async with starting.serving(hold_fd) as over:
+        async with starting.open_fork_server(hold_fd) as over:
             if not over:
                 log.warning("a program of an earlier daemon is still there; it may work beside the next run")
             yield

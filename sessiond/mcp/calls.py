@@ -34,7 +34,7 @@ class CallableClient(Protocol):
     ) -> Any: ...
 
 
-class Connection(Protocol):
+class TokenConnection(Protocol):
     """What is needed of the connection to the daemon (`DaemonConnection`)."""
 
     def client(self) -> CallableClient: ...
@@ -113,7 +113,7 @@ def _is_number(value: Any) -> bool:
 
 
 def ask(
-    connection: Connection,
+    connection: TokenConnection,
     call: ToolCall,
     cancellation: Cancellation,
     *,

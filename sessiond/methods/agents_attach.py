@@ -13,7 +13,7 @@ from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import AGENT_ID, agent_of, main_key
 from sessiond.policy.visibility import ACTIONS
-from sessiond.rpc.asking import NotSent, RemoteError
+from sessiond.rpc.asking import PeerNotReached, RemoteError
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.sending import PeerGone
@@ -37,7 +37,7 @@ async def ask(
     """The client's answer. ConnectionLost or Refused where there is none in time."""
     try:
         return await peer.request(method, params, timeout=timeout_s, result_type=result_type)
-    except NotSent:
+    except PeerNotReached:
         raise NotReached from None
     except PeerGone:
         raise ConnectionLost from None
@@ -105,7 +105,7 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     if services.config.agent(agent_id) is None:
         # Nobody could make a session of it, and it would wait for ever.
         raise NotFound(
-            f"no agent {quote(agent_id)} in the configuration; add: [[agents.list]] with id = \"{agent_id}\" and"
+            f'no agent {quote(agent_id)} in the configuration; add: [[agents.list]] with id = "{agent_id}" and'
             ' runtime = { type = "attached" }, then: sessiond config reload',
             code="agent_not_found",
         )

@@ -73,7 +73,7 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
         session = await freshened(services, session)
     if source is not None:
-        request = services.sends.stamped(source, session, request, METHOD.name)
+        request = services.sends.stamp(source, session, request, METHOD.name)
     if prepared.files:
         run_id = await accept_with_files(
             services.supervisor,

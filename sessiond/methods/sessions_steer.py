@@ -47,8 +47,8 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
             services.sends.check(source, session)  # before a reset for its sake
         session = await freshened(services, session)
 
-    def stamped(target: Session, accepted: Request) -> Request:
-        return services.sends.stamped(source, target, accepted, METHOD.name) if source is not None else accepted
+    def stamp(target: Session, accepted: Request) -> Request:
+        return services.sends.stamp(source, target, accepted, METHOD.name) if source is not None else accepted
 
     steered = await steer(
         services.store,
@@ -57,7 +57,7 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         services.clock,
         session=session,
         request=request,
-        stamped=stamped,
+        stamp=stamp,
         in_line=ctx.in_line,
     )
     return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=steered.interrupted)

@@ -20,7 +20,7 @@ from sessiond.rpc.salvage import salvage
 from sessiond.rpc.sending import PeerGone
 
 
-class NotSent(PeerGone):
+class PeerNotReached(PeerGone):
     """The connection was gone before the request left: the other side knows nothing of it."""
 
 
@@ -63,13 +63,13 @@ class Asking:
     async def ask(self, method: str, params: Any, timeout: float | None, result_type: Any) -> Any:
         """See `Peer.request`."""
         if self._ended or self._is_broken():
-            raise NotSent("The connection is gone.")
+            raise PeerNotReached("The connection is gone.")
         request_id = next(self._ids)
         asked = self._asked[request_id] = _Asked()
         self._send(encode_call(method, params, request_id))
         try:
             if self._is_broken():
-                raise NotSent("The connection is gone.")
+                raise PeerNotReached("The connection is gone.")
             with trio.fail_after(float("inf") if timeout is None else timeout):
                 await asked.done.wait()
         finally:

@@ -19,7 +19,7 @@ from sessiond.rpc.codecs import CodecName, from_json, to_json
 from sessiond.rpc.limits import LONG_BYTES
 from sessiond.rpc.link import Link
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
-from sessiond.rpc.pending import Turn
+from sessiond.rpc.pending import LinePlace
 from sessiond.rpc.reserved import Reserved
 from sessiond.rpc.sending import PeerGone, SendQueue, Unmade
 
@@ -56,7 +56,7 @@ class Peer:
         self._idle = trio.lowlevel.ParkingLot()
         self._hold = False
         self._asking = Asking(self.reply, lambda: self._out.broken)
-        self._line: dict[Turn, None] = {}
+        self._line: dict[LinePlace, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.reserved = Reserved(self, self._out, dispatcher.budgets)
         link.before_long = self.reserved.before_long
@@ -173,7 +173,7 @@ class Peer:
         """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
         self.add(pending)
         if pending.route.method.ordered:
-            pending.turn = Turn(self._line)
+            pending.turn = LinePlace(self._line)
             pending.context.in_line = pending.turn.pass_on
         self._hold = self._hold or pending.route.method.before_auth
         self.nursery.start_soon(run, pending)

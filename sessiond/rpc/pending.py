@@ -52,7 +52,7 @@ class Pending:
         self.held: Share | None = None
         self.scope = trio.CancelScope()
         self.reason: SessiondError = RequestCancelled("The request was cancelled.")
-        self.turn: Turn | None = None
+        self.turn: LinePlace | None = None
 
     def cancel(self, reason: SessiondError | None = None) -> None:
         """End the wait; the request is answered with `reason` (-32800 unless told otherwise)."""
@@ -61,12 +61,12 @@ class Pending:
         self.scope.cancel()
 
 
-class Turn:
+class LinePlace:
     """A request's place among those of its connection that are accepted in order."""
 
     __slots__ = ("_came", "_line")
 
-    def __init__(self, line: dict[Turn, None]) -> None:
+    def __init__(self, line: dict[LinePlace, None]) -> None:
         self._line = line
         self._came = trio.Event()
         line[self] = None

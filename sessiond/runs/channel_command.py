@@ -1,6 +1,6 @@
 """A channel's command, with a delivery filled in. No shell sees it; knows text and environments, starts nothing.
 
-Source: shapes.md, "Command channels".
+Source: shapes.md, "ProgramCommand channels".
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sessiond.runs.starting import Command
+from sessiond.runs.starting import ProgramCommand
 
 # The kernel takes 128 KiB an argument (MAX_ARG_STRLEN). A text that is cut is of more use than one that never comes.
 MAX_ARGUMENT_BYTES = 120 * 1024
@@ -26,10 +26,10 @@ _INHERITED = re.compile(
 
 def command_for(
     template: tuple[str, ...], fields: Mapping[str, str], *, environ: Mapping[str, str], cwd: Path
-) -> Command:
+) -> ProgramCommand:
     """The command with the placeholders of `fields` filled in. Other braces stay as they are."""
     env = {name: value for name, value in environ.items() if _INHERITED.fullmatch(name)}
-    return Command(argv=tuple(_filled(part, fields) for part in template), env=env, cwd=cwd)
+    return ProgramCommand(argv=tuple(_filled(part, fields) for part in template), env=env, cwd=cwd)
 
 
 def _filled(part: str, fields: Mapping[str, str]) -> str:

@@ -154,7 +154,7 @@ class Conversations:
         persistence = self._supervisor.persistence
         try:
             await persistence.until_stored(
-                persistence.guarding(talk.home, write), "the end of a talk", talk_id=talk.talk_id
+                persistence.tell_when_gone(talk.home, write), "the end of a talk", talk_id=talk.talk_id
             )
         except TranscriptGone:
             log.warning("a talk ended without its transcript", talk_id=talk.talk_id, session_key=talk.home.key)

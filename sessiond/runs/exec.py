@@ -34,7 +34,7 @@ from sessiond.runs.output import (
 from sessiond.runs.presets import PRESETS
 from sessiond.runs.presets.preset import resumed
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
-from sessiond.runs.starting import CannotStart, Command
+from sessiond.runs.starting import CannotStart, ProgramCommand
 from sessiond.runs.tally import Tally
 
 # What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
@@ -128,7 +128,7 @@ class ExecRuntime:
             return LinesOutput(TranscriptLines(), self._max_record_bytes)
         return TextOutput(self._max_record_bytes)
 
-    async def _command(self, spec: RunSpec, stack: ExitStack) -> Command:
+    async def _command(self, spec: RunSpec, stack: ExitStack) -> ProgramCommand:
         argv = [_fill(word, spec) for word in self._runtime.command]
         own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
         env = _environment(self._environ, own, spec)
@@ -142,7 +142,7 @@ class ExecRuntime:
                 raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
             box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
-        return Command(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
+        return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
 
 
 def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:

@@ -27,7 +27,7 @@ _PATIENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 def main() -> None:
     """Serve until the daemon is gone."""
     for number in _PATIENT:
-        signal.signal(number, keeper.heard)
+        signal.signal(number, keeper.ignore_signal)
     keeper.become_subreaper()
     server = socket.socket(fileno=SOCKET_FD)
     server.set_inheritable(False)
@@ -40,7 +40,7 @@ def main() -> None:
     for fd in (wake_fd, writer):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, keeper.heard)
+    signal.signal(signal.SIGCHLD, keeper.ignore_signal)
     # What is here stays: the keepers share its pages.
     gc.freeze()
     _serve(server, wake_fd, writer)

@@ -243,11 +243,11 @@ def _woken_by_children() -> int:
     for fd in pair:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(pair[1], warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, heard)
+    signal.signal(signal.SIGCHLD, ignore_signal)
     return pair[0]
 
 
-def heard(_number: int, _frame: object) -> None:
+def ignore_signal(_number: int, _frame: object) -> None:
     """A handler that does nothing: unlike SIG_IGN it is not inherited by the program."""
 
 

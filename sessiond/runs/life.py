@@ -139,7 +139,7 @@ class RunLife:
             run.status, run.started_at = "running", now
 
         await self.persistence.until_stored(
-            self.persistence.guarding(run.session, write), "the start of a run", run_id=run.run_id
+            self.persistence.tell_when_gone(run.session, write), "the start of a run", run_id=run.run_id
         )
 
     async def end(self, run: Run, end: ending.Ending, more: Callable[[Run], Sequence[Part]]) -> bool:

@@ -42,7 +42,7 @@ class Offspring:
     def __init__(self) -> None:
         self._unborn: dict[str, list[Unborn]] = {}
 
-    def counted(self, requester_key: str) -> int:
+    def count_of(self, requester_key: str) -> int:
         """How many are as good as running."""
         return sum(one.counted for one in self._unborn.get(requester_key, ()))
 

@@ -66,9 +66,9 @@ class Persistence:
         async def write() -> None:
             await self._store.append(session, compose())
 
-        await self.until_stored(self.guarding(session, write), what, **about)
+        await self.until_stored(self.tell_when_gone(session, write), what, **about)
 
-    def guarding(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def tell_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """`write`, which raises TranscriptGone where the disk refuses because the transcript was taken away."""
 
         async def guarded() -> None:

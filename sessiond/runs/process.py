@@ -17,7 +17,7 @@ import trio
 
 from sessiond.errors import SessiondError
 from sessiond.runs import starting
-from sessiond.runs.starting import CannotStart, Command, Program
+from sessiond.runs.starting import CannotStart, Program, ProgramCommand
 
 READ_BYTES = 65_536
 # What of stderr is shown: enough for the end of a traceback.
@@ -110,7 +110,7 @@ class _Reader:
 
 
 async def run(
-    command: Command,
+    command: ProgramCommand,
     read: Callable[[bytes], Awaitable[None]],
     *,
     kill_grace_s: float = KILL_GRACE_S,
@@ -157,7 +157,7 @@ async def run(
     return Exit(-signal.SIGKILL if program.status is None else program.status, tail.text())
 
 
-async def _start(command: Command, grace_s: float) -> Program:
+async def _start(command: ProgramCommand, grace_s: float) -> Program:
     if not command.argv:
         raise CannotStart("the runtime has no command")
     try:
@@ -166,7 +166,7 @@ async def _start(command: Command, grace_s: float) -> Program:
         raise CannotStart(_why(command, error)) from None
 
 
-def _why(command: Command, error: OSError | ValueError) -> str:
+def _why(command: ProgramCommand, error: OSError | ValueError) -> str:
     """Why Popen failed, without the paths that its own message has."""
     program = command.argv[0] if command.argv else ""
     match error:

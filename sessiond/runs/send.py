@@ -1,7 +1,7 @@
 """One session's message to another: where it comes from, set by the daemon, its loop guards, and what follows it.
 
 The one door for all of them, whichever method brought the message (`sessions_send`, `chat.send`, `sessions.steer`):
-`stamped` makes of a request one that says who sent it, and counts it. Knows who sends and who gets it; whether that is
+`stamp` makes of a request one that says who sent it, and counts it. Knows who sends and who gets it; whether that is
 allowed was settled before, and waiting is the caller's business.
 Source: runs.md, "sessions_send".
 """
@@ -102,7 +102,7 @@ class Sends:
         )
         if idempotency_key is not None:
             request = replace(request, idempotency_key=idempotency_key, payload=payload)
-        request = self.stamped(source, target, request, "sessions_send")
+        request = self.stamp(source, target, request, "sessions_send")
         return Sent(await self._supervisor.accept_once(target, request, in_line=in_line), ancestor_busy=busy)
 
     def check(self, source: Source, target: Session) -> tuple[str, int]:
@@ -113,7 +113,7 @@ class Sends:
             self._traffic.check(source.counted_as, target.key, self._clock.monotonic(), most)
         return trace
 
-    def stamped(self, source: Source, target: Session, request: Request, tool: str) -> Request:
+    def stamp(self, source: Source, target: Session, request: Request, tool: str) -> Request:
         """The request as another's message: it says where it comes from, counts, and opens a conversation.
 
         For the moment before it is accepted. Overloaded as in `check`.

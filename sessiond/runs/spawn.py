@@ -229,7 +229,7 @@ class Spawner:
             requester_agent=agent_of(requester.key),
             requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
             max_spawn_depth=limits.max_spawn_depth,
-            children_running=sum(bool(child.entry.runs) for child in children) + self.offspring.counted(requester.key),
+            children_running=sum(bool(child.entry.runs) for child in children) + self.offspring.count_of(requester.key),
             max_children=limits.max_children_per_agent,
             configured_agents=tuple(one.id for one in config.agents.list),
             allow_agents=tuple(limits.allow_agents or ()),

@@ -38,7 +38,7 @@ class CannotStart(Exception):
     """The program could not be started; the message says why, for a person."""
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A program and all that it starts with. `inherited` are descriptors, by the number that it knows them under."""
 
     argv: tuple[str, ...]
@@ -101,7 +101,7 @@ class ForkServer:
         self._socket: socket.socket | None = None
         self._finish: weakref.finalize[..., ForkServer] | None = None
 
-    async def start(self, command: Command, grace_s: float) -> Program:
+    async def start(self, command: ProgramCommand, grace_s: float) -> Program:
         """The program, started. CannotStart, OSError."""
         with ExitStack() as given, ExitStack() as kept:
             stdin, our_stdin = _pipe(given, kept)
@@ -196,7 +196,7 @@ def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
     return reader, writer
 
 
-def _encode(command: Command, grace_s: float) -> bytes:
+def _encode(command: ProgramCommand, grace_s: float) -> bytes:
     fields = {
         "argv": command.argv,
         "env": dict(command.env),
@@ -222,7 +222,7 @@ def current() -> ForkServer:
 
 
 @asynccontextmanager
-async def serving(hold_fd: int) -> AsyncIterator[bool]:
+async def open_fork_server(hold_fd: int) -> AsyncIterator[bool]:
     """A fork server for all that is started inside, once what an earlier daemon's has started is over.
 
     `hold_fd` is locked by whoever keeps programs. False where an earlier one still has it after `EARLIER_S`.

@@ -37,10 +37,10 @@ async def steer(
     *,
     session: Session,
     request: Request,
-    stamped: Callable[[Session, Request], Request],
+    stamp: Callable[[Session, Request], Request],
     in_line: Callable[[], None],
 ) -> Steered:
-    """Bring the message to the session's agent now. `stamped` makes it what is accepted, once it is known to be new.
+    """Bring the message to the session's agent now. `stamp` makes it what is accepted, once it is known to be new.
 
     `in_line` is called once the message has its place.
     """
@@ -50,7 +50,7 @@ async def steer(
         if known is not None:
             await supervisor.stored(known)
             return Steered(known, [])
-    request = stamped(session, request)
+    request = stamp(session, request)
     live = supervisor.current(session.key)
     request = replace(request, first=True)
     if live is not None and attached.can_steer(live.run_id):

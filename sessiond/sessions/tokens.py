@@ -164,8 +164,8 @@ class Tokens:
             with trio.CancelScope(shield=True):
                 key, log, verifier = self._load()
                 now_ms = self._clock.wall_ms()
-                if not self._sound or log.outgrown(now_ms):
-                    log = log.compacted(now_ms)
+                if not self._sound or log.is_outgrown(now_ms):
+                    log = log.without_expired(now_ms)
                     log.take(line)
                     await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, log.encode()))
                     self._loaded = key, log, verifier

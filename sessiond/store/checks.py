@@ -17,7 +17,7 @@ from sessiond.model import lax
 from sessiond.model.lax import Count, Milliseconds
 from sessiond.store import dirfd, folding, index, inventory, layout, reading
 from sessiond.store.inventory import Thing
-from sessiond.store.reading import Reading
+from sessiond.store.reading import TranscriptReading
 
 Level = Literal["ok", "warn", "error"]
 # So many of a kind are named; of the rest the number is told.
@@ -133,7 +133,7 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
     yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
 
 
-def _told_of(thing: Thing, found: Reading, known: index.Index) -> Findings:
+def _told_of(thing: Thing, found: TranscriptReading, known: index.Index) -> Findings:
     if found.bad:
         what = f"{len(found.bad)} bad line{'s' if len(found.bad) > 1 else ''}, passed over by every reader"
         stays = "they stay as they are; nothing else of the file is lost"
@@ -147,7 +147,7 @@ def _told_of(thing: Thing, found: Reading, known: index.Index) -> Findings:
         yield Finding("warn", thing.path, what, "stop the daemon, then: sessiond doctor --fix")
 
 
-def differences_of(thing: Thing, found: Reading, known: index.Index) -> list[str]:
+def differences_of(thing: Thing, found: TranscriptReading, known: index.Index) -> list[str]:
     """In what the index is wrong about a transcript that it is up to."""
     if not is_current(known, thing):
         return []

@@ -26,7 +26,7 @@ Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
 LANES = 4
 
 
-class _Waiting(Append):
+class _WaitingAppend(Append):
     """One append, and who is told how it ended where nobody waits for it."""
 
     __slots__ = ("tell",)
@@ -43,7 +43,7 @@ class _Job:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.waiters: list[_Waiting] = []
+        self.waiters: list[_WaitingAppend] = []
         self.parent: str | None = None
         self.done = trio.Event()
 
@@ -93,7 +93,7 @@ class Committer:
         _, waiting = self._enqueue(session, compose, last_id)
         waiting.tell = tell
 
-    def _enqueue(self, session: Session, compose: Compose, last_id: str) -> tuple[_Job, _Waiting]:
+    def _enqueue(self, session: Session, compose: Compose, last_id: str) -> tuple[_Job, _WaitingAppend]:
         if self._closed:
             raise Stopping(
                 "sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000
@@ -102,7 +102,7 @@ class Committer:
         if job is None:
             job = self._pending[session] = _Job(session)
             self._work.set()
-        waiting = _Waiting(compose, last_id)
+        waiting = _WaitingAppend(compose, last_id)
         job.waiters.append(waiting)
         session.in_flight += 1
         return job, waiting
@@ -192,6 +192,6 @@ def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
         Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
 
 
-def _fail(waiters: list[_Waiting], error: OSError) -> None:
+def _fail(waiters: list[_WaitingAppend], error: OSError) -> None:
     for waiting in waiters:
         waiting.error = waiting.error or error

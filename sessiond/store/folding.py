@@ -41,10 +41,10 @@ class Odd(msgspec.Struct, frozen=True):
     number: int | None = None
 
     def __str__(self) -> str:
-        return f"{where(self.number, self.offset)}: {self.reason}"
+        return f"{describe_place(self.number, self.offset)}: {self.reason}"
 
 
-def where(number: int | None, offset: int) -> str:
+def describe_place(number: int | None, offset: int) -> str:
     """A place in a transcript in words."""
     return f"at byte {offset}" if number is None else f"line {number} (at byte {offset})"
 

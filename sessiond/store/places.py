@@ -15,7 +15,7 @@ from sessiond.store.catalog import Catalog, Session
 from sessiond.store.cursor import Cursors, Position
 
 
-class Places:
+class CursorPlaces:
     """Makes cursors for the sessions of a catalog and finds the places that they name."""
 
     def __init__(self, secret: bytes, catalog: Catalog) -> None:

@@ -20,7 +20,7 @@ from sessiond.store.inventory import Thing
 _LINES_A_STEP = 64
 
 
-class Reading(msgspec.Struct):
+class TranscriptReading(msgspec.Struct):
     """What stands in a transcript. `bad` are lines that are no records, `odd` records of ours that say nothing.
 
     `timeless` says that some record has no time of its own: what its file's time was when it was folded is not known.
@@ -47,9 +47,9 @@ def open_thing(root_fd: int, thing: Thing) -> int:
         return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
-def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None, Reading]:
+def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None, TranscriptReading]:
     """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read."""
-    reading = Reading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
+    reading = TranscriptReading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
     mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
     with dirfd.closing(open_thing(root_fd, thing)) as fd:
         number, counted_to = 1, 0
@@ -58,7 +58,7 @@ def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None,
             # Blank lines are passed over by the reader, and still have numbers.
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
-            _take(reading, line, folding.where(number, line.offset), mtime_ms)
+            _take(reading, line, folding.describe_place(number, line.offset), mtime_ms)
             if done % _LINES_A_STEP == 0:
                 yield
         half = thing.status.st_size - reading.end
@@ -67,7 +67,7 @@ def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None,
     return reading
 
 
-def _take(reading: Reading, line: transcript.Line, place: str, mtime_ms: int) -> None:
+def _take(reading: TranscriptReading, line: transcript.Line, place: str, mtime_ms: int) -> None:
     reading.end = line.end
     record = line.record
     if record is None:

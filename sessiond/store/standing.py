@@ -86,7 +86,7 @@ class Standing:
             self._found_out.set()
             self._found_out = None
 
-    async def known(self) -> None:
+    async def until_known(self) -> None:
         """Return when it is known which sessions there are: at once, unless a folder went just now."""
         while self._found_out is not None:
             await self._found_out.wait()

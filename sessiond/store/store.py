@@ -27,7 +27,7 @@ from sessiond.store.committer import Committer, RunSync
 from sessiond.store.cursor import Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
-from sessiond.store.places import Places
+from sessiond.store.places import CursorPlaces
 from sessiond.store.refusals import Displaced, reason_of, storage_error
 from sessiond.store.standing import Standing
 from sessiond.store.writing import Sync
@@ -50,7 +50,7 @@ class SessionStore:
         self.secret = opened.secret
         self.standing = Standing(opened.path, opened.root_fd)
         self.catalog = Catalog()
-        places = Places(opened.secret, self.catalog)
+        places = CursorPlaces(opened.secret, self.catalog)
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
         self.problems: list[scan.Problem] = []
         self.folders: dict[str, Folder] = {}

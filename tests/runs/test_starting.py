@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from sessiond.runs import keeper, process, starting
-from sessiond.runs.starting import Command
+from sessiond.runs.starting import ProgramCommand
 
 # What leaves: the group and session by setsid, the parent too by a second fork.
 LEAVERS = {
@@ -25,8 +25,8 @@ LEAVERS = {
 AWAIT = "while ! [ -s {name} ]; do sleep 0.01; done; "
 
 
-def command(script: str, cwd: Path) -> Command:
-    return Command(argv=("/bin/sh", "-c", script), env={"PATH": os.environ["PATH"]}, cwd=cwd)
+def command(script: str, cwd: Path) -> ProgramCommand:
+    return ProgramCommand(argv=("/bin/sh", "-c", script), env={"PATH": os.environ["PATH"]}, cwd=cwd)
 
 
 def is_alive(pid: int) -> bool:
@@ -120,7 +120,7 @@ async def test_a_program_is_the_child_of_a_process_with_one_thread(workspace: Pa
 async def test_programs_start_without_holding_up_the_loop(workspace: Path) -> None:
     """A program that cannot even be started meets no worker thread, and no other task waits for it."""
     with pytest.raises(starting.CannotStart, match="command not found: no-such"):
-        await process.run(Command(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
+        await process.run(ProgramCommand(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
     statuses: list[int] = []
 
     async def one(number: int) -> None:
@@ -142,7 +142,7 @@ async def test_an_inherited_descriptor_has_the_number_that_was_asked_for(workspa
 
     fd = os.open(workspace / "file", os.O_RDONLY)
     asked = command("cat /proc/self/fd/10; ls /proc/self/fd | wc -l", workspace)
-    await process.run(Command(argv=asked.argv, env=asked.env, cwd=workspace, inherited={10: fd}), read)
+    await process.run(ProgramCommand(argv=asked.argv, env=asked.env, cwd=workspace, inherited={10: fd}), read)
     os.close(fd)
     # Its own three, the tenth, and that of `ls` itself.
     assert b"".join(said).split() == [b"through", b"the", b"descriptor", b"5"]
@@ -155,8 +155,8 @@ from sessiond.runs import process, starting
 async def ignore(data):
     await trio.lowlevel.checkpoint()
 async def main():
-    async with starting.serving(os.open(sys.argv[2], os.O_RDONLY)):
-        command = starting.Command(argv=("/bin/sh", "-c", sys.argv[1]), env=dict(os.environ), cwd=Path.cwd())
+    async with starting.open_fork_server(os.open(sys.argv[2], os.O_RDONLY)):
+        command = starting.ProgramCommand(argv=("/bin/sh", "-c", sys.argv[1]), env=dict(os.environ), cwd=Path.cwd())
         await process.run(command, ignore)
 trio.run(main)
 """
@@ -175,7 +175,7 @@ async def test_nothing_works_on_when_the_daemon_was_killed_and_the_next_one_wait
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     daemon.kill()
     daemon.wait()
-    async with starting.serving(lock) as over:
+    async with starting.open_fork_server(lock) as over:
         assert over
         assert not any(map(is_alive, pids))
         # And what is started now holds the lock in its turn.
@@ -188,7 +188,7 @@ async def test_a_lock_that_is_never_given_back_does_not_keep_the_daemon_from_sta
 ) -> None:
     held, lock = os.open(workspace, os.O_RDONLY), os.open(workspace, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    async with starting.serving(lock) as over:
+    async with starting.open_fork_server(lock) as over:
         assert not over
     os.close(held)
     os.close(lock)

@@ -50,9 +50,9 @@ class CommandClient(Client):
             plain = super().call
             field = next((name for name in names.KEY_PARAMS if isinstance(given.get(name), str)), None)
             if error.reason != "session_not_found" or field is None:
-                failure = names.explained(plain, error, method, given)
+                failure = names.explain(plain, error, method, given)
                 raise failure or error from None
-            meant = names.meant_session(plain, given[field])
+            meant = names.find_meant_session(plain, given[field])
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:

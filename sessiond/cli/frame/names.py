@@ -23,7 +23,7 @@ MAX_CANDIDATES = 5
 KEY_PARAMS = ("sessionKey", "key")
 
 
-def meant_session(call: Call, text: str) -> str:
+def find_meant_session(call: Call, text: str) -> str:
     """The key of the one session with the label or the beginning of an id that `text` is.
 
     CommandFailed with the nearest names, or with the candidates where there are several.
@@ -43,25 +43,27 @@ def meant_session(call: Call, text: str) -> str:
         raise CommandFailed(f"{quote(text)} may be any of {len(found)} sessions: {shown}", status=NOT_FOUND)
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
-    raise CommandFailed(f"no session {quote(text)}", hint=near(text, known, "sessiond list"), status=NOT_FOUND)
+    raise CommandFailed(f"no session {quote(text)}", hint=nearest_hint(text, known, "sessiond list"), status=NOT_FOUND)
 
 
-def explained(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
+def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
     """The refusal of a name with the nearest one that there is; None for other errors."""
     try:
-        return _explained(call, error, method, params)
+        return _explain(call, error, method, params)
     except ClientError:
         return None  # a caller that may not list what there is
 
 
-def _explained(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
+def _explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
     if error.reason == "agent_not_found":
         agents = [agent["id"] for agent in call("agents_list", {})["agents"]]
         text = str(params.get("agentId") or _agent_of(params))
-        return CommandFailed(f"no agent {quote(text)}", hint=near(text, agents, "sessiond agents"), status=NOT_FOUND)
+        return CommandFailed(
+            f"no agent {quote(text)}", hint=nearest_hint(text, agents, "sessiond agents"), status=NOT_FOUND
+        )
     if error.slug == "method_not_found":
         methods = [found["name"] for found in call("rpc.discover", {})["methods"]]
-        hint = near(method, methods, "sessiond call rpc.discover")
+        hint = nearest_hint(method, methods, "sessiond call rpc.discover")
         return CommandFailed(f"no method {quote(method)}", hint=hint, status=USAGE)
     return None
 
@@ -71,7 +73,7 @@ def _agent_of(params: dict[str, Any]) -> str:
     return key.split(":")[1] if key.startswith("agent:") else key
 
 
-def near(text: str, known: list[str], see: str) -> str:
+def nearest_hint(text: str, known: list[str], see: str) -> str:
     """`did you mean …?`, or where the names are to be seen."""
     from difflib import get_close_matches
 

@@ -18,7 +18,7 @@ LESS = "FRX"
 NO_SUCH_PROGRAM = 127
 
 
-def paged(texts: Sequence[str]) -> None:
+def show_paged(texts: Sequence[str]) -> None:
     """The texts, one a line; through $SESSIOND_PAGER, $PAGER or `less` where they are higher than the terminal."""
     if not sys.stdout.isatty() or len(texts) < _height():
         lines(texts)
