@@ -67,7 +67,8 @@ class CommandClient(Client):
                 return
             time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of a socket that comes
         if said is None or not is_listening(error.path):
-            raise _with_reason(error) from None
+            # Of a daemon whose socket was named on the command line nobody here knows the configuration.
+            raise (error if self._given_socket else _with_reason(error)) from None
 
 
 def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
