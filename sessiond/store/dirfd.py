@@ -202,7 +202,11 @@ def rename(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str, *, replace: boo
 
 
 def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
-    """Move `name` from one folder to another, on disk when this returns; False where it is gone already."""
+    """Move `name` from one folder to another, on disk when this returns; False where it is gone already.
+
+    After an error it is where it was. Where it cannot be brought back, it was moved: then no error is told, whatever
+    becomes of it in a power cut.
+    """
     try:
         # Nothing is deleted silently, not even an archived file of the same name.
         rename(source_fd, name, target_fd, name, replace=False)
@@ -215,7 +219,10 @@ def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
         fsync_dir(source_fd)
     except OSError:
         # The caller is told that it was not moved, so it is not.
-        rename(target_fd, name, source_fd, name, replace=False)
+        try:
+            rename(target_fd, name, source_fd, name, replace=False)
+        except OSError:
+            return True
         raise
     return True
 

@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -248,6 +250,43 @@ def test_renaming_without_replacing_keeps_what_is_there(root: int, tmp_path: Pat
         dirfd.rename(root, "a", root, "b", replace=False)
     dirfd.rename(root, "a", root, "c", replace=False)
     assert {p.name: read(p) for p in tmp_path.iterdir()} == {"b": b"b", "c": b"a"}
+
+
+_MOVED = """
+import os, sys
+from sessiond.store import dirfd
+source, target = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[1:])
+try:
+    print(dirfd.move(source, target, "f", True))
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "told", "is_moved"),
+    [
+        ([], "True", True),
+        (["fsync:error=EIO"], str(errno.EIO), False),
+        (["fsync:error=EIO", "renameat2:error=EIO:when=2+"], "True", True),
+    ],
+)
+def test_where_a_file_is_after_a_move_is_what_was_told(tmp_path: Path, failing: list[str], told: str, is_moved: bool):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "f").write_text("precious")
+    inject = [part for one in failing for part in ("-e", f"inject={one}")]
+    command = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=fsync,renameat2", *inject, sys.executable, "-c", _MOVED]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run([*command, source, target], env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("strace is not there")
+    if done.returncode:
+        pytest.skip("strace may not trace")
+    assert done.stdout.strip() == told
+    assert ((source / "f").exists(), (target / "f").exists()) == (not is_moved, is_moved)
 
 
 def test_renaming_refuses_a_path(root: int) -> None:
