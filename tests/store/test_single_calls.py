@@ -1,0 +1,128 @@
+"""One system call that fails or does half its work, for real: a process of its own with the shim in front of libc."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults.shim import Call, Control, Mode, Point, compile_shim
+
+_BEGUN = """
+import ctypes, os, sys
+control, calls, place = sys.argv[1:]
+assert ctypes.CDLL(None).faults_attach(os.fsencode(control), os.fsencode(calls)) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = compile_shim(tmp_path_factory.mktemp("shim"))
+    if found is None:
+        pytest.skip("no gcc, or another machine")
+    return found
+
+
+def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str, list[Call]]:
+    """What the script printed, run in `folder/place` with one call hit, and the calls that it made there."""
+    (folder / "place").mkdir(exist_ok=True)
+    control = Control(folder, folder / "place")
+    control.arm(point)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(shim),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-c", _BEGUN + script, control.path, control.log_path, folder / "place"]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), control.calls()
+    finally:
+        control.close()
+
+
+_BLANKS = """
+from sessiond.store import transcript
+fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
+os.write(fd, b"one\\nrefused\\nstranger\\n")
+transcript.blank_out(fd, 4, 8)
+"""
+
+
+def test_blanks_that_were_half_written_are_written_to_their_end(shim: Path, tmp_path: Path) -> None:
+    # Made, written; then the blanks.
+    _, calls = run(shim, tmp_path, _BLANKS, Point(Mode.HALF, 3))
+    assert [(call.offset, call.data) for call in calls if call.name == "write"][1:] == [(4, b"    "), (8, b"   \n")]
+    assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n       \nstranger\n"
+
+
+_MADE = """
+from sessiond.store import making
+from sessiond.store.catalog import Folder
+folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place)
+try:
+    making.create_file(folder, "s.jsonl", b'{"type":"session","id":"s"}\\n', 1 << 20, True)
+    print("made")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize(("failing", "left"), [(["fsync"], []), (["fsync", "unlink", "unlinkat"], [b""])])
+def test_a_file_that_was_refused_is_removed_or_at_least_no_session(
+    tmp_path: Path, failing: list[str], left: list[bytes]
+) -> None:
+    inject = [part for name in failing for part in ("-e", f"inject={name}:error=EIO")]
+    command = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={','.join(failing)}", *inject, sys.executable, "-c"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
+    script = "import os, sys\nplace = sys.argv[1]\n" + _MADE
+    try:
+        done = subprocess.run(
+            [*command, script, tmp_path], env=environment, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        pytest.skip("strace is not there")
+    if done.returncode:
+        pytest.skip("strace may not trace")
+    assert done.stdout.strip() == "5"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == left
+
+
+_IMPORTED = """
+import json
+from sessiond.clock import Clock, Ids
+from sessiond.model.keys import KeyRules
+from sessiond.sessions.importing import Copy
+from sessiond.sessions.openclaw import Item, Plan
+from sessiond.store import making
+from sessiond.store.catalog import Folder
+from sessiond.store.scan import ScanSettings
+fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+source = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
+item = Item(session_id="a", name="a.jsonl", key_id="a")
+settings = ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
+copy = Copy(Plan("main", "", source, [item], {}), item, Folder("main", fd, path=place), settings)
+for _ in copy.steps():
+    pass
+copy.discard()
+left = os.listdir(place)
+making.remove_leftovers(fd)
+print(json.dumps([copy.refused, len(left), os.listdir(place)]))
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_copy_that_cannot_be_removed_is_no_error_and_goes_at_the_next_start(
+    shim: Path, tmp_path: Path, fails: bool
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"type":"note"}\n')
+    told, calls = run(shim, tmp_path, _IMPORTED, None)
+    number = [call.name for call in calls].index("remove") + 1
+    told, _ = run(shim, tmp_path, _IMPORTED, Point(Mode.FAIL, number, 5) if fails else None)
+    why = "no transcript: it does not begin with the header of a session"
+    assert json.loads(told) == [why, int(fails), []]
