@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 from sessiond import __version__
 from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
@@ -73,6 +72,8 @@ class CommandClient(Client):
 
 def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
     """Why there is no daemon, where it is the configuration that keeps it from starting."""
+    from pathlib import Path
+
     from sessiond.config import load
     from sessiond.errors import ConfigError
 
