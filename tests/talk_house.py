@@ -22,9 +22,15 @@ from sessiond.runs.outbox import Outbox, open_outbox
 from sessiond.runs.recover import recover
 from sessiond.runs.run import Run
 from sessiond.runs.runtime import Outcome
-from sessiond.runs.send import Sends, Source, source_session
+from sessiond.runs.send import Sends, Source
+from sessiond.store.catalog import Session
 
 ALICE, BOB = "agent:alice:main", "agent:bob:telegram:group:-100"
+
+
+def source_session(session: Session, run: Run | None = None) -> Source:
+    """A session that sends, as its own run does."""
+    return Source(session.key, session, run, counted_as=session.key, waiter=run)
 
 
 class Adapter:

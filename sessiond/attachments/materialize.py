@@ -17,7 +17,6 @@ from sessiond.attachments.decode import Prepared, PreparedFile
 from sessiond.attachments.names import MANIFEST
 from sessiond.attachments.remove import FOLDERS, discard
 from sessiond.errors import Forbidden, SessiondError, StorageError, quote
-from sessiond.model import keys
 from sessiond.store import dirfd
 
 # Files written before the first of them is synced. It bounds the descriptors.
@@ -60,23 +59,6 @@ def materialize(prepared: Prepared, workspace: Path, attachments_id: str) -> Rec
             return _write_folder(parent, attachments_id, prepared)
     except OSError as error:
         raise _refusal(error) from error
-
-
-def unfinished(workspace: Path) -> list[str]:
-    """The ids of the folders without a manifest: what a crash in the middle of a spawn left behind, sorted.
-
-    Only names that are ids of ours, and only folders. Another daemon on the same workspace may be writing one just
-    now, so this is for a start, and for ids that are on nobody's record.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            here = stack.enter_context(dirfd.closing(dirfd.open_root(workspace)))
-            for part in FOLDERS:
-                here = stack.enter_context(dirfd.closing(dirfd.open_dir(here, part)))
-            names = sorted(os.listdir(here))
-        except OSError:
-            return []
-        return [name for name in names if keys.UUID.fullmatch(name) and not _has_manifest(here, name)]
 
 
 def _write_folder(parent: int, attachments_id: str, prepared: Prepared) -> Receipt:
@@ -155,17 +137,6 @@ def _receipt(prepared: Prepared, hashes: list[str], attachments_id: str) -> Rece
 
 def _manifest(receipt: Receipt) -> bytes:
     return msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n"
-
-
-def _has_manifest(parent: int, name: str) -> bool:
-    try:
-        with dirfd.closing(dirfd.open_dir(parent, name)) as folder:
-            os.stat(MANIFEST, dir_fd=folder, follow_symlinks=False)
-    except (FileNotFoundError, PermissionError):
-        return False
-    except OSError:
-        return True  # no folder: nothing that a spawn of ours left
-    return True
 
 
 def _refusal(error: OSError) -> SessiondError:

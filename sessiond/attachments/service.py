@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from sessiond.attachments.decode import Item, Prepared, prepare
-from sessiond.attachments.materialize import Receipt, materialize, unfinished
+from sessiond.attachments.materialize import Receipt, materialize
 from sessiond.attachments.remove import FOLDERS, Report, remove_attachments
 from sessiond.clock import Ids
 from sessiond.config import AttachmentsConfig
@@ -53,11 +53,6 @@ class AttachmentService:
     def is_there(self, workspace: Path, attachments_id: str) -> bool:
         """Whether something stands where the files of an id belong."""
         return os.path.lexists(workspace.joinpath(*FOLDERS, _check_id(attachments_id)))
-
-    async def unfinished(self, workspace: Path) -> list[str]:
-        """Ids whose folder has no manifest: what a crash left half written. For the start of the daemon."""
-        ids: list[str] = await self.run_sync(unfinished, workspace)
-        return ids
 
 
 def _check_id(attachments_id: str) -> str:

@@ -5,7 +5,7 @@ Knows the record types of store.md. Does not know where a line stands in a file,
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,6 @@ TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 # What a program keeps to itself: pi writes its own prompt as a message with this role. Nobody said it.
 UNSAID = "system"
 
-RunStatus = Literal["accepted", "running", "ok", "error", "timeout", "aborted"]
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
 
 
@@ -223,11 +222,6 @@ def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, 
         before=_encode(head)[:-1] + b',"parentId":',
         after=b',"timestamp":%b}\n' % _encode(iso_ms(now_ms)),
     )
-
-
-def message_line(record_id: str, parent_id: str | None, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> bytes:
-    """The bytes of a `message` record, newline included."""
-    return message_draft(record_id, now_ms, message).line(parent_id)
 
 
 def custom_line(record_id: str, parent_id: str | None, now_ms: int, custom_type: str, data: dict[str, Any]) -> bytes:

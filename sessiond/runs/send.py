@@ -47,11 +47,6 @@ def _nobody() -> None:
     pass
 
 
-def source_session(session: Session, run: Run | None = None) -> Source:
-    """A session that sends."""
-    return Source(session.key, session, run, counted_as=session.key, waiter=run)
-
-
 class Sent(msgspec.Struct, frozen=True):
     """The run that has the message. `ancestor_busy`: it begins only after the sender's own run has ended."""
 

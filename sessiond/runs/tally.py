@@ -22,7 +22,6 @@ class Tally:
 
     def __init__(self) -> None:
         self.messages = 0
-        self.assistants = 0
         self.reply: str | None = None
         self.error: str | None = None
         self.usage: dict[str, Any] | None = None
@@ -51,7 +50,6 @@ class Tally:
         self.messages += 1
         if message.get("role") != "assistant":
             return
-        self.assistants += 1
         self.reply = text_of(message) or self.reply
         model = message.get("model")
         self.model = model if isinstance(model, str) and model else self.model

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from sessiond.model.keys import AGENT_ID, SESSION_ID
 
 FORMAT = 1
@@ -23,15 +20,6 @@ SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
 SUFFIX = ".jsonl"
-
-
-def default_store() -> Path:
-    """`$SESSIOND_STORE`, else `$XDG_STATE_HOME/sessiond`, else `~/.local/state/sessiond`."""
-    explicit = os.environ.get("SESSIOND_STORE")
-    if explicit:
-        return Path(explicit).expanduser().absolute()
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "sessiond"
 
 
 def session_id_of(file_name: str) -> str | None:

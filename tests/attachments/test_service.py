@@ -42,13 +42,6 @@ async def test_an_id_on_record_beforehand_is_used(tmp_path: Path) -> None:
     assert receipt.rel_dir == f".openclaw/attachments/{OTHER}"
 
 
-async def test_folders_that_a_crash_left_half_written_are_found(tmp_path: Path) -> None:
-    service = AttachmentService(run_sync=inline)
-    (tmp_path / ".openclaw/attachments" / ID).mkdir(parents=True)
-    await service.materialize(Prepared((PreparedFile("a", b""),)), tmp_path, OTHER)
-    assert await service.unfinished(tmp_path) == [ID]
-
-
 @pytest.mark.parametrize("bad", ["", "..", "a", f"../{ID}", ID.upper(), ID + "/", ID + "\n", f"{ID}/../{OTHER}"])
 async def test_only_a_uuid_becomes_a_path(tmp_path: Path, bad: str) -> None:
     (tmp_path / ".openclaw/attachments" / ID).mkdir(parents=True)

@@ -164,7 +164,7 @@ def test_a_torn_line_is_a_bad_line(value, data):
 
 
 def test_a_message_record_has_the_shape_of_the_format():
-    assert records.message_line("00ff", "00fe", WHEN, {"role": "user", "content": "hé\n"}) == (
+    assert records.message_draft("00ff", WHEN, {"role": "user", "content": "hé\n"}).line("00fe") == (
         b'{"type":"message","id":"00ff","parentId":"00fe","timestamp":"'
         + ISO.encode()
         + b'","message":{"role":"user","content":"h\xc3\xa9\\n"}}\n'
@@ -173,7 +173,7 @@ def test_a_message_record_has_the_shape_of_the_format():
 
 def test_a_raw_message_keeps_its_bytes_and_stays_on_one_line():
     raw = msgspec.Raw(b'{ "role": "user",\n  "content": 1.0 }')
-    line = records.message_line("a", None, WHEN, raw)
+    line = records.message_draft("a", WHEN, raw).line(None)
     assert line.count(b"\n") == 1
     assert parse(line[:-1]).message == b'{ "role": "user",   "content": 1.0 }'
 

@@ -119,7 +119,7 @@ def test_the_tally_is_the_last_text_the_sum_of_usage_and_the_last_model() -> Non
     tally.add(message(content=blocks, model="b", usage={"input": 2, "output": 3, "cost": {"total": 0.25}}))
     tally.add(message(content=[{"type": "toolCall"}], model=None, usage="odd"))
     tally.end()
-    assert (tally.reply, tally.model, tally.messages, tally.assistants) == ("last", "b", 4, 3)
+    assert (tally.reply, tally.model, tally.messages) == ("last", "b", 4)
     assert tally.usage == {"input": 3, "output": 3, "cost": {"total": 0.75}}
 
 

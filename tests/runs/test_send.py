@@ -11,11 +11,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from runs_house import Agent, FakeHost
-from talk_house import ALICE, BOB, host_with, scripted, talk_house
+from talk_house import ALICE, BOB, host_with, scripted, source_session, talk_house
 
 from sessiond.errors import Conflict, Overloaded
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec
-from sessiond.runs.send import source_session, waits_on
+from sessiond.runs.send import waits_on
 from sessiond.runs.traffic import WINDOW_S, Traffic
 
 
