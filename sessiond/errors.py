@@ -31,9 +31,10 @@ def printable(text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an operating system's error says, without its number and its Python."""
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or str(error) or "it was closed"
+    """What an error of the operating system says, without its number, its path and its Python."""
+    if isinstance(error, OSError):
+        return error.strerror or "input/output error"
+    return str(error) or "it was closed"
 
 
 class SessiondError(Exception):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 from sessiond.runs.run import Run
 from sessiond.sessions.tokens import Tokens
 
@@ -42,7 +42,7 @@ class RunCredentials:
                 os.fchmod(fd, 0o600)
                 file.write(text)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else "input/output error"
+            reason = reason_of(error)
             raise StorageError(
                 f"the run's token cannot be written beside the daemon's sockets: {reason}; the run was not started"
             ) from None

@@ -15,13 +15,12 @@ from typing import Protocol
 import msgspec
 import trio
 
+from sessiond.events.again import LOOK_AGAIN_S
 from sessiond.events.omission import join, shorten
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, weight_of
 
 # Together with the 1,024 events of limits.maxQueuedEvents: what one stopped subscriber may cost.
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
-# What could not be read, for want of descriptors perhaps, is tried again after this.
-RETRY_S = 1.0
 
 # `sees(key, spawned_by, transcript)`: whether the session's events may go to whoever asked for them, as of now;
 # `transcript` for what is said in it. `spawned_by` serves where the session is no longer there to be asked.
@@ -223,7 +222,8 @@ class Subscription:
 
     async def idle(self) -> None:
         """Sleep until there is something to do."""
-        with trio.move_on_after(RETRY_S if self.behind else math.inf):
+        # What could not be read, for want of descriptors perhaps, is tried again.
+        with trio.move_on_after(LOOK_AGAIN_S if self.behind else math.inf):
             await self._wake.wait()
         # Nothing is awaited between this and the next look at the queue, so nothing can be missed.
         self._wake = trio.Event()

@@ -16,7 +16,7 @@ import structlog
 
 from sessiond.attachments.remove import FOLDERS
 from sessiond.attachments.service import AttachmentService
-from sessiond.errors import SessiondError, StorageError
+from sessiond.errors import SessiondError, StorageError, reason_of
 from sessiond.model import lax
 from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
 from sessiond.model.record import RUN
@@ -48,8 +48,8 @@ class Intents:
                 if sync:
                     dirfd.fsync_dir(folder)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else "input/output error"
-            raise StorageError(f"the spawn could not be noted in the store: {reason}; nothing was made") from None
+            sentence = f"the spawn could not be noted in the store: {reason_of(error)}; nothing was made"
+            raise StorageError(sentence) from None
 
     def done(self, attachments_id: str) -> None:
         """What was begun is on record, or everything of it is gone."""

@@ -6,7 +6,6 @@ which the adapter can tell. Knows deliveries; not what they announce. Source: ru
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.config import DeliveryConfig
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 from sessiond.runs.channels import Channels, Delivery, NotDelivered
 from sessiond.runs.outbox_files import OutboxFiles
 from sessiond.store.store import SessionStore
@@ -224,8 +223,7 @@ class Outbox:
             with trio.CancelScope(shield=True):
                 await self._run_sync(self._files.write, delivery)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else "input/output error"
-            raise StorageError(f"could not write to the outbox: {reason}") from None
+            raise StorageError(f"could not write to the outbox: {reason_of(error)}") from None
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sessiond.errors import InvalidParams
+from sessiond.errors import InvalidParams, reason_of
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import Entry
 from sessiond.sessions import openclaw
@@ -121,7 +121,7 @@ class Copy:
             try:
                 chunks, mtime_ns = self._source(stack)
             except OSError as error:
-                self.refused = error.strerror or "input/output error"
+                self.refused = reason_of(error)
                 return
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
             fd = stack.enter_context(dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, flags)))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from sessiond.errors import reason_of
 from sessiond.store import adoption, dirfd, index, layout
 
 _SET_ASIDE = re.compile(r"(.+)\.jsonl\.(reset|deleted|bak)\.(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d{3})?Z)")
@@ -69,7 +70,7 @@ def plan(root_fd: int, agent: str, skipped: list[Skipped]) -> Plan | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        skipped.append(Skipped(path, error.strerror or "input/output error"))
+        skipped.append(Skipped(path, reason_of(error)))
         return None
     made = Plan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
     live, aside = _listed(made, skipped)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
@@ -56,7 +56,7 @@ class Removal:
                 try:
                     os.unlink(session.file_name, dir_fd=session.folder.fd)
                 except OSError as error:
-                    reason = error.strerror or "input/output error"
+                    reason = reason_of(error)
             if reason is None:
                 folders[session.folder.fd] = session.folder
                 self.removed.append(session)
@@ -67,7 +67,7 @@ class Removal:
             try:
                 dirfd.fsync_dir(fd)
             except OSError as error:
-                count, reason = len(self.removed), error.strerror or "input/output error"
+                count, reason = len(self.removed), reason_of(error)
                 raise StorageError(
                     f"{count} transcripts were removed, but the folder could not be synced: {reason}; after a power cut"
                     " they may be back. Check the disk, then prune again",
@@ -83,7 +83,7 @@ def _refusal(session: Session) -> str | None:
     try:
         status = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
     except OSError as error:
-        return error.strerror or "input/output error"
+        return reason_of(error)
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
     if not folding.is_current(session.entry.file, status):

@@ -7,7 +7,6 @@ the log. The imports of `auth` cost a tenth of a second and wait for the first t
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.clock import Clock
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 from sessiond.model.caller import Caller
 from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
@@ -202,8 +201,7 @@ def append(root_fd: int, data: bytes) -> None:
 
 
 def _refused(verb: str, error: OSError, then: str) -> StorageError:
-    reason = os.strerror(error.errno or errno.EIO)
-    return StorageError(f"could not {verb} {layout.TOKENS} in the store: {reason}; {then}")
+    return StorageError(f"could not {verb} {layout.TOKENS} in the store: {reason_of(error)}; {then}")
 
 
 def _nobody(_is_dead: Callable[[Caller], bool]) -> None:

@@ -6,13 +6,13 @@ adoption.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from sessiond.errors import reason_of
 from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, layout
@@ -49,13 +49,13 @@ def load(folder_fd: int, *, patient: bool = False) -> Index:
     except OSError as error:
         if patient and dirfd.is_passing(error):
             raise
-        index.damaged.append(f"the file ({os.strerror(error.errno or errno.EIO)})")
+        index.damaged.append(f"the file ({reason_of(error)})")
         return index
     try:
         with os.fdopen(fd, "rb") as file:
             data = file.read()
     except OSError as error:
-        index.damaged.append(f"the file ({os.strerror(error.errno or errno.EIO)})")
+        index.damaged.append(f"the file ({reason_of(error)})")
         return index
     rows = _rows(data)
     if rows is None:

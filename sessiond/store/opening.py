@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from sessiond.clock import Clock
-from sessiond.errors import ConfigError, StoreInUse
+from sessiond.errors import ConfigError, StoreInUse, reason_of
 from sessiond.store import dirfd, layout, making
 from sessiond.store.scan import Problem
 
@@ -52,8 +52,7 @@ def opened(path: Path, clock: Clock) -> Iterator[Opened]:
             secret = _secret(root_fd)
         except OSError as error:
             what = f" ({Path(error.filename).name})" if isinstance(error.filename, str) else ""
-            reason = error.strerror or os.strerror(error.errno or 5)
-            raise ConfigError(f"the store {path} cannot be opened: {reason}{what}") from None
+            raise ConfigError(f"the store {path} cannot be opened: {reason_of(error)}{what}") from None
         yield Opened(path=path, root_fd=root_fd, secret=secret)
 
 
@@ -214,7 +213,7 @@ def _usable(agents_fd: int, name: str, problems: list[Problem]) -> bool:
     except dirfd.SymlinkRefused:
         problems.append(Problem(where, "a symlink; it is not followed"))
     except OSError as error:
-        problems.append(Problem(where, os.strerror(error.errno or 5)))
+        problems.append(Problem(where, reason_of(error)))
     return False
 
 

@@ -5,10 +5,9 @@ Knows the catalog and the few bytes of a file before an offset. Does not know wh
 
 from __future__ import annotations
 
-import errno
 import os
 
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 from sessiond.store import cursor as cursor_text
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Catalog, Session
@@ -68,8 +67,8 @@ class CursorPlaces:
         try:
             starts_line, check = _look_before(session, cursor.offset)
         except OSError as error:
-            reason = os.strerror(error.errno or errno.EIO)
-            raise StorageError(f"could not read the transcript of {session.key}: {reason}; try again") from None
+            sentence = f"could not read the transcript of {session.key}: {reason_of(error)}; try again"
+            raise StorageError(sentence) from None
         return starts_line and (not cursor.mark or cursor_text.is_in(cursor, facts.inode, check))
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 
-from sessiond.errors import StorageError
+from sessiond.errors import StorageError, reason_of
 
 
 class Unsettled(OSError):
@@ -22,19 +21,13 @@ class Displaced(OSError):
         super().__init__(errno.ENOENT, "its folder is not where it was")
 
 
-def reason_of(error: OSError) -> str:
-    """The kernel's words, without any path."""
-    return os.strerror(error.errno or errno.EIO)
-
-
 def storage_error(error: OSError, key: str) -> StorageError:
     """Nothing was stored in the transcript of `key`."""
+    reason, hint = reason_of(error), "Make room or check the disk"
     if isinstance(error, Unsettled):
-        reason, hint = error.strerror or "", "Find out what writes to it"
+        hint = "Find out what writes to it"
     elif isinstance(error, Displaced):
-        reason, hint = error.strerror or "", "Put it back, or wait a moment until what stands there is known"
-    else:
-        reason, hint = reason_of(error), "Make room or check the disk"
+        hint = "Put it back, or wait a moment until what stands there is known"
     return StorageError(
         f"could not write to the transcript of {key}: {reason}; nothing was stored. {hint}, then send again",
         sessionKey=key,

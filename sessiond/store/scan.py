@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from sessiond.clock import Clock, Ids
+from sessiond.errors import reason_of
 from sessiond.model import record as records
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
@@ -46,8 +47,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 def problem_of(path: str, error: OSError) -> Problem:
     """What is said of a file that could not be read."""
-    said = error.strerror if isinstance(error, HalfLine) else None
-    return Problem(path, said or os.strerror(error.errno or errno.EIO))
+    return Problem(path, reason_of(error))
 
 
 def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:

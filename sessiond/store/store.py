@@ -17,7 +17,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import ConfigError, StorageError
+from sessiond.errors import ConfigError, StorageError, reason_of
 from sessiond.model import record as records
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record
@@ -28,7 +28,7 @@ from sessiond.store.cursor import Position, stale
 from sessiond.store.paging import Page, page_backwards
 from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
 from sessiond.store.places import CursorPlaces
-from sessiond.store.refusals import Displaced, reason_of, storage_error
+from sessiond.store.refusals import Displaced, storage_error
 from sessiond.store.standing import Standing
 from sessiond.store.writing import Sync
 
