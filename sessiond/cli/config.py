@@ -39,10 +39,11 @@ def _load(args: Args) -> tuple[Config, Path]:
 
 def check(args: Args) -> None:
     from sessiond.config_warnings import warnings
+    from sessiond.runs.presets.missing import missing_programs
 
     config, path = _load(args)
     is_there = path.exists()
-    found = warnings(config.agents.list)
+    found = [*warnings(config.agents.list), *missing_programs(config.agents.list, os.environ.get("PATH"))]
     if args.json:
         ids = [agent.id for agent in config.agents.list]
         told = [{"what": what, "hint": hint} for what, hint in found]

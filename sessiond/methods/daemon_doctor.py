@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from sessiond.errors import Forbidden, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
+from sessiond.runs.presets.missing import missing_programs
 from sessiond.store import doctor, layout
 from sessiond.store.checks import Finding
 
@@ -35,6 +37,8 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
     findings = [Finding("ok", "repaired", what) for what in await _fix(ctx)] if params.fix else []
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
+    missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
+    findings += [Finding("warn", "agents", *one) for one in missing]
     findings += _unclaimed(ctx)
     steps = doctor.inspect(services.store.root_fd, services.store.record_limit)
     await services.slices.run(_gathered(steps, findings))

@@ -81,14 +81,19 @@ def _config(name: str, program: str, path: str) -> str:
 
 
 def _interpreter(program: str, path: str) -> str | None:
-    """What `#!/usr/bin/env NAME` of a script leads to."""
+    word = interpreter_word(program)
+    return shutil.which(word, path=path) if word is not None else None
+
+
+def interpreter_word(program: str) -> str | None:
+    """The NAME in `#!/usr/bin/env NAME` of a script; None for whatever else it is."""
     try:
         with Path(program).open("rb") as file:
             words = file.readline(256).decode("utf-8", "replace").split()
     except OSError:
         return None
     names = [word for word in words[1:] if not word.startswith("-")]
-    return shutil.which(names[0], path=path) if words[:1] == ["#!/usr/bin/env"] and names else None
+    return names[0] if words[:1] == ["#!/usr/bin/env"] and names else None
 
 
 def _quoted(text: str) -> str:
