@@ -210,10 +210,8 @@ class Spawner:
     def _child(self, child_key: str) -> Session | None:
         """The child of that key, also where it has been archived by now."""
         catalog = self._store.catalog
-        found = catalog.by_key.get(child_key)
-        if found is not None:
-            return found
-        return next((session for session in catalog.by_id.values() if session.key == child_key), None)
+        archived = catalog.older(child_key)[-1:]
+        return catalog.by_key.get(child_key) or next(iter(archived), None)
 
     def _facts(self, requester: Session, child_key: str, agent_id: str, *, sandboxed: bool) -> SpawnFacts:
         config, catalog = self._config(), self._store.catalog
