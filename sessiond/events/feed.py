@@ -135,6 +135,38 @@ class TranscriptFeed:
             self._store.look(heir)
         self._bus.wake(session.key)
 
+    async def refold(self, session: Session) -> bool:
+        """Make an entry that is wrong anew, from the whole file; no follower is told of a record twice. False where
+        that cannot be done just now."""
+        store, entry = self._store, Entry(session_id=session.session_id)
+        async with store.committer.hold(session):
+            try:
+                entry = (await store.run_sync(self._read_on, session, entry, None)).entry
+                # Nobody comes in between any more: what a stranger wrote meanwhile both have now.
+                self._step(session)
+                entry = self._read_on(session, entry, MAX_STEP_BYTES).entry
+            except OSError:
+                return False
+            known, says_key = session.entry.file, is_own_key(entry.session_key, session.folder.agent_id)
+            is_same = (entry.file.inode, entry.file.folded_to) == (known.inode, known.folded_to)
+            if not (is_same and says_key and store.catalog.has(session)) or session in self._nameless:
+                return False
+            self._put_right(session, entry)
+        return True
+
+    def _read_on(self, session: Session, entry: Entry, max_bytes: int | None) -> Advance:
+        limit, name = self._store.record_limit, session.file_name
+        return folding.advance(session.folder.fd, entry, name, limit, max_bytes=max_bytes, collect=False)
+
+    def _put_right(self, session: Session, entry: Entry) -> None:
+        self.changed.set()
+        if entry.session_key != session.key:
+            self._rename(session, entry)
+            return
+        self._store.catalog.replace(session, entry)
+        if self._store.catalog.by_key.get(session.key) is session:
+            self.publish(session, "patch", "refolded")
+
     def publish(self, session: Session, phase: Phase, reason: str | None, *, deleted: bool = False) -> None:
         """Tell of a change to a session that is no record of its transcript, such as a reset."""
         if not self._bus.interested(session.key):

@@ -12,7 +12,8 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.runs.presets.missing import missing_programs
-from sessiond.store import doctor, layout
+from sessiond.store import doctor, layout, repair
+from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
 
 T = TypeVar("T")
@@ -73,6 +74,14 @@ async def _fix(ctx: Context) -> list[str]:
         await services.slices.run(_gathered(steps, fixed))
     except OSError as error:
         raise StorageError(f"could not repair the store: {error.strerror}; what was done: {fixed}") from None
+    wrong: list[Session] = []
+    sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
+    await services.slices.run(_gathered(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
+    for session in wrong:
+        path = session.path
+        done = await services.feed.refold(session)
+        what = "what was known of it was wrong; it was read anew" if done else "it is being written; repair again"
+        fixed.append(f"{path}: {what}")
     for folder in (*store.folders.values(), *store.archives.values()):
         folder.dirty = True
     for folder in store.dirty():

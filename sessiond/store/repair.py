@@ -81,6 +81,26 @@ def _is_wrong(root_fd: int, thing: Thing, known: index.Index, record_limit: int)
         return False
 
 
+def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> Iterator[Session | None]:
+    """The sessions whose entry in memory is up to the transcript and not what that gives. For the daemon's own store:
+    None wherever it may be interrupted.
+    """
+    for session in sessions:
+        *parts, name = session.path.split("/")
+        entry = session.entry
+        try:
+            with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if not folding.is_current(entry.file, status):
+                continue
+            found = yield from reading.read(root_fd, Thing(tuple(parts), name, "transcript", status), record_limit)
+        except OSError:
+            continue
+        # One that was emptied says nothing, and its entry tells what it was.
+        if found.entry.session_key and found.differences(entry):
+            yield session
+
+
 def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
     """A descriptor of a new folder below `backups/`: the indexes as they are, and a list of what is to be done."""
     fd = dirfd.open_path_dir(root_fd, (layout.BACKUPS,), create=True)

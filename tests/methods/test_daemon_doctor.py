@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inside import inside
@@ -38,6 +39,40 @@ async def test_the_daemon_looks_into_its_own_store_and_repairs_it(tmp_path: Path
         assert fresh.exists()
         index = json.loads((path.parent / "sessions.json").read_bytes())
         assert index["agent:main:main"]["messageCount"] == 2
+
+
+@pytest.mark.parametrize("forged", [{"messageCount": 7, "label": "forged"}, {"sessionKey": "agent:main:forged"}])
+async def test_what_the_daemon_knows_and_its_transcript_does_not_say_is_read_anew(
+    tmp_path: Path, forged: dict[str, Any]
+) -> None:
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        await client.say("main", "hello")
+        store = daemon.services.store
+        right = store.catalog.by_key["agent:main:main"].entry
+        await store.save(store.folders["main"])
+    index = tmp_path / "store/agents/main/sessions/sessions.json"
+    rows = json.loads(index.read_bytes())
+    rows["agent:main:main"] |= forged
+    index.write_text(json.dumps(rows))
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        catalog = daemon.services.store.catalog
+        (wrong,) = catalog.by_key.values()
+        assert wrong.entry != right
+        path = wrong.path
+        found = (await client.call("daemon.doctor"))["findings"]
+        assert [one["thing"] for one in found if "something else of it" in one["what"]] == [path]
+        fixed = (await client.call("daemon.doctor", fix=True))["findings"]
+        done = [one["what"] for one in fixed if one["thing"] == "repaired"]
+        assert done == [
+            f"{path}: what was known of it was wrong; it was read anew",
+            "the indexes of 1 agents were written again",
+        ]
+        assert [one for one in fixed if "something else of it" in one["what"]] == []
+        assert {key: session.entry for key, session in catalog.by_key.items()} == {"agent:main:main": right}
+        assert list(json.loads(index.read_bytes())) == ["agent:main:main"]
+        # A second time there is nothing to do.
+        again = (await client.call("daemon.doctor", fix=True))["findings"]
+        assert [one["what"] for one in again if one["thing"] == "repaired"] == done[1:]
 
 
 async def test_it_is_for_the_owner(tmp_path: Path) -> None:
