@@ -2,7 +2,8 @@
 
 A note `<id>` says that files are being made, or removed; a note `<id>.<session id>`, that they came with messages of
 that session and go when it is put away. So nothing lies in a workspace that no note, or child's record, claims. Knows
-ids only. A note is on disk when `begin` returns: the files are, after a power cut too.
+ids only. A note is on disk when `begin` returns: the files are, after a power cut too. It ends with a newline: one that
+does not was cut off in the writing, and nothing came after it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Intents:
             with dirfd.closing(self._folder()) as folder:
                 fd = dirfd.open_file(folder, attachments_id, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 with dirfd.closing(fd):
-                    dirfd.write_all(fd, f"{agent_id} {session_id}".strip().encode())
+                    dirfd.write_all(fd, f"{agent_id} {session_id}".strip().encode() + b"\n")
                     if sync:
                         os.fsync(fd)
                 if sync:
@@ -84,17 +85,20 @@ class Intents:
         for name in self._names():
             if UUID.fullmatch(name) is None:
                 continue
-            agent_id, _, session_id = self._read(name).partition(" ")
-            # An empty file: the crash came before anything else was written.
-            if AGENT_ID.fullmatch(agent_id) and (not session_id or SESSION_ID.fullmatch(session_id.lower())):
+            text, newline, _ = self._read(name).partition("\n")
+            agent_id, _, session_id = text.partition(" ")
+            # Half a note: the crash came before anything else was written.
+            if (
+                newline
+                and AGENT_ID.fullmatch(agent_id)
+                and (not session_id or SESSION_ID.fullmatch(session_id.lower()))
+            ):
                 found.append((agent_id, name, session_id))
             else:
                 self._forget(name)
         return found
 
-    async def undo(
-        self, attachments: AttachmentService, workspace: Callable[[str], Path], *, exists: Callable[[str], bool]
-    ) -> None:
+    async def undo(self, attachments: AttachmentService, workspace: Callable[[str], Path]) -> None:
         """Remove what a crash cut off before there was a record that claims it. A note stays where its attachments do:
         the next start tries again.
         """
@@ -104,8 +108,9 @@ class Intents:
                     if await self._is_claimed(session_id, attachments_id):
                         self.keep(attachments_id, session_id)
                         continue
-                elif exists(f"agent:{agent_id}:subagent:{attachments_id}"):
-                    if attachments.is_there(workspace(agent_id), attachments_id):
+                elif child := self._store.catalog.by_key.get(f"agent:{agent_id}:subagent:{attachments_id}"):
+                    is_on_record = bool((child.entry.spawn or {}).get("attachmentsRemoved"))
+                    if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
                         self.done(attachments_id)
                     # Else this was the note of their removal, which is to be put on record without surprise.
                     continue

@@ -95,9 +95,7 @@ class Spawner:
 
     async def recover(self) -> None:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
-        await self.intents.undo(
-            self._attachments, self._workspace, exists=lambda key: key in self._store.catalog.by_key
-        )
+        await self.intents.undo(self._attachments, self._workspace)
 
     async def spawn(
         self, requester: Session, wanted: Wanted, *, sandboxed: bool, sees: Sees = lambda _key: True

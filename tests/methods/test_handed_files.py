@@ -74,9 +74,18 @@ async def test_what_a_crash_leaves_is_removed_unless_a_record_claims_it(tmp_path
         (attachments / HALF / "a.txt").write_text("te")
         if stage == "written":
             (attachments / HALF / "manifest.json").write_text(json.dumps({"count": 1}))
-    note.write_text(f"main {session_id}")
+    note.write_text(f"main {session_id}\n")
     async with inside(tmp_path):
         assert folders(tmp_path) == [claimed]
+        assert notes(tmp_path) == [f"{claimed}.{session_id}"]
+
+
+async def test_half_a_note_is_removed(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        session_id = await send(there, owner)
+    (claimed,) = folders(tmp_path)
+    (tmp_path / "store" / "spawning" / HALF).write_text(f"main {session_id[:16]}")
+    async with inside(tmp_path):
         assert notes(tmp_path) == [f"{claimed}.{session_id}"]
 
 
@@ -84,7 +93,7 @@ async def test_a_note_of_a_session_that_cannot_be_read_stays_with_its_files(tmp_
     async with inside(tmp_path) as there, there.connect() as owner:
         await send(there, owner)
     note = tmp_path / "store" / "spawning" / HALF
-    note.write_text("main 99999999-9999-4999-8999-999999999999")
+    note.write_text("main 99999999-9999-4999-8999-999999999999\n")
     attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     (attachments / HALF).mkdir()
     async with inside(tmp_path):

@@ -279,6 +279,21 @@ async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_remo
         assert Intents(swept.home.store).left() == []
 
 
+async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="keep")
+        await run.done.wait()
+        await swept.sweep.announced(run.session)
+        assert swept.state() == (True, False)
+        # The crash came between the record and the end of the note.
+        intents = Intents(swept.home.store)
+        intents.begin("main", ID)
+        await intents.undo(swept.files, lambda _agent: swept.workspace)
+        assert intents.left() == []
+
+
 @pytest.mark.parametrize("due", ["announced", "overdue"])
 async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
     tmp_path: Path, autojump_clock: object, due: str

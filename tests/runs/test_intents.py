@@ -35,14 +35,14 @@ def test_a_spawn_under_way_is_left_until_it_is_done(intents: Intents, tmp_path: 
     intents.begin("main", ID)
     assert intents.left() == [("main", ID, "")]
     file = tmp_path / "spawning" / ID
-    assert (file.read_text(), file.stat().st_mode & 0o777) == ("main", 0o600)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("main\n", 0o600)
     assert (tmp_path / "spawning").stat().st_mode & 0o777 == 0o700
     intents.done(ID)
     intents.done(ID)
     assert (intents.left(), file.exists()) == ([], False)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"../../etc", b"x" * 4096, b"a:b"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"../../etc\n", b"x" * 4096, b"a:b\n", b"main", b"main 3333"])
 def test_a_file_without_an_agent_in_it_is_removed(intents: Intents, tmp_path: Path, content: bytes) -> None:
     intents.begin("main", ID)
     (tmp_path / "spawning" / ID).write_bytes(content)

@@ -168,8 +168,8 @@ async def test_what_a_crash_cut_off_is_removed_at_the_next_start(tmp_path: Path,
         half = "22222222-2222-4222-8222-222222222222"
         whole_id = whole.child_key.rpartition(":")[2]
         (made.workspace / ".openclaw" / "attachments" / half).mkdir()
-        (made.home.store.path / "spawning" / half).write_text("main")
-        (made.home.store.path / "spawning" / whole_id).write_text("main")
+        (made.home.store.path / "spawning" / half).write_text("main\n")
+        (made.home.store.path / "spawning" / whole_id).write_text("main\n")
         made.home.photo(tmp_path / "copy")
     async with nest(tmp_path, store=tmp_path / "copy") as made:
         assert made.files() == [whole_id]
