@@ -223,6 +223,10 @@ def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
             rename(target_fd, name, source_fd, name, replace=False)
         except OSError:
             return True
+        # Nor after a power cut: the disk may have the move all the same.
+        for fd in (source_fd, target_fd):
+            with contextlib.suppress(OSError):
+                fsync_dir(fd)
         raise
     return True
 
