@@ -57,6 +57,15 @@ def things(root_fd: int) -> Iterator[Thing]:
             yield from _listed(root_fd, (thing.name,), _flat_kind)
         elif thing.name == layout.AGENTS:
             yield from _agents(root_fd)
+        elif thing.name == layout.BACKUPS:
+            yield from _backups(root_fd)
+
+
+def _backups(root_fd: int) -> Iterator[Thing]:
+    for backup in _listed(root_fd, (layout.BACKUPS,), _kept_kind):
+        yield backup
+        if backup.kind == "folder":
+            yield from _listed(root_fd, (layout.BACKUPS, backup.name), _kept_kind)
 
 
 def _agents(root_fd: int) -> Iterator[Thing]:
@@ -111,6 +120,11 @@ def _root_kind(name: str, mode: int) -> Kind:
 
 def _flat_kind(_name: str, mode: int) -> Kind:
     return "file" if stat.S_ISREG(mode) else "unknown"
+
+
+def _kept_kind(_name: str, mode: int) -> Kind:
+    """Whatever is kept in a backup belongs there."""
+    return "folder" if stat.S_ISDIR(mode) else "file"
 
 
 def _agents_kind(name: str, mode: int) -> Kind:

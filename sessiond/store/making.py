@@ -75,3 +75,11 @@ def remove_leftovers(folder_fd: int) -> None:
             if _TEMPORARY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     os.unlink(item.name, dir_fd=folder_fd)
+
+
+def remove_leftovers_of_backups(root_fd: int) -> None:
+    """The same in every folder of `backups/`: what a repair was about to keep when it was cut off."""
+    with contextlib.suppress(OSError), dirfd.closing(dirfd.open_dir(root_fd, layout.BACKUPS)) as backups_fd:
+        for name in os.listdir(backups_fd):
+            with contextlib.suppress(OSError), dirfd.closing(dirfd.open_dir(backups_fd, name)) as backup_fd:
+                remove_leftovers(backup_fd)

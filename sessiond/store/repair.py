@@ -166,4 +166,5 @@ def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
 
 
 def _flat(thing: Thing) -> str:
-    return "__".join((*thing.parts, thing.name))[-dirfd.MAX_COMPONENT_BYTES :]
+    # Never with a temporary file's beginning: what was set aside is to stay in the backup.
+    return "__".join((*(thing.parts or ("store",)), thing.name))[-dirfd.MAX_COMPONENT_BYTES :]

@@ -82,6 +82,7 @@ class SessionStore:
     def load(self, progress: scan.Progress) -> None:
         """Find every session. Blocks; call it in a worker thread."""
         making.remove_leftovers(self.root_fd)
+        making.remove_leftovers_of_backups(self.root_fd)
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
             path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
             for where, opened in ((path, self.folder), (f"{path}/{layout.ARCHIVE}", self.archive_folder)):

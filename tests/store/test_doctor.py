@@ -13,7 +13,7 @@ import trio
 
 from sessiond.errors import StoreInUse
 from sessiond.model.keys import KeyRules
-from sessiond.store import doctor
+from sessiond.store import dirfd, doctor, making
 from sessiond.store.store import Message, open_store
 
 KEY = "agent:main:work"
@@ -215,6 +215,40 @@ def test_what_was_left_over_goes_to_the_backup(tmp_path: Path) -> None:
     (backup,) = (tmp_path / "backups").iterdir()
     assert not left.exists()
     assert (backup / "agents__main__sessions__.tmp-0123456789abcdef").read_text() == "half"
+
+
+def test_what_a_repair_that_was_cut_off_left_in_its_backup_is_told_and_goes(tmp_path: Path) -> None:
+    _store(tmp_path)
+    left = tmp_path / "backups/2026-01-02T03-04-05.000Z/.tmp-0123456789abcdef"
+    for folder in (left.parent.parent, left.parent):
+        folder.mkdir(mode=0o700)
+    kept = left.with_name("agents__main__sessions__sessions.json")
+    link = left.parent.with_name("elsewhere")
+    link.symlink_to(left.parent)
+    for file in (left, kept):
+        file.write_text("half")
+        file.chmod(0o600)
+    told = {found["thing"]: found["what"] for found in _findings(tmp_path, "warn")}
+    assert told == {
+        "backups/2026-01-02T03-04-05.000Z/.tmp-0123456789abcdef": "left over from a write that was cut off",
+        "backups/elsewhere": "a symlink; it is not followed",
+    }
+    with dirfd.closing(dirfd.open_root(tmp_path)) as root_fd:
+        making.remove_leftovers_of_backups(root_fd)
+    assert [path.name for path in left.parent.iterdir()] == [kept.name]
+    left.write_text("half")
+    left.chmod(0o600)
+    assert doctor.fix(tmp_path)[1].endswith("moved to the backup")
+    assert _only(tmp_path)["thing"] == "backups/elsewhere"
+
+
+def test_what_was_left_over_beside_the_folders_keeps_no_such_name_in_the_backup(tmp_path: Path) -> None:
+    _store(tmp_path)
+    left = tmp_path / ".tmp-0123456789abcdef"
+    left.write_text("half")
+    left.chmod(0o600)
+    assert doctor.fix(tmp_path)[1:] == [".tmp-0123456789abcdef: moved to the backup"]
+    assert doctor.fix(tmp_path) == []
 
 
 def test_an_empty_file_is_told_and_no_fault(tmp_path: Path) -> None:
