@@ -6,6 +6,7 @@ python -m faults.sweep [NAME ...]     (from tests/, all points; prints what does
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 import shutil
 import sys
@@ -212,13 +213,13 @@ def main(names: list[str]) -> None:
                 continue
             with sweep(house, operation) as one:
                 failures: list[object] = [f"{operation.name}, no fault: {what}" for what in one.count()]
+                print(*failures, sep="\n", end="\n" if failures else "", flush=True)
                 points, cuts = one.points(), one.cuts
-                for point in points:
-                    failures += one.meet(point)
-                for cut in cuts:
-                    failures += one.cut(cut)
+                for met in itertools.chain(map(one.meet, points), map(one.cut, cuts)):
+                    failures += met
+                    print(*met, sep="\n", end="\n" if met else "", flush=True)
             counts = f"{len(one.calls)} calls, {len(points)} points, {len(cuts)} cuts, {len(failures)} failures"
-            print(f"== {operation.name}: {counts}", *failures, sep="\n   ", flush=True)
+            print(f"== {operation.name}: {counts}", flush=True)
 
 
 if __name__ == "__main__":
