@@ -6,6 +6,8 @@ daemon does with a value. Source: cli.md "Configuration", shapes.md "All configu
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -241,7 +243,13 @@ def load(path: Path | None = None) -> Config:
     file = path or default_path()
     name = _tilde(file)
     try:
-        with file.open("rb") as stream:
+        # A pipe that a shell hands over (`<(...)`) is read to its end. One that stands in a folder may have nobody who
+        # writes it: opening it would wait for ever.
+        handed_over = file.parent in (Path("/dev/fd"), Path("/proc/self/fd"))
+        flags = os.O_RDONLY | os.O_CLOEXEC | (0 if handed_over else os.O_NONBLOCK)
+        with open(os.open(file, flags), "rb") as stream:
+            if not handed_over and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"{name}: this is no regular file")
             config_trust.check_file(file, stream.fileno(), name)
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:

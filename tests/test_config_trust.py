@@ -87,3 +87,9 @@ def test_a_pipe_from_the_shell_is_read() -> None:
     os.close(write_fd)
     assert config.load(Path(f"/proc/self/fd/{read_fd}")).limits.max_hops == 4
     os.close(read_fd)
+
+
+def test_a_pipe_that_stands_in_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml", 0o600)
+    with pytest.raises(ConfigError, match="no regular file"):
+        config.load(tmp_path / "config.toml")

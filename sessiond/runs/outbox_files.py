@@ -18,7 +18,6 @@ from sessiond.store import dirfd, layout
 
 _SUFFIX = ".json"
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
-MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class OutboxFiles:
@@ -67,9 +66,11 @@ class OutboxFiles:
     @staticmethod
     def _read(folder: int, name: str) -> Delivery | None:
         try:
-            with os.fdopen(dirfd.open_file(folder, name, os.O_RDONLY), "rb") as file:
-                data = file.read(MAX_FILE_BYTES)
+            with dirfd.closing(dirfd.open_file(folder, name, os.O_RDONLY)) as fd:
+                data = dirfd.read_file(fd, layout.MAX_DELIVERY_BYTES)
         except OSError:
+            return None
+        if data is None:
             return None
         delivery = lax.convert(lax.decode(data), Delivery)
         if delivery is None or delivery.delivery_id + _SUFFIX != name or not _ID.fullmatch(delivery.delivery_id):

@@ -198,8 +198,9 @@ def check_outbox(root_fd: int) -> Findings:
         if thing.kind != "file" or thing.parts != (layout.OUTBOX,):
             continue
         try:
-            with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
-                delivery = lax.convert(lax.decode(file.read()), _Delivery)
+            with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
+                data = dirfd.read_file(fd, layout.MAX_DELIVERY_BYTES)
+                delivery = lax.convert(lax.decode(data or b""), _Delivery)
         except OSError:
             delivery = None
         if delivery is None or f"{delivery.delivery_id}.json" != thing.name:

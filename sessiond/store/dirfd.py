@@ -154,6 +154,22 @@ def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
         return fd
 
 
+_READ_BYTES = 1 << 20
+
+
+def read_file(fd: int, limit: int) -> bytes | None:
+    """All of an open file, None where it is larger than `limit` bytes: nothing of ours is, and all of it is memory."""
+    data = bytearray()
+    if os.fstat(fd).st_size > limit:
+        return None
+    while len(data) <= limit:
+        piece = os.read(fd, min(_READ_BYTES, limit + 1 - len(data)))
+        if not piece:
+            return bytes(data)
+        data += piece
+    return None
+
+
 def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: bool = True, mode: int = 0o600) -> None:
     """Replace `name` by `data`, all of it or nothing, also over a power cut (without `sync`: over a crash of ours).
 

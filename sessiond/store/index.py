@@ -52,10 +52,13 @@ def load(folder_fd: int, *, patient: bool = False) -> Index:
         index.damaged.append(f"the file ({reason_of(error)})")
         return index
     try:
-        with os.fdopen(fd, "rb") as file:
-            data = file.read()
+        with dirfd.closing(fd):
+            data = dirfd.read_file(fd, layout.MAX_INDEX_BYTES)
     except OSError as error:
         index.damaged.append(f"the file ({reason_of(error)})")
+        return index
+    if data is None:
+        index.damaged.append(f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)")
         return index
     rows = _rows(data)
     if rows is None:

@@ -20,6 +20,10 @@ SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
 SUFFIX = ".jsonl"
+# A delivery is one text; ten thousand sessions have an index of some 10 MB. Anything beyond is not ours, and is not
+# read into memory to find that out.
+MAX_DELIVERY_BYTES = 32 * 1024 * 1024
+MAX_INDEX_BYTES = 256 * 1024 * 1024
 
 
 def session_id_of(file_name: str) -> str | None:

@@ -307,3 +307,22 @@ def test_a_lack_of_descriptors_or_a_disk_that_cannot_be_read_says_nothing_of_the
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
 def test_what_is_said_of_the_file_itself_does_not_pass_by_waiting(code):
     assert not dirfd.is_passing(OSError(code, os.strerror(code)))
+
+
+SIZES = [(0, 0, True), (5, 5, True), (6, 5, False), (3 << 20, 3 << 20, True)]
+
+
+@pytest.mark.parametrize(("size", "limit", "whole"), SIZES)
+def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path, size, limit, whole):
+    (tmp_path / "f").write_bytes(b"x" * size)
+    fd = os.open(tmp_path / "f", os.O_RDONLY)
+    with dirfd.closing(fd):
+        assert dirfd.read_file(fd, limit) == (b"x" * size if whole else None)
+
+
+def test_of_a_file_that_only_says_to_be_large_nothing_is_read(tmp_path):
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(1 << 40)
+    with dirfd.closing(os.open(tmp_path / "f", os.O_RDONLY)) as fd:
+        assert dirfd.read_file(fd, 1 << 20) is None
+        assert os.lseek(fd, 0, os.SEEK_CUR) == 0

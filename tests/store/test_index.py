@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
-from sessiond.store import index
+from sessiond.store import index, layout
 from sessiond.store.catalog import Folder, Session
 
 EMPTY = index.Index(ours={}, foreign={})
@@ -85,8 +86,6 @@ def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
     elif kind == "folder":
         file.mkdir()
     else:
-        import os
-
         os.mkfifo(file)
     found = index.load(folder.fd)
     assert (found.ours, found.foreign, len(found.damaged)) == ({}, {}, 1)
@@ -155,3 +154,9 @@ def test_text_that_was_cut_within_an_emoji_costs_no_foreign_index(tmp_path, fold
     (tmp_path / "sessions.json").write_text('{"agent:main:main": {"sessionId": "s", "displayName": "cut \\ud83d"}}')
     found = index.load(folder.fd)
     assert found == index.Index(ours={}, foreign={"agent:main:main": {"sessionId": "s", "displayName": "cut \ufffd"}})
+
+
+def test_an_index_that_no_sessions_could_fill_is_not_read(tmp_path, folder):
+    with open("sessions.json", "wb", opener=lambda name, flags: os.open(name, flags, 0o600, dir_fd=folder.fd)) as file:
+        file.truncate(layout.MAX_INDEX_BYTES + 1)
+    assert index.load(folder.fd).damaged == [f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)"]
