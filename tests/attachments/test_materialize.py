@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from faults.record import record
 
 from sessiond.attachments.decode import Prepared, PreparedFile
 from sessiond.attachments.materialize import Receipt, ReceiptFile, materialize
@@ -251,27 +252,27 @@ def test_a_name_in_the_text_cannot_end_its_quotes() -> None:
     assert text.startswith("Attachments: 1 file, 1 bytes in all")
 
 
-def test_what_is_written_is_synced_from_the_files_up_to_the_workspace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_is_synced_from_the_files_up_to_the_workspace(tmp_path: Path) -> None:
     """Each name is synced after what it names, and the manifest after all files: a power cut leaves no half of it."""
-    seen: list[str] = []
-    fsync = os.fsync
-
-    def counted(fd: int) -> None:
-        seen.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", counted)
-    attachments_id = "11111111-1111-4111-8111-111111111111"
-    prepared = Prepared((PreparedFile("a", b"one"), PreparedFile("b", b"two")))
-    materialize(prepared, tmp_path, attachments_id)
-    folder = f".openclaw/attachments/{attachments_id}"
-    temporary = seen.pop(4)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    calls = record(
+        tmp_path / "shim",
+        workspace,
+        """
+from pathlib import Path
+from sessiond.attachments.decode import Prepared, PreparedFile
+from sessiond.attachments.materialize import materialize
+prepared = Prepared((PreparedFile("a", b"one"), PreparedFile("b", b"two")))
+for first in "12":
+    materialize(prepared, Path(root), first + "1111111-1111-4111-8111-111111111111")
+""",
+    )
+    synced = [call.path.removeprefix("/") for call in calls if call.name == "sync"]
+    folder = ".openclaw/attachments/11111111-1111-4111-8111-111111111111"
+    temporary = synced.pop(4)
     assert Path(temporary).parent == Path(folder)
     assert Path(temporary).name.startswith(".tmp-")
-    assert seen == [".openclaw", ".", f"{folder}/a", f"{folder}/b", folder, ".openclaw/attachments"]
-    seen.clear()
-    materialize(prepared, tmp_path, "2" + attachments_id[1:])
-    assert len(seen) == 5
-    assert seen[-1] == ".openclaw/attachments"
+    assert synced[:6] == [".openclaw", "", f"{folder}/a", f"{folder}/b", folder, ".openclaw/attachments"]
+    assert len(synced[6:]) == 5
+    assert synced[-1] == ".openclaw/attachments"

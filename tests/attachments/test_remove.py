@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -459,18 +460,21 @@ def test_every_reason_is_a_sentence(number: int | None, sentence: str) -> None:
     assert remove._sentence(error) == sentence
 
 
-def test_the_folder_is_synced_once_what_was_in_it_is_gone(
-    workspace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, bool]] = []
-    fsync = os.fsync
-
-    def counted(fd: int) -> None:
-        seen.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, folder.exists()))
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", counted)
-    assert remove_attachments(workspace, ID) == GONE
-    assert seen == [("attachments", False)]
-    assert remove_attachments(workspace, ID) == MISSING
-    assert len(seen) == 1
+def test_the_folder_is_synced_once_what_was_in_it_is_gone(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    folder = workspace.joinpath(*remove.FOLDERS, ID)
+    folder.mkdir(parents=True)
+    (folder / "a").write_text("one")
+    calls = record(
+        tmp_path / "shim",
+        workspace,
+        f"""
+from pathlib import Path
+from sessiond.attachments.remove import remove_attachments
+assert remove_attachments(Path(root), "{ID}").removed
+assert remove_attachments(Path(root), "{ID}").missing
+""",
+    )
+    last = [(call.name, Path(call.path).name) for call in calls][-2:]
+    assert last == [("remove", folder.name), ("sync", "attachments")]
+    assert [call.name for call in calls].count("sync") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from faults.record import record
 
 from sessiond.errors import StorageError
 from sessiond.runs.intents import Intents
@@ -75,21 +76,31 @@ def test_a_store_that_cannot_be_written_refuses_the_spawn(intents: Intents, tmp_
     intents.done(ID)
 
 
-def test_a_note_is_on_disk_before_anything_else_is_done(
-    intents: Intents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def counted(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", counted)
-    intents.begin("main", ID)
-    assert synced == [ID, "spawning"]
-    intents.begin("main", ID, sync=False)
-    assert synced == [ID, "spawning"]
+def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    calls = record(
+        tmp_path / "shim",
+        store,
+        f"""
+import os
+from types import SimpleNamespace
+from sessiond.runs.intents import Intents
+intents = Intents(SimpleNamespace(root_fd=os.open(root, os.O_RDONLY)))
+intents.begin("main", "{ID}")
+intents.begin("main", "{ID}", sync=False)
+""",
+    )
+    note = f"/spawning/{ID}"
+    assert [(call.name, call.path) for call in calls] == [
+        ("mkdir", "/spawning"),
+        ("create", note),
+        ("write", note),
+        ("sync", note),
+        ("sync", "/spawning"),
+        ("truncate", note),
+        ("write", note),
+    ]
 
 
 def test_files_of_messages_are_kept_under_their_session(intents: Intents, tmp_path: Path) -> None:
