@@ -59,6 +59,21 @@ def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(da
     assert [token["revoked"] for token in daemon.call("tokens.list")["tokens"]] == [True, True]
 
 
+def test_a_token_that_cannot_be_renewed_yet_is_used_on(daemon: Daemon) -> None:
+    daemon.start()
+    now_s = 0.0
+    connection = DaemonConnection(socket=str(daemon.socket), session="mcp:x", clock=lambda: now_s)
+    first = connection.client()
+    daemon.stop()
+    now_s = TTL_S - RENEW_BEFORE_S
+    assert connection.client() is first
+    daemon.start()
+    second = connection.client()
+    assert second is not first
+    assert first.call("ping") == second.call("ping") == {}
+    connection.leave()
+
+
 def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) -> None:
     connection = DaemonConnection(socket=str(daemon.socket), session=None)
     with pytest.raises(DaemonNotRunning):
