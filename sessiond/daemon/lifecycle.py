@@ -124,6 +124,7 @@ class _Life:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, listeners)
+                memory.keep_what_is_there()
                 self._announce(app, listeners)
                 if (interval_s := notify.watchdog_seconds()) is not None:
                     app.background.start_soon(self._watchdog, interval_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 # Of <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -22,3 +23,11 @@ def give_back_what_is_freed() -> None:
     mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
     mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def keep_what_is_there() -> None:
+    """What the program has once it has started lives as long as it does: nobody looks through it for garbage again.
+
+    That took 25 to 70 ms of the event loop whenever many requests came at once.
+    """
+    gc.freeze()
