@@ -13,8 +13,12 @@ from sessiond.rpc.method import Method
 
 
 async def handle(ctx: Context, params: NoParams) -> msgspec.Raw:  # noqa: ARG001
-    # Built at the first call, which takes 25 ms: others get their turn meanwhile.
-    return await trio.to_thread.run_sync(ctx.services.discover)
+    services = ctx.services
+    if services.document is None:
+        # Which takes 25 ms: others get their turn meanwhile.
+        services.document = await trio.to_thread.run_sync(services.discover)
+    await ctx.reserve(len(memoryview(services.document)))
+    return services.document
 
 
 METHOD = Method("rpc.discover", None, NoParams, dict[str, Any], handle, "The OpenRPC document of this daemon.")

@@ -74,6 +74,7 @@ class Services:
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], msgspec.Raw] = lambda: msgspec.Raw(b"{}")
+    document: msgspec.Raw | None = None  # what it made
     slices: Slices = field(default_factory=Slices)
     # Apart from searches, so that neither waits for the other.
     masking: Slices = field(default_factory=Slices)

@@ -14,8 +14,9 @@ from sessiond.errors import Overloaded
 from sessiond.model.caller import Caller
 
 MIB = 1024 * 1024
-# An answer of 16 MiB takes 64 while it is made: the lines, their messages, the masked copies, the text of the answer.
-MAKING = 4
+# An answer of 16 MiB takes 48 while it is made: the lines, the masked messages, what they are masked with. Its text is
+# these messages, not a copy. What is left to a token is for its answers that are still unread.
+MAKING = 3
 # A message of 16 MiB takes 48 while it comes: what came, the whole of it, what it says.
 COMING = 3
 # Longer than any answer takes to be made; whoever waits so long is better told.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
@@ -49,7 +49,7 @@ class JsonCodec:
 
     name: CodecName = "json"
     slow_bytes: float = MAX_PARTS
-    slow_answer_bytes: float = inf
+    slow_answer_bytes: float = 64 * 1024
 
     def to_json(self, frame: bytes) -> bytes:
         check_parts(frame)
@@ -124,39 +124,42 @@ async def to_json(codec: Codec, frame: bytes) -> bytes:
 
 async def from_json(codec: Codec, text: bytes, pace: Pace) -> bytes:
     """As `codec.from_json`; others get their turn while a long one is made."""
-    if len(text) < codec.slow_answer_bytes:
+    if codec is JSON or len(text) < codec.slow_answer_bytes:
         return codec.from_json(text)
     frame = bytearray()
-    for piece in _cbor_pieces(text):
+    turn_at = _CBOR_PIECE_BYTES
+    for piece in cbor_pieces(text):
         frame += piece
-        await pace.turn()
+        if len(frame) >= turn_at:
+            turn_at = len(frame) + _CBOR_PIECE_BYTES
+            await pace.turn()
     return bytes(frame)
 
 
 _CBOR_PIECE_BYTES = 16 * 1024
 
 
-def _cbor_pieces(text: bytes | msgspec.Raw) -> Iterator[bytes]:
+def cbor_pieces(text: bytes | memoryview | msgspec.Raw) -> Iterator[bytes]:
     """The CBOR of a JSON text, each piece made in a millisecond, but for a string, whose bytes are only copied."""
     import cbor2
 
     size, first = len(memoryview(text)), memoryview(text)[0]
     if size > _CBOR_PIECE_BYTES and first == ord("{"):
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        yield _cbor_head(0xA0, len(members))
+        yield cbor_head(0xA0, len(members))
         for name, value in members.items():
             yield cbor2.dumps(name)
-            yield from _cbor_pieces(value)
+            yield from cbor_pieces(value)
     elif size > _CBOR_PIECE_BYTES and first == ord("["):
         items = msgspec.json.decode(text, type=list[msgspec.Raw])
-        yield _cbor_head(0x80, len(items))
+        yield cbor_head(0x80, len(items))
         for item in items:
-            yield from _cbor_pieces(item)
+            yield from cbor_pieces(item)
     else:
         yield cbor2.dumps(msgspec.json.decode(text))
 
 
-def _cbor_head(major: int, count: int) -> bytes:
+def cbor_head(major: int, count: int) -> bytes:
     """How a map or an array of so many begins (RFC 8949, section 3), as short as it can."""
     for width, info in ((0, count), (1, 24), (2, 25), (4, 26)):
         if count < (24 if width == 0 else 1 << 8 * width):

@@ -41,6 +41,7 @@ from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.pending import Batch, Pending, Promised, Reply, Route
+from sessiond.rpc.pieces import Text, encode_in_pieces, length
 from sessiond.rpc.taken import Taken, take_apart
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class Dispatcher(Generic[S]):
     async def _run(self, pending: Pending) -> None:
         """The task of one request. An answer is due whatever happens, unless the connection itself is gone."""
         context, reply, request_id = pending.context, pending.reply, pending.context.request_id
-        answer: bytes | None = None
+        answer: bytes | Text | None = None
         try:
             with pending.scope:
                 if context.caller.kind != "owner":
@@ -238,7 +239,11 @@ class Dispatcher(Generic[S]):
                     await pending.turn.wait()
                 result = pending.route.handle(context, pending.params)
                 result = await (result if pending.route.is_async else result.wait())
-                answer = encode_result(request_id, result)
+                if context.is_large:
+                    turn = trio.lowlevel.checkpoint if context.caller.kind == "owner" else self.pace.turn
+                    answer = await encode_in_pieces(request_id, result, turn)
+                else:
+                    answer = encode_result(request_id, result)
             if answer is None:
                 answer = encode_failure(request_id, pending.reason)
         except SessiondError as error:
@@ -253,7 +258,7 @@ class Dispatcher(Generic[S]):
                 context.release(gone=answer is None)
         if reply is not None:
             reply(answer)
-            context.answered(len(answer))
+            context.answered(length(answer))
 
     def _cancel(self, peer: Peer, envelope: Envelope, request_id: RequestId) -> bytes:
         pending = peer.pending.get(cancelled_id(envelope.params))

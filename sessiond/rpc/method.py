@@ -81,11 +81,17 @@ class Context(Generic[S]):
                 raise batch.too_large()
         held = self.share if batch is None else batch.share
         if held is None:
-            held = await self.budgets.take(self.caller, self.peer, MAKING * answer_bytes)
+            most = answer_bytes if batch is None else batch.most_bytes(answer_bytes)
+            held = await self.budgets.take(self.caller, self.peer, MAKING * most)
             if batch is None:
                 self.share = held
             else:
                 batch.share = held
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the answer may be a large one."""
+        return self.share is not None or (self.batch is not None and self.batch.share is not None)
 
     def answered(self, size: int) -> None:
         """The answer of so many bytes is on its way."""

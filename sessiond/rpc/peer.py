@@ -20,8 +20,9 @@ from sessiond.rpc.limits import LONG_BYTES
 from sessiond.rpc.link import Link
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.pending import LinePlace
+from sessiond.rpc.pieces import Answer, frame_pieces, length
 from sessiond.rpc.reserved import Reserved
-from sessiond.rpc.sending import PeerGone, SendQueue, Unmade
+from sessiond.rpc.sending import PeerGone, Piecewise, SendQueue, Unmade
 
 if TYPE_CHECKING:
     from sessiond.rpc.dispatch import Dispatcher
@@ -120,24 +121,25 @@ class Peer:
         """Wait until fewer than `below` bytes are queued. Raises PeerGone where the connection broke."""
         await self._out.drained(below)
 
-    def reply(self, text: bytes) -> None:
-        """Send an answer, given as JSON text."""
+    def reply(self, answer: Answer) -> None:
+        """Send an answer, given as JSON text: a long one in pieces, each made when the one before it has been sent."""
         codec = self._link.codec
-        if len(text) < codec.slow_answer_bytes:
-            self._out.send(codec.from_json(text))
+        if isinstance(answer, bytes) and len(answer) < codec.slow_answer_bytes:
+            self._out.send(codec.from_json(answer))
         else:
-            self._out.send_later(Unmade(len(text), lambda: from_json(codec, text, self._dispatcher.pace)))
+            turn = trio.lowlevel.checkpoint if self._caller.kind == "owner" else self._dispatcher.pace.turn
+            self._out.send_later(Piecewise(length(answer), frame_pieces(answer, codec), turn))
 
     def send_made_later(self, size: int, make: Callable[[], Awaitable[bytes]]) -> None:
         """Send a frame of about `size` bytes that takes long to make; it keeps its place among the others."""
         self._out.send_later(Unmade(size, make))
 
-    def reply_for_batch(self, text: bytes, share: Share | None) -> None:
+    def reply_for_batch(self, answers: Answer, share: Share | None) -> None:
         """Send the answers of a batch, if there are any; `share` is what they have of the budget."""
-        if text:
-            self.reply(text)
+        if answers:
+            self.reply(answers)
         if share is not None:
-            self.reserved.answered(share, len(text))
+            self.reserved.answered(share, length(answers))
 
     # Requests of ours
 

@@ -16,8 +16,9 @@ from sessiond.errors import LimitExceeded, RequestCancelled, SessiondError
 from sessiond.rpc.budget import Share
 from sessiond.rpc.messages import RequestId, encode_failure
 from sessiond.rpc.method import Context, Method
+from sessiond.rpc.pieces import Answer, Text, length
 
-Reply = Callable[[bytes], object]
+Reply = Callable[[bytes | Text], object]
 # An error has about so much: where not even that were sent, somebody would wait for ever.
 _ALWAYS_FITS_BYTES = 1024
 
@@ -114,12 +115,12 @@ class Batch:
     for members whose answers are large: one at a time. `share` is what they have of the budget.
     """
 
-    def __init__(self, size: int, send: Callable[[bytes, Share | None], object], max_bytes: int) -> None:
+    def __init__(self, size: int, send: Callable[[Answer, Share | None], object], max_bytes: int) -> None:
         self.turn = trio.Lock()
         self.share: Share | None = None
         self.is_full = False
-        self._missing = size
-        self._answers: list[bytes] = []
+        self._size = self._missing = size
+        self._answers: list[bytes | Text] = []
         self._send = send
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -127,15 +128,20 @@ class Batch:
     def reply_to(self, request_id: RequestId) -> Reply:
         """How the member with this id is answered."""
 
-        def reply(text: bytes) -> None:
-            if self._bytes + len(text) > self._max_bytes and len(text) > _ALWAYS_FITS_BYTES:
+        def reply(text: bytes | Text) -> None:
+            size = length(text)
+            if self._bytes + size > self._max_bytes and size > _ALWAYS_FITS_BYTES:
                 self.is_full = True
                 text = encode_failure(request_id, self.too_large())
-            self._bytes += len(text)
+            self._bytes += length(text)
             self._answers.append(text)
             self.nothing()
 
         return reply
+
+    def most_bytes(self, answer_bytes: int) -> int:
+        """How much the answers can be together, where one has so many bytes."""
+        return min(answer_bytes * self._size, self._max_bytes)
 
     def too_large(self) -> LimitExceeded:
         """The error for what does not fit any more."""
@@ -148,4 +154,4 @@ class Batch:
     def nothing(self) -> None:
         self._missing -= 1
         if not self._missing:
-            self._send(b"[" + b",".join(self._answers) + b"]" if self._answers else b"", self.share)
+            self._send(self._answers, self.share)

@@ -50,7 +50,7 @@ class Reserved:
 
     def answered(self, share: Share, size: int) -> None:
         """The answer of so many bytes, for which there is this share, has been queued: it lasts until it is sent."""
-        share.shrink(2 * size)
+        share.shrink(size if self._out.joins else 2 * size)  # sent in pieces, or made whole once more
         if not self._peer.lasting:
             self.unsent.append(share)
         elif self._out.queued_bytes == 0 or self._peer.closed.is_set():

@@ -204,7 +204,7 @@ async def _answer(text: bytes, codec: Codec, pace: Pace) -> Response:
 class _Exchange:
     """A link that carries one message in and collects what goes out."""
 
-    joins = True
+    joins = False
     codec: Codec = JSON
 
     def __init__(self, text: bytes) -> None:
