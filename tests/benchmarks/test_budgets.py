@@ -1,0 +1,89 @@
+"""What one client may cost: each attack whole, and all of them at once by eight tokens. `just bench -k budgets`.
+
+SESSIOND_SOAK_S says for how many seconds the mix goes on. What the loop does is counted by the clock of its own thread,
+so the bar of a step holds on a machine that has other work; the bar of a ping is for a quiet one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from budget_attacks import ATTACKS, GROWTH_BYTES, MEANT, Attack, Size, TimedDaemon, measure, minted, start_target
+from real_daemon import RpcFailure
+
+pytestmark = pytest.mark.benchmark
+
+PING_S, STEP_MS = 0.050, 10
+SECONDS = float(os.environ.get("SESSIOND_SOAK_S", "30"))
+# Of what was asked in the mix: if less is answered, it is not the daemon that is tested.
+SERVED_PART = 0.02
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
+    made = TimedDaemon(tmp_path_factory.mktemp("budgets"))
+    start_target(made, Size())
+    made.steps()
+    yield made
+    assert made.stop() == 0
+    assert "internal error" not in made.log.read_text()
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_budgets_beside_one_attack(daemon: TimedDaemon, name: str) -> None:
+    attack = Attack(daemon, minted(daemon), Size())
+    measured = measure(daemon, lambda: ATTACKS[name](attack))
+    steps = daemon.steps()
+    print(f"\n{name}: {measured}, {dict(attack.outcomes)}\n{steps}")
+    assert attack.outcomes["served"] or attack.outcomes["waiting"]
+    assert set(attack.outcomes) - MEANT <= {"served", "waiting"}
+    assert steps["slowest_ms"] < STEP_MS
+    assert measured.p99_s < PING_S
+    assert measured.grown_bytes < GROWTH_BYTES
+
+
+def mix(daemon: TimedDaemon, seconds: float) -> dict[str, Counter[str]]:
+    """Eight tokens, each with every attack in an order of its own; what came of each attack."""
+    ends = time.monotonic() + seconds
+    outcomes: dict[str, Counter[str]] = {name: Counter() for name in ATTACKS}
+    tokens = [minted(daemon) for _ in range(8)]
+    lock = threading.Lock()
+
+    def attacker(turn: int, token: str) -> None:
+        while time.monotonic() < ends:
+            name, perform = list(ATTACKS.items())[turn % len(ATTACKS)]
+            attack = Attack(daemon, token, Size())
+            with suppress(OSError, RpcFailure):  # turned away in the middle of it
+                perform(attack)
+            with lock:
+                outcomes[name].update(attack.outcomes)
+            turn += 1
+
+    threads = [threading.Thread(target=attacker, args=(place, token)) for place, token in enumerate(tokens)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_budgets_under_a_mixed_attack(daemon: TimedDaemon) -> None:
+    found: dict[str, Counter[str]] = {}
+    measured = measure(daemon, lambda: found.update(mix(daemon, SECONDS)))
+    steps = daemon.steps()
+    print(f"\nmixed, {SECONDS:g} s: {measured}\n{steps}")
+    for name, outcomes in found.items():
+        print(f"  {name}: {dict(outcomes)}")
+    for name, outcomes in found.items():
+        asked = outcomes.total()
+        assert set(outcomes) - MEANT <= {"served", "waiting"}, name
+        assert SECONDS < 30 or outcomes["served"] + outcomes["waiting"] > SERVED_PART * asked, name
+    assert steps["slowest_ms"] < STEP_MS
+    assert measured.grown_bytes < GROWTH_BYTES
+    assert measured.p99_s < PING_S
