@@ -434,7 +434,7 @@ async def test_an_announcement_too_long_for_the_requesters_transcript_is_noted_a
     made: list[Told] = []
     async with house(
         tmp_path / "store",
-        host=says(primary="x" * 7850),
+        host=says(primary="x" * 7600),
         setup=lambda home: made.append(Told(home, REPLY, None)),
         record_limit=8192,
     ):
