@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from sessiond.cli.agents_trial import COMMAND as TEST
 from sessiond.cli.config import CONFIG, path_of
 from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command
 from sessiond.cli.frame.daemon import ask
@@ -80,6 +81,7 @@ COMMAND = Command(
     options=CLIENT_OPTIONS,
     examples=("sessiond agents", "sessiond agents detect >> ~/.config/sessiond/config.toml"),
     subcommands=(
+        TEST,
         Command(
             "detect",
             "Look for agent programs on this machine and print their configuration.",

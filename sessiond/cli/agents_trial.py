@@ -1,0 +1,113 @@
+"""`sessiond agents test`: one message to an agent in a session of its own, and what is missing where no reply comes."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from contextlib import suppress
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
+from sessiond.cli.frame.failures import FAILED, NOT_FOUND, CommandFailed
+from sessiond.cli.frame.waiting import wait
+from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.times import duration
+from sessiond.client.errors import ClientError, RpcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
+
+MESSAGE = "This is a test of the connection. Please answer with the one word: ready"
+PATIENCE_S = 60
+# The daemon ends the run at its limit; that its end is written may take a moment more.
+MARGIN_S = 10
+SANDBOX_PAGE = "docs/sandbox.md"
+_NOT_THERE = re.compile(r"command not found|no such file or directory|cannot be started|exit status 127", re.IGNORECASE)
+_NO_SANDBOX = re.compile(r"needs a sandbox|bubblewrap|bwrap|sandbox\.readOnly|must not see", re.IGNORECASE)
+# How the programs say it: "Please run /login", "Please set an Auth method", "No API key found", "401 Unauthorized".
+_NO_LOGIN = re.compile(
+    r"log ?in\b|logged (in|out)|sign in|api.?key|auth method|authenticat|unauthori[sz]ed|credential|\b401\b|\b403\b",
+    re.IGNORECASE,
+)
+
+
+def run(args: Args) -> int:
+    with connect(args) as client:
+        agent = _agent(client, args.name)
+        key = f"agent:{agent['id']}:test:{uuid.uuid4()}"
+        began = time.monotonic()
+        answer = _try(client, key, args.timeout or PATIENCE_S)
+        took_ms = (time.monotonic() - began) * 1000
+    works = answer["status"] == "ok" and bool((answer.get("reply") or "").strip())
+    why, hint = ("", "") if works else diagnose(agent, answer)
+    if args.json:
+        facts = {"agent": agent["id"], "works": works, "tookMs": round(took_ms)}
+        as_json(facts | ({"reply": answer["reply"]} if works else {"problem": why, "hint": hint}))
+        return 0 if works else FAILED
+    if not works:
+        raise CommandFailed(f"{agent['id']}: {why}", hint=hint, status=FAILED)
+    lines([f"{agent['id']} answered after {duration(took_ms)}: {escape(answer['reply'].strip())}"])
+    return 0
+
+
+def _agent(client: Client, name: str) -> dict[str, Any]:
+    agents = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)["agents"]
+    for agent in agents:
+        if agent["id"] == name:
+            found: dict[str, Any] = agent
+            return found
+    known = ", ".join(agent["id"] for agent in agents)
+    raise CommandFailed(f"there is no agent {name}", hint=f"these are configured: {known}", status=NOT_FOUND)
+
+
+def _try(client: Client, key: str, patience_s: float) -> dict[str, Any]:
+    """How the run of one message ended. Its session is gone afterwards."""
+    params = {"sessionKey": key, "message": MESSAGE, "timeoutSeconds": patience_s}
+    try:
+        sent = client.call("chat.send", params, timeout_s=CALL_TIMEOUT_S)
+    except RpcError as error:
+        return {"status": "error", "error": str(error)}
+    try:
+        return wait(client, sent["runId"], patience_s + MARGIN_S, f"waiting for {key.split(':')[1]}")
+    finally:
+        with suppress(ClientError):
+            client.call("sessions.delete", {"key": key}, timeout_s=CALL_TIMEOUT_S)
+
+
+def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
+    """What went wrong, and what to do about it."""
+    said = str(answer.get("error") or "")
+    if answer["status"] == "ok":
+        return "it ended well and said nothing", "start the program by hand with a message, and see what it prints"
+    if agent["runtime"] == "attached" and not agent.get("attached"):
+        return "no program is attached that runs it", "start the program that attaches as this agent"
+    if answer["status"] != "error":
+        return "no reply in time", "it may wait for a permission or a login: start the program by hand once"
+    if _NO_SANDBOX.search(said):
+        return said, f"what a sandbox needs stands in {SANDBOX_PAGE}"
+    if _NOT_THERE.search(said):
+        return said, "install the program, or give its whole path in runtime.command (sessiond config check)"
+    if _NO_LOGIN.search(said):
+        if agent["sandboxed"]:
+            return said, f"in its sandbox the program does not find its login: the lines for it are in {SANDBOX_PAGE}"
+        return said, "start the program by hand and log in, as the same user and with the same HOME"
+    return said or "the run failed", "start the program by hand with a message, and see what it prints"
+
+
+COMMAND = Command(
+    "test",
+    "Try an agent: a message, and its reply or what is missing.",
+    run=run,
+    description="One turn of its model, in a session that is deleted afterwards. Exit 1 without a reply.",
+    arguments=(Argument("name", "Which agent.", complete="agent"),),
+    options=(
+        Option("--timeout", "How long it may take (default: a minute).", kind="duration", metavar="SECONDS"),
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond agents test claude",),
+)

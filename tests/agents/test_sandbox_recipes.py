@@ -1,0 +1,135 @@
+"""The recipes of docs/sandbox.md, line by line, with the real programs: they answer with the login and the settings of
+the user's home, cannot change them, and keep what is theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from real_daemon import Daemon
+
+from sessiond.cli.terminal.toml import render
+from sessiond.runs.sandbox import Bubblewrap
+
+pytestmark = pytest.mark.agents
+PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+TITLES = {"claude": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "opencode": "opencode", "pi": "pi"}
+RUN_MS = 120_000
+
+
+def recipe(name: str) -> tuple[str, dict[str, Any]]:
+    """The shell lines and the agent of a program's section."""
+    section = PAGE.partition(f"\n## {TITLES[name]}\n")[2].partition("\n## ")[0]
+    blocks = dict(re.findall(r"```(sh|toml)\n(.*?)```", section, re.DOTALL))
+    (agent,) = tomllib.loads(blocks["toml"])["agents"]["list"]
+    return blocks["sh"], agent
+
+
+def log_in(name: str, home: Path, port: int) -> dict[str, str]:
+    """Settings and a login in files of `home`, as a user has them; variables that only a stub needs are returned."""
+    base = f"http://127.0.0.1:{port}"
+    files: dict[str, Any]
+    match name:
+        case "claude":
+            login = {"accessToken": "stub", "refreshToken": "stub", "expiresAt": 4e12, "scopes": ["user:inference"]}
+            env = {"ANTHROPIC_BASE_URL": base, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+            files = {
+                ".claude/.credentials.json": {"claudeAiOauth": login},
+                ".claude/settings.json": {"env": {**env, "DISABLE_AUTOUPDATER": "1"}},
+            }
+        case "codex":
+            (home / ".codex").mkdir()
+            (home / ".codex" / "config.toml").write_text(
+                'model_provider = "local"\n[model_providers.local]\nname = "local"\nwire_api = "responses"\n'
+                f'base_url = "{base}/v1"\nrequires_openai_auth = true\n'
+            )
+            files = {".codex/auth.json": {"OPENAI_API_KEY": "stub"}}
+        case "gemini":
+            files = {
+                ".gemini/settings.json": {"security": {"auth": {"selectedType": "gemini-api-key"}}},
+                ".gemini/oauth_creds.json": {},
+                ".gemini/google_accounts.json": {},
+            }
+        case "opencode":
+            options = {"baseURL": f"{base}/v1"}
+            settings = {"autoupdate": False, "share": "disabled", "provider": {"anthropic": {"options": options}}}
+            files = {
+                ".config/opencode/opencode.json": {**settings, "small_model": "anthropic/claude-sonnet-4-5"},
+                ".local/share/opencode/auth.json": {"anthropic": {"type": "api", "key": "stub"}},
+            }
+        case _:
+            files = {
+                ".pi/agent/models.json": {"providers": {"anthropic": {"baseUrl": base}}},
+                ".pi/agent/auth.json": {"anthropic": {"type": "api_key", "key": "stub"}},
+                ".pi/agent/settings.json": {},
+            }
+    for path, content in files.items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(json.dumps(content))
+    own = {"gemini": {"GEMINI_API_KEY": "stub", "GOOGLE_GEMINI_BASE_URL": base}, "pi": {"PI_OFFLINE": "1"}}
+    own["opencode"] = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    return own.get(name, {})
+
+
+class Box:
+    """A daemon whose agent is the program as its recipe has it, in a home with a login."""
+
+    def __init__(self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path) -> None:
+        self.daemon, self.home, self.model = daemon, home, model
+        lines, agent = recipe(program.name)
+        own = log_in(program.name, home, model.port)
+        env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+        subprocess.run(["bash", "-euc", lines], env=env, check=True)
+        self.id = agent["id"]
+        runtime = agent["runtime"]
+        # Where the program is, as `agents detect` says it, and what a person allows it.
+        extra = ("--allowedTools", "Bash") if program.name == "claude" else program.extra
+        runtime["command"] = [str(path), *extra]
+        runtime["env"] |= own
+        agent["model"] = program.model
+        daemon.environ["HOME"] = str(home)
+        daemon.start("\n".join(render({"agents": {"list": [agent]}})) + "\n")
+        self.read_only = [home / one.removeprefix("~/") for one in agent["sandbox"]["readOnly"]]
+        self.own_home = home / agent["workspace"].removeprefix("~/") / "home"
+
+    def say(self, text: str) -> Any:
+        sent = self.daemon.call("chat.send", sessionKey=f"agent:{self.id}:main", message=text)
+        with self.daemon.connect() as wire:
+            wire.socket.settimeout(RUN_MS / 1000 + 10)
+            return wire.call("agent.wait", runId=sent["runId"], timeoutMs=RUN_MS)
+
+
+@pytest.fixture
+def box(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> Box:
+    reason = trio.run(Bubblewrap(private=()).unavailable)
+    if reason is not None:
+        pytest.skip(reason)
+    return Box(daemon, program, program_path, model, home)
+
+
+def test_a_recipe_works_as_it_stands_there(box: Box) -> None:
+    (box.home / "secret.txt").write_text("the heron is grey")
+    before = {path: path.read_bytes() for path in box.read_only}
+    shown = " ".join(str(path) for path in box.read_only)
+    # In a script: some programs ask for a permission where a command itself names what is outside of the workspace.
+    (box.own_home.parent / "probe.sh").write_text(
+        f"for f in {shown}; do echo x >> $f || echo kept; done; cat {box.home}/secret.txt; true\n"
+    )
+    ended = box.say("please RUN sh probe.sh")
+    assert ended["status"] == "ok", ended
+    assert ended["reply"].count("kept") == len(box.read_only), ended
+    assert "heron" not in ended["reply"]
+    assert {path: path.read_bytes() for path in box.read_only} == before
+    # The conversation is the program's own, and kept in the home of this agent.
+    again = box.say("and again")
+    assert again["status"] == "ok" and again["reply"].rstrip() == "Answer 2 to: and again", again
+    assert any(path.is_file() and not path.is_symlink() for path in box.own_home.rglob("*"))
+    tried = box.daemon.cli("agents", "test", box.id, timeout=100)
+    assert tried.returncode == 0 and "answered after" in tried.stdout, tried.stderr
