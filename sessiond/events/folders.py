@@ -50,7 +50,7 @@ class Folders:
         self._by_path: dict[str, Folder] = {}
         # Copies of a transcript under several agents share its id; the catalog finds one of them by it.
         self._twins: dict[tuple[str, str], Session] = {}
-        self._indexes: dict[str, tuple[tuple[int, ...], Foreign]] = {}
+        self._indexes: dict[str, tuple[tuple[int, ...], index.Index]] = {}
         self._retired: list[Folder] = []
         self._adopting = trio.Lock()
         # By agent and file; no file is the folder itself, no agent all of them.
@@ -148,6 +148,8 @@ class Folders:
             self._watcher.add(self._path(agent_id))
             folder = self._store.folder(agent_id)
             names = os.listdir(folder.fd)
+            if layout.INDEX in folder.waiting:
+                await self._read_index(folder)
         except OSError as error:
             self.again.takes((agent_id, ""), error)
             return
@@ -215,17 +217,37 @@ class Folders:
         folder.dirty = True
         self._news.found(session)
 
-    def _foreign(self, folder: Folder) -> Foreign:
-        """What another program's index says; read once for many files that come together."""
+    def _foreign(self, folder: Folder) -> Foreign | None:
+        """What another program's index says, None where that is not known yet; read once for many files that come
+        together."""
         try:
             look = os.stat(layout.INDEX, dir_fd=folder.fd, follow_symlinks=False)
-        except OSError:
+        except FileNotFoundError:
             return {}
         mark = (look.st_ino, look.st_mtime_ns, look.st_size)
         known = self._indexes.get(folder.agent_id)
-        if known is None or known[0] != mark:
-            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd, patient=True).foreign
-        return known[1]
+        if known is None or known[0] != mark or known[1].unread:
+            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd)
+            folder.has_torn_index |= known[1].torn
+        return scan.foreign_of(known[1], folder, self._store.settings)
+
+    async def _read_index(self, folder: Folder) -> None:
+        """The index could not be read at the start: read it now, for the sessions that it alone knows."""
+        problems: list[scan.Problem] = []
+
+        def read() -> list[Session]:
+            foreign = self._foreign(folder)
+            if foreign is None:
+                raise scan.IndexUnknown(layout.INDEX)
+            return scan.settings_only(folder, foreign, self._store.settings, problems)
+
+        async with self._adopting:
+            made: list[Session] = await self._store.run_sync(read)
+            folder.waiting.discard(layout.INDEX)
+            folder.dirty = True
+            for session in made:
+                self._store.catalog.add(session)
+                self._news.found(session)
 
     def _gone(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)

@@ -24,7 +24,8 @@ class Folder:
     """One `sessions` folder, or the `archive` folder in one. `fd` is open for the daemon's life.
 
     `path` is where it was opened; without one nobody asks whether it is there still.
-    `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays.
+    `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays. One
+    that is torn is kept beside ours (`has_torn_index`).
     """
 
     agent_id: str
@@ -32,6 +33,7 @@ class Folder:
     archived: bool = False
     path: str = ""
     dirty: bool = False
+    has_torn_index: bool = False
     waiting: set[str] = field(default_factory=set)
     _identity: tuple[int, int] | None = None
 

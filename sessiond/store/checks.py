@@ -91,6 +91,9 @@ def _by_kind(thing: Thing) -> Finding | None:
             return Finding("warn", thing.path, "neither a file nor a folder", "remove it")
         case "temporary":
             return Finding("warn", thing.path, "left over from a write that was cut off", "sessiond doctor --fix")
+        case "damaged index":
+            hint = "where it is another program's, look into it for what its sessions were called; then remove it"
+            return Finding("warn", thing.path, "stood in the place of the index, torn; it was kept", hint)
         case "foreign archive":
             hint = "import it from the folder it came from: sessiond import openclaw DIR"
             return Finding("warn", thing.path, "an archive of another program; it is not read", hint)

@@ -6,6 +6,7 @@ adoption.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,48 +24,60 @@ _decode_entry = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 # Encoding this many entries takes about a millisecond; the saver lets others run between such chunks.
 CHUNK = 250
+# A file that is no JSON and changed so lately is being written, perhaps.
+BEING_WRITTEN_MS = 60_000
 
 
 class Index(msgspec.Struct):
     """What a sessions.json says: `ours` by session id, and `foreign` entries by session key.
 
-    `damaged` names what could not be used: the keys of entries, or the file as a whole.
+    `damaged` names what could not be used: the keys of entries, or the file as a whole. That one is `torn` where it is
+    no JSON, changed last at `mtime_ms`, and `unread` where it may be readable in a second.
     """
 
     ours: dict[str, Entry]
     foreign: dict[str, dict[str, Any]]
     damaged: list[str] = []
+    torn: bool = False
+    mtime_ms: int = 0
+    unread: bool = False
+
+    def cannot_be_told_at(self, now_ms: int) -> bool:
+        """Whether what another program says in it is not known yet: it cannot be read, or is being written."""
+        return self.unread or (self.torn and abs(now_ms - self.mtime_ms) < BEING_WRITTEN_MS)
 
 
-def load(folder_fd: int, *, patient: bool = False) -> Index:
-    """The index of a folder. A missing, empty or torn file gives an empty one; a bad entry is left out.
-
-    With `patient` OSError is raised where it may be readable in a second.
-    """
+def load(folder_fd: int) -> Index:
+    """The index of a folder. A missing, empty or torn file gives an empty one; a bad entry is left out."""
     index = Index(ours={}, foreign={})
     try:
         fd = dirfd.open_file(folder_fd, layout.INDEX, os.O_RDONLY)
     except FileNotFoundError:
         return index
     except OSError as error:
-        if patient and dirfd.is_passing(error):
-            raise
-        index.damaged.append(f"the file ({reason_of(error)})")
-        return index
+        return _unread(index, error)
     try:
         with dirfd.closing(fd):
             data = dirfd.read_file(fd, layout.MAX_INDEX_BYTES)
+            mtime_ms = os.fstat(fd).st_mtime_ns // 1_000_000
     except OSError as error:
-        index.damaged.append(f"the file ({reason_of(error)})")
-        return index
+        return _unread(index, error)
     if data is None:
         index.damaged.append(f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)")
+        index.torn = True
         return index
     rows = _rows(data)
     if rows is None:
         index.damaged.append("the file (torn or not JSON)")
+        index.torn, index.mtime_ms = True, mtime_ms
     for key, raw in (rows or {}).items():
         _take(index, key, bytes(raw))
+    return index
+
+
+def _unread(index: Index, error: OSError) -> Index:
+    index.damaged.append(f"the file ({reason_of(error)})")
+    index.unread = dirfd.is_passing(error)
     return index
 
 
@@ -116,6 +129,20 @@ def lines(sessions: Iterable[Session]) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-def save(folder_fd: int, pieces: Iterable[bytes]) -> None:
-    """Put the index in place at once: temp file, fsync, rename, fsync of the folder."""
+def save(folder_fd: int, pieces: Iterable[bytes], keep: bool = False) -> None:
+    """Put the index in place at once: temp file, fsync, rename, fsync of the folder.
+
+    With `keep` what stands there now, and was no index, is kept beside it.
+    """
+    if keep:
+        _set_aside(folder_fd)
     dirfd.write_atomic(folder_fd, layout.INDEX, pieces)
+
+
+def _set_aside(folder_fd: int) -> None:
+    for number in range(1, 1000):
+        name = layout.DAMAGED_INDEX + (f".{number}" if number > 1 else "")
+        with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileNotFoundError):
+                dirfd.rename(folder_fd, layout.INDEX, folder_fd, name, replace=False)
+            return

@@ -15,7 +15,18 @@ import msgspec
 
 from sessiond.store import dirfd, layout
 
-Kind = Literal["folder", "file", "transcript", "index", "temporary", "foreign archive", "symlink", "special", "unknown"]
+Kind = Literal[
+    "folder",
+    "file",
+    "transcript",
+    "index",
+    "damaged index",
+    "temporary",
+    "foreign archive",
+    "symlink",
+    "special",
+    "unknown",
+]
 
 # As OpenClaw renames what it resets, deletes or compacts. Source: reference behaviour 1.7.
 _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
@@ -146,6 +157,8 @@ def _archive_kind(name: str, mode: int) -> Kind:
         return "unknown"
     if name == layout.INDEX:
         return "index"
+    if name.startswith(layout.DAMAGED_INDEX):
+        return "damaged index"
     if layout.session_id_of(name) is not None:
         return "transcript"
     return "foreign archive" if _FOREIGN_ARCHIVE.fullmatch(name) else "unknown"

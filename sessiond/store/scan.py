@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -54,6 +53,10 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     """The sessions of one folder, folded up to their files. Foreign ones are adopted on the way."""
     making.remove_leftovers(folder.fd)
     known = index.load(folder.fd)
+    folder.has_torn_index = known.torn
+    foreign = foreign_of(known, folder, settings)
+    if foreign is None:
+        folder.waiting.add(layout.INDEX)
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
     names = _transcripts(folder, problems)
     sessions: list[Session] = []
@@ -68,16 +71,16 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
         progress(done, len(names), folder.agent_id)
         folder.dirty = True
         try:
-            made = read_session(folder, name, entry, known.foreign, settings, problems=problems)
+            made = read_session(folder, name, entry, foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))
-            if dirfd.is_passing(error) and known.foreign and not folder.archived:
+            if dirfd.is_passing(error) and foreign != {} and not folder.archived:
                 folder.waiting.add(name)
             continue
         if made is not None:
             sessions.append(made)
-    if not folder.archived:
-        sessions += _settings_only(folder, known, settings, problems)
+    if foreign and not folder.archived:
+        sessions += settings_only(folder, foreign, settings, problems)
     folder.dirty = folder.dirty or bool(known.damaged) or len(known.ours) != len(sessions)
     return sessions
 
@@ -86,14 +89,15 @@ def read_session(
     folder: Folder,
     name: str,
     entry: Entry | None,
-    foreign: dict[str, dict[str, Any]],
+    foreign: adoption.Foreign | None,
     settings: ScanSettings,
     *,
     problems: list[Problem],
 ) -> Session | None:
     """Fold one file, and adopt it where it does not say its key. None where it is no transcript, or not one yet.
 
-    Lines that say nothing go to `problems`. Raises OSError where the file cannot be read or adopted.
+    Lines that say nothing go to `problems`. Without `foreign` it is not known yet what another program's index says of
+    it, and what needs that is IndexUnknown. Raises OSError where the file cannot be read or adopted.
     """
     session_id = name[: -len(layout.SUFFIX)]
     fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
@@ -107,6 +111,8 @@ def read_session(
     problems += oddities(path_of(folder, name), got)
     folded = got.entry
     if not adoption.is_own_key(folded.session_key, folder.agent_id):
+        if foreign is None:
+            raise IndexUnknown(name)
         claim = adoption.claim(folder.agent_id, session_id, entry, foreign, settings.rules)
         folded = _adopt(folder, name, folded, claim, settings)
         if not adoption.is_own_key(folded.session_key, folder.agent_id):
@@ -138,6 +144,20 @@ class HalfLine(OSError):
         super().__init__(errno.EAGAIN, "another program is in the middle of a line", name)
 
 
+class IndexUnknown(OSError):
+    """A file that is to be adopted, beside an index that cannot be read just now. It passes: look again in a second."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EAGAIN, "the index beside it, which may name it, cannot be read yet", name)
+
+
+def foreign_of(known: index.Index, folder: Folder, settings: ScanSettings) -> adoption.Foreign | None:
+    """What another program says in the index of a folder; None where that is not known yet."""
+    # Nothing is waited for in an archive: its sessions are nobody's live ones.
+    is_unknown = not folder.archived and known.cannot_be_told_at(settings.clock.wall_ms())
+    return None if is_unknown else known.foreign
+
+
 def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, settings: ScanSettings) -> Entry:
     with dirfd.closing(dirfd.open_file(folder.fd, name, os.O_RDWR | os.O_APPEND)) as fd:
         status, now_ms = os.fstat(fd), settings.clock.wall_ms()
@@ -155,12 +175,12 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
         return folding.advance_open(fd, entry, settings.record_limit, collect=False).entry
 
 
-def _settings_only(
-    folder: Folder, known: index.Index, settings: ScanSettings, problems: list[Problem]
+def settings_only(
+    folder: Folder, foreign: adoption.Foreign, settings: ScanSettings, problems: list[Problem]
 ) -> list[Session]:
     """Foreign index entries without a transcript get one, so that their settings live on."""
     made: list[Session] = []
-    for session_id, created in adoption.session_ids(known.foreign):
+    for session_id, created in adoption.session_ids(foreign):
         name = session_id + layout.SUFFIX
         if layout.session_id_of(name) is None or _exists(folder.fd, name):
             continue
@@ -168,7 +188,7 @@ def _settings_only(
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
             making.create_file(folder, name, header, settings.record_limit, settings.sync)
-            session = read_session(folder, name, None, known.foreign, settings, problems=problems)
+            session = read_session(folder, name, None, foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))
             continue

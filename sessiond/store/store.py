@@ -273,8 +273,8 @@ class SessionStore:
             for piece in index.lines(mine):
                 pieces.append(piece)
                 await trio.lowlevel.checkpoint()
-            await self.run_sync(index.save, folder.fd, pieces)
-            saved = True
+            await self.run_sync(index.save, folder.fd, pieces, folder.has_torn_index)
+            folder.has_torn_index, saved = False, True
         except OSError as error:
             raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason_of(error)}") from None
         finally:

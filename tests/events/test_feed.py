@@ -127,6 +127,28 @@ async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: L
     assert (first["sessionKey"], first["spawnedBy"], first["cwd"]) == (KEY, "agent:main:boss", "/w")
 
 
+async def test_what_only_an_index_tells_that_was_being_written_at_the_start_is_found_a_second_later(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "store/agents/main/sessions"
+    place.mkdir(parents=True)
+    append(place / f"{ID.format(1)}.jsonl", header(ID.format(1)))
+    rows = {KEY: {"sessionId": ID.format(1), "label": "dear"}, OTHER: {"sessionId": ID.format(2), "label": "alone"}}
+    (place / "sessions.json").write_text(json.dumps(rows)[:-9])
+    async with live(tmp_path) as parts:
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert parts.store.catalog.by_key == {}
+        assert parts.store.dirty() == []
+        (place / "sessions.json").write_text(json.dumps(rows))
+        with trio.fail_after(PATIENCE_S):
+            while len(parts.store.catalog.by_key) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert {key: session.entry.label for key, session in parts.store.catalog.by_key.items()} == {
+            KEY: "dear",
+            OTHER: "alone",
+        }
+
+
 @pytest.mark.parametrize("left", ["nothing", "the header", "a bare header"])
 async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(parts: Live, left: str) -> None:
     session, key = await parts.create(OTHER, "before"), OTHER

@@ -380,6 +380,13 @@ def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(
     assert _only_transcript(tmp_path) == []
 
 
+def test_an_index_that_was_kept_is_named(tmp_path: Path) -> None:
+    _store(tmp_path)
+    (tmp_path / SESSIONS / "sessions.json.damaged").write_text("{")
+    (found,) = [one for one in doctor.report(tmp_path)["findings"] if one["thing"].endswith(".damaged")]
+    assert (found["level"], found["what"]) == ("warn", "stood in the place of the index, torn; it was kept")
+
+
 def test_a_header_with_half_a_character_is_read(tmp_path: Path) -> None:
     path = _store(tmp_path)
     head, _, rest = path.read_bytes().partition(b"\n")

@@ -74,7 +74,9 @@ def test_a_missing_index_is_an_empty_one(folder):
 )
 def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
     (tmp_path / "sessions.json").write_bytes(content)
-    assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=["the file (torn or not JSON)"])
+    found = index.load(folder.fd)
+    assert (found.ours, found.foreign) == ({}, {})
+    assert (found.damaged, found.torn, found.unread) == (["the file (torn or not JSON)"], True, False)
 
 
 @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])

@@ -363,6 +363,53 @@ def test_another_programs_index_stays_until_its_files_could_be_adopted(scanned):
     scanned.folder.waiting.clear()
 
 
+@pytest.mark.parametrize("torn", ['{"agent:main:main": {"sessionId": "s1", "la', ""])
+def test_beside_an_index_that_is_being_written_no_file_gets_a_key(scanned, torn):
+    scanned.write("s1", header("s1"), message(1))
+    file = scanned.path / "sessions.json"
+    file.write_text(torn)
+    os.utime(file, ns=(0, NOW_NS))
+    assert scanned() == {}
+    assert scanned.folder.waiting == {"s1.jsonl", "sessions.json"}
+    assert b"sessionKey" not in (scanned.path / "s1.jsonl").read_bytes()
+    scanned.folder.waiting.clear()
+    scanned.index({"agent:main:main": {"sessionId": "s1", "label": "dear"}})
+    (session,) = scanned().values()
+    assert (session.key, session.entry.label) == ("agent:main:main", "dear")
+
+
+def test_an_index_that_stays_torn_is_waited_for_no_longer_and_kept_beside_ours(scanned):
+    scanned.write("s1", header("s1"), message(1))
+    file, kept = scanned.path / "sessions.json", scanned.path / "sessions.json.damaged"
+    for number, name in enumerate(["sessions.json.damaged", "sessions.json.damaged.2"]):
+        torn = f'{{"agent:main:main": {{"sessionId": "s1", "{number}'
+        file.write_text(torn)
+        os.utime(file, ns=(0, NOW_NS - 61 * 10**9))
+        found = scanned()
+        assert [session.key for session in found.values()] == ["agent:main:import:s1"]
+        assert scanned.folder.has_torn_index
+        file.write_text(torn)
+        index.save(scanned.folder.fd, index.lines(found.values()), keep=True)
+        assert (scanned.path / name).read_text() == torn
+        assert index.load(scanned.folder.fd).damaged == []
+    assert kept.read_text().endswith("0")
+
+
+def test_an_index_that_cannot_be_opened_just_now_is_not_known(scanned):
+    scanned.index({"agent:main:main": {"sessionId": "s1"}})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        known = index.load(scanned.folder.fd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (known.unread, known.foreign) == (True, {})
+    assert scan.foreign_of(known, scanned.folder, scanned.settings) is None
+    assert scan.foreign_of(index.load(scanned.folder.fd), scanned.folder, scanned.settings)
+
+
 def test_a_file_of_pi_without_an_index_is_an_import(scanned):
     scanned.write("2026-11-21_AbC", header("AbC"), message(1))
     found = scanned()
