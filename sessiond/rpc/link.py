@@ -16,6 +16,8 @@ class Link(Sink, Protocol):
     limit: int
     # Awaited before more of a long message is read; set by the peer.
     before_long: Callable[[int], Awaitable[None]] | None
+    # Awaited before a piece of what came is taken apart; set by the peer.
+    before_piece: Callable[[], Awaitable[None]] | None
 
     async def receive(self) -> list[bytes]:
         """At least one incoming frame; none at the end of the stream.

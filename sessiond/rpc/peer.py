@@ -61,6 +61,7 @@ class Peer:
         self._callbacks: list[Callable[[], None]] = []
         self.reserved = Reserved(self, self._out, dispatcher.budgets)
         link.before_long = self.reserved.before_long
+        link.before_piece = self._turn
         self._caller = caller
         self._set_limit()
 
@@ -242,10 +243,14 @@ class Peer:
             for start in range(0, len(frames), _TURN):
                 if start:
                     await trio.lowlevel.checkpoint()
-                if self._caller.kind != "owner":
-                    await self._dispatcher.pace.turn()
+                await self._turn()
                 await self._take(frames[start : start + _TURN] if len(frames) > _TURN else frames)
             self.reserved.release()
+
+    async def _turn(self) -> None:
+        """Wait while strangers have had all of this turn of the loop; the owner never waits."""
+        if self._caller.kind != "owner":
+            await self._dispatcher.pace.turn()
 
     async def _take(self, frames: list[bytes]) -> None:
         out = self._out

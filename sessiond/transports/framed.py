@@ -23,6 +23,7 @@ class FramedLink:
     def __init__(self, stream: ByteStream, framer: Framer, codec: Codec) -> None:
         self.codec = codec
         self.before_long: Callable[[int], Awaitable[None]] | None = None
+        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self._stream = stream
         self._framer = framer
         self._ended = False
@@ -61,13 +62,15 @@ class FramedLink:
 
     async def _feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes."""
-        if self.codec is JSON:
-            return self._framer.feed(data)
-        # Items are found in Python: others get their turn in between.
-        frames = self._framer.feed(data[:_PIECE_BYTES])
-        for start in range(_PIECE_BYTES, len(data), _PIECE_BYTES):
-            await trio.lowlevel.checkpoint()
-            frames += self._framer.feed(data[start : start + _PIECE_BYTES])
+        # Items are found in Python: others get their turn in between. Lines are found in C.
+        size = len(data) if self.codec is JSON else _PIECE_BYTES
+        frames: list[bytes] = []
+        for start in range(0, len(data), size):
+            if start:
+                await trio.lowlevel.checkpoint()
+            if self.before_piece is not None:
+                await self.before_piece()
+            frames += self._framer.feed(data[start : start + size])
         return frames
 
     def hung_up(self) -> bool:

@@ -11,6 +11,7 @@ import trio
 
 from sessiond.errors import LimitExceeded
 from sessiond.rpc.limits import LONG_BYTES
+from sessiond.transports.dust import PIECES_AT_ONCE, ChunkCounter, TooFine, check_head
 from sessiond.transports.exchange import HttpError, Response
 from sessiond.transports.gate import values
 from sessiond.transports.streams import ByteStream
@@ -30,10 +31,14 @@ Headers = list[tuple[str, str]]
 
 
 class HttpWire:
-    """The server's side of one connection, one request at a time: `head`, `body`, then `respond` or a stream."""
+    """The server's side of one connection, one request at a time: `head`, `body`, then `respond` or a stream.
 
-    def __init__(self, stream: ByteStream, head_s: float) -> None:
+    `turn` is awaited before a piece of what came is taken apart.
+    """
+
+    def __init__(self, stream: ByteStream, head_s: float, turn: Callable[[], Awaitable[None]]) -> None:
         self._stream = stream
+        self._turn = turn
         self._head_s = head_s
         self._h11 = _new_connection()
         self._before_head = True
@@ -46,8 +51,9 @@ class HttpWire:
         """The next request's head; None where the client has ended, or said nothing for too long. Raises HttpError."""
         self._begin_request()
         self._method = b""
+        await self._turn()
         with trio.move_on_after(self._head_s):
-            event = await self._next_event()
+            event = await self._next_event(check_head)
             if not isinstance(event, h11.Request):
                 return None
             self._method = event.method
@@ -104,11 +110,19 @@ class HttpWire:
             await self._send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         body = bytearray()
         reserved = False
+        chunks, pieces = ChunkCounter(), 0
         with trio.move_on_after(_BODY_S):
-            while isinstance(event := await self._next_event(), h11.Data):
+            while isinstance(event := await self._next_event(chunks.look), h11.Data):
                 body += event.data
                 if len(body) > limit:
                     raise too_large
+                try:
+                    chunks.count(event, len(body))
+                except TooFine as error:
+                    raise HttpError(400, "bad_request", str(error)) from None
+                pieces += 1
+                if pieces % PIECES_AT_ONCE == 0:
+                    await self._turn()
                 if len(body) > LONG_BYTES and not reserved:
                     await before_long(limit)
                     reserved = True
@@ -165,24 +179,32 @@ class HttpWire:
     async def _send(self, event: h11.Event) -> None:
         await self._stream.send_all(self._h11.send(event) or b"")
 
-    async def _next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+    async def _next_event(self, look: Callable[[bytes], None]) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        """What h11 makes of what came; `look` sees it before."""
         try:
+            look(self._h11.trailing_data[0])
             while (event := self._h11.next_event()) is h11.NEED_DATA:
                 data = await self._stream.receive_some()
+                await self._turn()
                 if data:
                     self._take(data)
                 else:
                     self._h11.receive_data(b"")
+                look(self._h11.trailing_data[0])
         except h11.RemoteProtocolError as error:
             raise refused(error) from None
         return event
 
     def _skip_body(self) -> bool:
-        """Drop what has arrived of a body that nobody wanted; whether that was all of it."""
+        """Drop what has arrived of a body that nobody wanted; whether that was all of it, and not too much."""
         try:
-            while self._h11.their_state is h11.SEND_BODY:
+            for _ in range(PIECES_AT_ONCE):
+                if self._h11.their_state is not h11.SEND_BODY:
+                    break
                 if self._h11.next_event() is h11.NEED_DATA:
                     return False
+            else:
+                return False
         except h11.RemoteProtocolError:
             return False
         return self._h11.their_state is not h11.ERROR

@@ -209,6 +209,7 @@ class _Exchange:
 
     def __init__(self, text: bytes) -> None:
         self.before_long: Callable[[int], Awaitable[None]] | None = None
+        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self.limit = len(text)
         self.answers: list[bytes] = []
         # An empty body is no message: it is handed on to be refused as a parse error.

@@ -26,7 +26,7 @@ from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
 from sessiond.transports.routes import Router, add_standard_routes
 from sessiond.transports.sniff import Dialect, dialect_of
-from sessiond.transports.streams import ByteStream
+from sessiond.transports.streams import ByteStream, load
 from sessiond.transports.visitors import Visitors
 
 _OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
@@ -219,6 +219,7 @@ class Server:
             await stream.linger()
 
     async def _serve_http(self, stream: ByteStream, door: Door, place: Place) -> None:
+        await load("sessiond.transports.site")
         from sessiond.transports.site import Conversation, Site
 
         site = Site(

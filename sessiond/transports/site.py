@@ -24,7 +24,7 @@ from sessiond.transports.gate import Door, caller_of, check_host_and_origin, val
 from sessiond.transports.http import HttpWire
 from sessiond.transports.routes import Route, Router, check_query
 from sessiond.transports.sse import EventStream
-from sessiond.transports.streams import ByteStream
+from sessiond.transports.streams import ByteStream, load
 from sessiond.transports.visitors import Visitors
 
 _MAX_QUERY_FIELDS = 32
@@ -53,7 +53,8 @@ class Conversation:
         self._site = site
         self._door = door
         self._known = known
-        self._wire = HttpWire(stream, site.head_s)
+        owner = door.caller.kind == "owner"
+        self._wire = HttpWire(stream, site.head_s, trio.lowlevel.checkpoint if owner else site.dispatcher.pace.turn)
         self._unsent: list[Share] = []
 
     async def run(self) -> None:
@@ -154,9 +155,10 @@ class Conversation:
         return outcome[0]
 
     async def _become_websocket(self, head: h11.Request, target: _Target) -> None:
+        caller = self._caller_of(head)
+        await load("sessiond.transports.websocket")
         from sessiond.transports import websocket
 
-        caller = self._caller_of(head)
         check_query(target.query, frozenset())
         websocket.check_upgrade(head)
         dispatcher, visitors = self._site.dispatcher, self._site.visitors

@@ -6,6 +6,7 @@ Trio's own SocketStream has no non-blocking send, and a direct send is what keep
 from __future__ import annotations
 
 import errno
+import importlib
 import operator
 import select
 import socket
@@ -17,6 +18,7 @@ import trio
 _RECEIVE_BYTES = 64 * 1024
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
+_loaded: set[str] = set()  # `sys.modules` has a module already while a thread is still importing it
 
 
 class ByteStream(trio.abc.HalfCloseableStream):
@@ -141,6 +143,13 @@ class ByteStream(trio.abc.HalfCloseableStream):
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
+
+
+async def load(module: str) -> None:
+    """Import a module that only some clients need; others get their turn meanwhile, since it takes 50 ms and more."""
+    if module not in _loaded:
+        await trio.to_thread.run_sync(importlib.import_module, module)
+        _loaded.add(module)
 
 
 def _translated(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:

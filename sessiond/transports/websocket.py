@@ -19,6 +19,7 @@ from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.link import Link
+from sessiond.transports.dust import FrameCutter, TooFine
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.gate import Headers, values
 from sessiond.transports.streams import ByteStream
@@ -84,15 +85,18 @@ async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], 
                 with trio.move_on_after(_CLOSE_S) as closing:
                     closing.shield = True
                     await connection.aclose(link.close_code)
-                    await _say_what_was_wrong(connection, open_ended)
         nursery.cancel_scope.cancel()
+    if not patience.cancelled_caught:
+        # Only now: the library's reader has gone, and two cannot read from one stream.
+        await _say_what_was_wrong(connection, open_ended)
 
 
 class _OpenEnded(trio.abc.Stream):
     """The stream as the library has it, which closes it without a word after a protocol error: here it stays open.
 
     Whoever accepted the connection closes it. `closing` says whether a close frame went out, `came_bytes` how much came
-    since whoever reads the messages has set it back.
+    since whoever reads the messages has set it back. What came is handed on in pieces that are parsed quickly;
+    `wrong` is why no more is.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -100,6 +104,10 @@ class _OpenEnded(trio.abc.Stream):
         self.closing = False
         self.came_bytes = 0
         self.before_more: Callable[[], Awaitable[None]] | None = None
+        self.before_piece: Callable[[], Awaitable[None]] | None = None
+        self.wrong: tuple[int, str] | None = None
+        self._came, self._handed = b"", 0
+        self._cutter: FrameCutter | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         self.closing = self.closing or bytes(data[:1]) == _CLOSE_FRAME
@@ -109,11 +117,25 @@ class _OpenEnded(trio.abc.Stream):
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if self.came_bytes > LONG_BYTES and self.before_more is not None:
-            await self.before_more()
-        data = await self.stream.receive_some(max_bytes)
-        self.came_bytes += len(data)
-        return data
+        if self._handed < len(self._came):
+            await trio.lowlevel.checkpoint()
+        else:
+            if self.came_bytes > LONG_BYTES and self.before_more is not None:
+                await self.before_more()
+            self._came, self._handed = await self.stream.receive_some(max_bytes), 0
+            self.came_bytes += len(self._came)
+        if self._cutter is None:  # the handshake, which was put back as a whole
+            self._cutter, self._handed = FrameCutter(), len(self._came)
+            return self._came
+        if self.before_piece is not None:
+            await self.before_piece()
+        begin = self._handed
+        try:
+            self._handed = self._cutter.cut(self._came, begin)
+        except TooFine as error:
+            self.wrong = (1009, str(error))
+            self._came, self._handed = b"", 0
+        return self._came[begin : self._handed]
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -121,16 +143,43 @@ class _OpenEnded(trio.abc.Stream):
 
 async def _say_what_was_wrong(connection: WebSocketConnection, stream: _OpenEnded) -> None:
     """The close frame after a protocol error (RFC 6455, section 7.1.7), which the library leaves out."""
-    wrong = connection.closed
-    if wrong is None or stream.closing or wrong.code not in (1002, 1007):
+    said = connection.closed
+    wrong = stream.wrong
+    if said is not None and said.code in (1002, 1007):
+        wrong = (said.code, reason_of_close(said.code, said.reason or ""))
+    if wrong is None or stream.closing:
         return
-    reason = (wrong.reason or "").encode()[:_MAX_REASON_BYTES]
-    payload = wrong.code.to_bytes(2, "big") + reason
+    code, reason = wrong
+    payload = code.to_bytes(2, "big") + reason.encode()[:_MAX_REASON_BYTES]
     try:
         await stream.stream.send_all(_CLOSE_FRAME + bytes([len(payload)]) + payload)
     except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
         return
     await stream.stream.linger()
+
+
+_REASONS = {
+    "unexpected CONTINUATION": "A fragment goes on with a message that never began.",
+    "expected CONTINUATION": "A new message began before the one before it had ended.",
+    "Reserved bit set": "A reserved bit is set, and no extension was agreed on.",
+    "Invalid opcode": "There is no such kind of frame.",
+    "Invalid attempt to fragment": "A ping, a pong or a close comes in one frame.",
+    "server received unexpected unmasked": "A client masks its frames.",
+    "Control frame with payload len": "A ping, a pong or a close has at most 125 bytes.",
+    "Payload length used": "The length of a frame is written as short as it can be.",
+    "8-byte payload length": "The length of a frame is a positive number.",
+    "CLOSE with 1 byte": "A close has no code or a whole one.",
+    "CLOSE": "There is no such code for a close.",
+    "remote CLOSE": "There is no such code for a close.",
+}
+
+
+def reason_of_close(code: int, said: str) -> str:
+    """Why the connection is closed, in our words; `said` is what the library has to say about it."""
+    if code == 1007:
+        return "The reason of the close is not UTF-8." if "CLOSE" in said else "The text of the message is not UTF-8."
+    known = (words for begin, words in _REASONS.items() if said.startswith(begin))
+    return next(known, "This is no WebSocket frame.")
 
 
 class WebSocketLink:
@@ -146,10 +195,11 @@ class WebSocketLink:
         self.limit = limits.max_frame_bytes
         self.close_code = 1000
         self.before_long: Callable[[int], Awaitable[None]] | None = None
+        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self._max_nesting = limits.max_nesting
         self._connection = connection
         self._stream = stream
-        stream.before_more = self._reserve
+        stream.before_more, stream.before_piece = self._reserve, self._wait_turn
         self._settled = False
 
     async def receive(self) -> list[bytes]:
@@ -175,6 +225,10 @@ class WebSocketLink:
             except SessiondError:
                 raise trio.BrokenResourceError("there is no room for so long a message") from None
 
+    async def _wait_turn(self) -> None:
+        if self.before_piece is not None:
+            await self.before_piece()
+
     def hung_up(self) -> bool:
         return self._connection.closed is not None or self._stream.stream.hung_up()
 
@@ -197,6 +251,7 @@ class WebSocketLink:
         self._settled = True
         if isinstance(message, str):
             return message.encode().strip(b" \t\r\n")
+        await self._wait_turn()
         await check_item(message, self._max_nesting)
         return message
 

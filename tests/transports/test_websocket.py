@@ -236,6 +236,38 @@ async def test_a_close_or_a_broken_frame_ends_the_connection_with_its_code(open_
         assert house.services.faults == []
 
 
+@pytest.mark.parametrize(
+    ("frames", "code", "reason"),
+    [
+        (b"\x88\x82\0\0\0\0\x03\xe7", 1002, "There is no such code for a close."),
+        (b"\x88\x82\0\0\0\0\x03\xed", 1002, "There is no such code for a close."),
+        (b"\x88\x81\0\0\0\0\x03", 1002, "A close has no code or a whole one."),
+        (b"\x01\x80\0\0\0\0\x81\x80\0\0\0\0", 1002, "A new message began before the one before it had ended."),
+        (b"\x80\x80\0\0\0\0", 1002, "A fragment goes on with a message that never began."),
+        (b"\x83\x80\0\0\0\0", 1002, "There is no such kind of frame."),
+        (b"\xc1\x80\0\0\0\0", 1002, "A reserved bit is set, and no extension was agreed on."),
+        (b"\x09\x80\0\0\0\0", 1002, "A ping, a pong or a close comes in one frame."),
+        (b"\x89\xfe\0\x80\0\0\0\0", 1002, "A ping, a pong or a close has at most 125 bytes."),
+        (b"\x81\x05hello", 1002, "A client masks its frames."),
+        (b"\x81\xfe\0\x05\0\0\0\0", 1002, "The length of a frame is written as short as it can be."),
+        (b"\x81\xff" + b"\xff" * 12, 1002, "The length of a frame is a positive number."),
+        (b"\x81\x82\0\0\0\0\xff\xfe", 1007, "The text of the message is not UTF-8."),
+        (b"\x88\x84\0\0\0\0\x03\xe8\xff\xff", 1007, "The reason of the close is not UTF-8."),
+        (b"\x01\x80\0\0\0\0" + b"\x00\x81\0\0\0\0x" * 5000, 1009, "A message has at most 4096 fragments,"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_words_to_a_client_that_waits(open_house, frames, code, reason):
+    """The client keeps its half open and reads: the library's reader is on the stream all the while."""
+    async with open_house() as house:
+        async with upgraded(house) as stream:
+            await stream.send_all(frames)
+            said = b"".join([chunk async for chunk in stream])
+        assert (said[:1], int.from_bytes(said[2:4], "big")) == (b"\x88", code)
+        assert said[4:].decode().startswith(reason) and len(said) == 2 + said[1]
+        await until(lambda: house.server.connections == 0)
+        assert house.services.faults == []
+
+
 async def test_a_broken_frame_behind_requests_leaves_their_answers_readable(open_house):
     async with open_house() as house:
         async with upgraded(house) as stream:
