@@ -15,12 +15,13 @@ from typing import Any
 
 from msgspec import inspect
 
-from sessiond.errors import ConfigError
+from sessiond.errors import ConfigError, reason_of_reader
 
 type_info = inspect.type_info
 KeyPath = tuple[str | int, ...]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MANY_DIGITS = re.compile(r"(?:\d_?){4301,}")  # more than Python reads
 _AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -39,8 +40,10 @@ class Source:
             raise ConfigError(f"{self.name}: the file is nested too deeply") from None
         except ValueError as error:  # TOMLDecodeError, and int() of over 4,300 digits
             where = _AT_LINE.search(str(error))
-            line = int(where[1]) if where and where[1] else self._text.count("\n") + 1
-            sentence = _AT_LINE.sub("", str(error))
+            digits = None if where else _MANY_DIGITS.search(self._text)
+            begins = digits.start() if digits else len(self._text)
+            line = int(where[1]) if where and where[1] else self._text.count("\n", 0, begins) + 1
+            sentence = _AT_LINE.sub("", reason_of_reader(error))
             raise ConfigError(f"{self.name}:{line}: this is not TOML: {sentence}") from None
 
     def error(self, path: KeyPath, sentence: str) -> ConfigError:

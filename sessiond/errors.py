@@ -37,6 +37,26 @@ def reason_of(error: BaseException) -> str:
     return str(error) or "it was closed"
 
 
+def reason_of_reader(error: BaseException) -> str:
+    """Why something could not be read, as its reader (of JSON, CBOR, TOML) says it, but for what only Python says."""
+    said = str(error)
+    if isinstance(error, UnicodeError):
+        return "it has bytes that are not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "set_int_max_str_digits" in said:
+        return "it has a number of too many digits"
+    if "Duplicate map key" in said:
+        return "a map has a key twice"
+    if "map key must be" in said:
+        return "it has a map key that is no text string"
+    return said if said and not any(mark in said for mark in _PYTHONS) else "it cannot be read"
+
+
+# In what libraries say for programmers, and in no sentence of theirs for people.
+_PYTHONS = ("sys.", "codec can't", "<class", "object at 0x", "Error(", "Type", "__", "()")
+
+
 class SessiondError(Exception):
     """An error with a defined answer.
 

@@ -8,20 +8,24 @@ import re
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import h11
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from inside import inside
 
 import sessiond
 from sessiond import config
-from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, quote
+from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, SessiondError, quote
 from sessiond.methods.table import METHODS
 from sessiond.patterns import compile_pattern
 from sessiond.policy.secrets import compile_patterns
+from sessiond.rpc.codecs import CBOR
+from sessiond.rpc.messages import MessageError, parse, split_batch
 from sessiond.transports.http import refused
+from sessiond.transports.websocket import reason_of_close
 
 ROOT = Path(sessiond.__file__).parent
 PYTHON = re.compile(
@@ -108,6 +112,55 @@ def test_what_is_no_http_is_told_without_python(head: bytes) -> None:
     text = refused(raised.value).message
     assert text.startswith("This is no HTTP/1.1 request: ")
     assert not PYTHON.search(text), text
+
+
+LIBRARIES = re.compile(r"codec can't|UndefinedType|SimpleValue|\bint\b|\bsys\.|<\w+\.|Opcode|\bstr\b|__|Python")
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+_ODD = st.sampled_from([cbor2.undefined, *map(cbor2.CBORSimpleValue, (0, 32, 255))])
+_KEYS = st.integers() | st.binary() | st.text() | st.booleans() | _ODD
+_CBOR = st.recursive(_PLAIN | _ODD, lambda inner: st.lists(inner) | st.dictionaries(_KEYS, inner), max_leaves=8)
+
+
+@given(st.binary(max_size=40) | _CBOR.map(cbor2.dumps))
+@example(cbor2.dumps({1: 2}))
+@example(b"\xa1\x80\x01")
+@example(b"\xa1aa\xf7")
+@example(b"\xa1aa\xf8\x63")
+@example(b"\xa1aac\xed\xa0\x80")
+@example(b"\xa2a'\x01a'\x01")
+def test_what_is_no_cbor_of_ours_is_told_without_python(frame: bytes) -> None:
+    try:
+        CBOR.to_json(frame)
+    except SessiondError as error:
+        text = error.message
+        assert not PYTHON.search(text) and not LIBRARIES.search(text) and text.isprintable(), text
+
+
+@given(st.binary(max_size=60))
+@example(b'{"jsonrpc":"2.0","id":1,"method":"\xff"}')
+@example(b'[{"a":"\xff"}')
+@example(b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"x"}')
+def test_what_is_no_json_of_ours_is_told_without_python(message: bytes) -> None:
+    for read in (parse, split_batch):
+        try:
+            read(message, 64)
+        except MessageError as bad:
+            text = re.sub("`(int|str)`", "", bad.error.message)  # as the schema of the protocol names them
+            assert not PYTHON.search(text) and not LIBRARIES.search(text), text
+
+
+@given(st.sampled_from([1002, 1007]), st.text())
+def test_a_websocket_is_closed_with_words_of_ours_whatever_the_library_says(code: int, said: str) -> None:
+    for begin in ("", "CLOSE ", "expected CONTINUATION, got <Opcode.TEXT: 1>", "'utf-8' codec can't decode"):
+        words = reason_of_close(code, begin + said)
+        assert not PYTHON.search(words) and not LIBRARIES.search(words) and words.endswith(".") and len(words) <= 123
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "1_" + "0" * 5000])
+def test_a_number_of_too_many_digits_is_an_error_at_its_line(digits: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.parse(f"[limits]\nmaxInFlight={digits}\nmaxFrameBytes=1\n")
+    assert str(raised.value) == "config.toml:2: this is not TOML: it has a number of too many digits"
 
 
 BAD_PATTERNS = {

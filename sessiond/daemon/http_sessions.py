@@ -6,6 +6,7 @@ exchanges; no sockets. Source: protocol.md, "HTTP".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -62,11 +63,13 @@ async def _history(services: Services, request: Request) -> Answer:
     params = SessionsHistoryParams(
         session_key=request.params["key"],
         limit=_number(query, "limit"),
-        include_tools=query.get("includeTools", "0") in ("1", "true"),
+        include_tools=_flag(query, "includeTools", absent=False),
         cursor=query.get("cursor"),
     )
     streams = "text/event-stream" in request.headers.get("accept", "")
-    if not streams and query.get("follow", "0") not in ("1", "true"):
+    # Looked at even where the header says it too: a typing mistake must not pass for a wish.
+    follows = _flag(query, "follow", absent=False)
+    if not streams and not follows:
         ctx = _context(services, request.caller)
         try:
             return json_response(await sessions_history.handle(ctx, params))
@@ -77,7 +80,7 @@ async def _history(services: Services, request: Request) -> Answer:
     if session.archived:
         raise missing(request.params["key"])  # nothing will ever come of it
     # Only who says so is spared the tool results: a follower gets every message that is appended.
-    tools = query.get("includeTools", "1") in ("1", "true")
+    tools = _flag(query, "includeTools", absent=True)
     cursor = request.headers.get("last-event-id")
     if cursor:
         return Events(partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools))
@@ -106,9 +109,25 @@ def _number(query: Any, name: str) -> float | None:
     if text is None or text == "":
         return None
     try:
-        return float(int(text))
+        if _WHOLE.fullmatch(text):
+            return float(text)
     except (ValueError, OverflowError):
-        raise InvalidParams(f"`{name}` is a whole number, not {quote(text[:40])}", field=name) from None
+        pass
+    raise InvalidParams(f"`{name}` is a whole number, not {quote(text[:40])}", field=name)
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,300}")  # `int` takes `1_0` too, and the digits of every script
+
+
+def _flag(query: Any, name: str, *, absent: bool) -> bool:
+    text = query.get(name)
+    if text is None:
+        return absent
+    if text in ("1", "true"):
+        return True
+    if text in ("0", "false"):
+        return False
+    raise InvalidParams(f"`{name}` is 1 or 0, not {quote(text[:40])}", field=name)
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from sessiond.errors import SessiondError
+from sessiond.errors import SessiondError, reason_of_reader
 from sessiond.rpc.codecs import CodecName
 from sessiond.rpc.messages import ABSENT, Envelope, MessageError, encode_call, parse
 from sessiond.rpc.salvage import salvage
@@ -136,4 +136,4 @@ def _result_of(answer: Envelope, result_type: Any) -> Any:
             return answer.result.copy()
         return msgspec.json.decode(answer.result, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RemoteError(0, f"The answer is not what was asked for: {error}.") from None
+        raise RemoteError(0, f"The answer is not what was asked for: {reason_of_reader(error)}.") from None

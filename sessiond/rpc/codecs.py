@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import msgspec
 import trio
 
-from sessiond.errors import InvalidRequest, ParseError
+from sessiond.errors import InvalidRequest, ParseError, reason_of_reader
 from sessiond.rpc.limits import MAX_PARTS
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.parts import check_parts
@@ -81,13 +81,15 @@ class CborCodec:
             cause = error.__cause__
             if isinstance(cause, InvalidRequest):
                 raise cause from None
-            raise ParseError(f"The message is not the CBOR that is taken here: {cause or error}.") from None
+            raise ParseError(
+                f"The message is not the CBOR that is taken here: {reason_of_reader(cause or error)}."
+            ) from None
         for envelope in value if isinstance(value, list) else (value,):
             _check_envelope(envelope)
         try:
             return msgspec.json.encode(_plain(value))
         except (OverflowError, ValueError, TypeError) as error:
-            raise InvalidRequest(f"The message holds what JSON has not: {error}.") from None
+            raise InvalidRequest(f"The message holds what JSON has not: {reason_of_reader(error)}.") from None
 
     def from_json(self, text: bytes) -> bytes:
         import cbor2
@@ -198,7 +200,8 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case _:
-            raise InvalidRequest(f"The message holds a value that JSON has not: {type(value).__name__}.")
+            what = "undefined" if type(value).__name__ == "UndefinedType" else "a simple value of CBOR"
+            raise InvalidRequest(f"The message holds a value that JSON has not: {what}.")
 
 
 def _no_tag(number: int) -> InvalidRequest:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError, reason_of_reader
 from sessiond.rpc.errors import ErrorObject, error_object
 
 RequestId = int | str | float | None
@@ -76,7 +77,7 @@ def parse(message: bytes, max_nesting: int) -> Envelope:
     except RecursionError:
         raise MessageError(_too_deep(max_nesting)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MessageError(ParseError(f"The message is not JSON: {error}.")) from None
+        raise _unreadable(message, error) from None
     if _is_deeper(message, max_nesting):
         request_id = None if envelope.id is UNSET else envelope.id
         raise MessageError(_too_deep(max_nesting), request_id)
@@ -97,7 +98,7 @@ def split_batch(message: bytes, max_batch: int) -> list[bytes]:
     except RecursionError:
         raise MessageError(InvalidRequest("The batch is nested too deeply.")) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MessageError(ParseError(f"The batch is not JSON: {error}.")) from None
+        raise MessageError(ParseError(f"The batch is not JSON: {reason_of_reader(error)}.")) from None
     if not items:
         raise MessageError(InvalidRequest("The batch is empty."))
     if len(items) > max_batch:
@@ -133,11 +134,38 @@ def _explain(message: bytes, reason: str) -> MessageError:
         if _is_json(message):
             return MessageError(InvalidRequest(f"A message is an object or a batch of objects: {reason}."))
         return MessageError(ParseError("The message is not JSON."))
-    try:
-        request_id = _decode_id(members["id"]) if "id" in members else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    return MessageError(InvalidRequest(f"This is no JSON-RPC 2.0 message: {reason}."), _id_among(members))
+
+
+def _unreadable(message: bytes, error: Exception) -> MessageError:
+    """Why a message is no JSON; with its id where no more is wrong than half of a surrogate pair, or bytes of a text
+    that are no text, as programs write what was cut within an emoji: the client waits for an answer."""
+    reason, request_id = reason_of_reader(error), None
+    if len(message) <= _MENDED_BYTES:
+        mended = _HALVES.sub(rb"\1\\ufffd", message).decode(errors="replace")
+        try:
+            request_id = _id_among(_decode_members(mended))
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        else:
+            if not isinstance(error, UnicodeError):
+                reason = "it has half of a surrogate pair"
+    if isinstance(request_id, str) and "\ufffd" in request_id:
         request_id = None
-    return MessageError(InvalidRequest(f"This is no JSON-RPC 2.0 message: {reason}."), request_id)
+    return MessageError(ParseError(f"The message is not JSON: {reason}."), request_id)
+
+
+# Looked at on the loop, in two milliseconds.
+_MENDED_BYTES = 64 * 1024
+# Whole pairs too, which stand in an id at most.
+_HALVES = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def _id_among(members: dict[str, Raw]) -> RequestId:
+    try:
+        return _decode_id(members["id"]) if "id" in members else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _is_json(message: bytes) -> bool:

@@ -53,9 +53,7 @@ class Piecewise:
 
     __slots__ = ("pieces", "size", "turn")
 
-    def __init__(
-        self, size: int, pieces: Iterator[bytes | memoryview], turn: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, size: int, pieces: Iterator[bytes | memoryview], turn: Callable[[], Awaitable[None]]) -> None:
         self.size, self.pieces, self.turn = size, pieces, turn
 
 

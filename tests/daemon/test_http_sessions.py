@@ -86,9 +86,15 @@ def test_an_unknown_session_is_404_and_says_so(running: Daemon) -> None:
         assert (got.status_code, got.json()["ok"], got.json()["error"]["type"]) == (404, False, "not_found")
 
 
-@pytest.mark.parametrize("query", ["?limit=x", "?limit=1.5", "?limit=1e3", "?cursor=x", "?cursor=0-0-000000000000"])
+_BAD_NUMBERS = ["x", "1.5", "1e3", "1_0", "%d9%a3", "%201", "9" * 400]
+_BAD_FLAGS = ["?follow=2", "?follow=yes", "?follow=", "?includeTools=maybe", "?includeTools=True"]
+
+
+@pytest.mark.parametrize(
+    "query", [*(f"?limit={text}" for text in _BAD_NUMBERS), *_BAD_FLAGS, "?cursor=x", "?cursor=0-0-000000000000"]
+)
 def test_a_bad_query_is_400_and_names_the_field(running: Daemon, key: str, query: str) -> None:
-    for path in (path_of(key, query), path_of(key, f"{query}&follow=1")):
+    for path in (path_of(key, query), *([] if "follow" in query else [path_of(key, f"{query}&follow=1")])):
         got = get(running, path)
         assert (got.status_code, got.json()["error"]["type"]) == (400, "invalid_params")
         assert query[1:].partition("=")[0] in got.json()["error"]["field"]

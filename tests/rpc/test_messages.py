@@ -67,7 +67,7 @@ def test_an_id_comes_back_as_it_was(request_id):
         (b"{", ("parse_error", None)),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"', ("parse_error", None)),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"}}', ("parse_error", None)),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}', ("parse_error", None)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}', ("parse_error", 1)),
         (b'{"jsonrpc":1,"x":', ("parse_error", None)),
         (b"nonsense", ("parse_error", None)),
         (b"1", ("invalid_request", None)),
@@ -143,6 +143,23 @@ def test_what_is_no_batch_is_refused(message, slug):
     with pytest.raises(MessageError) as caught:
         split_batch(message, 3)
     assert (caught.value.error.slug, caught.value.request_id) == (slug, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "request_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"text":"\xed\xa0\x80"}}', 7),
+        (b'{"jsonrpc":"2.0","method":"\xed\xa0\x80","id":"seven"}', "seven"),
+        (b'{"jsonrpc":"2.0","id":7,"method":"\\ud800"}', 7),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"x"}', None),
+        (b'{"jsonrpc":"2.0","id":8,"method":"x","params":{"a":"\\ud800","b":"\\\\ud800"}}', 8),
+        (b'{"jsonrpc":"2.0","id":7,"method":"\xff"', None),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_with_the_id_that_can_be_read(message, request_id):
+    with pytest.raises(MessageError) as caught:
+        parse(message, 64)
+    assert (caught.value.error.slug, caught.value.request_id) == ("parse_error", request_id)
 
 
 def test_answers_and_calls_are_json_rpc():
