@@ -6,6 +6,7 @@ What it answers depends on the last message alone:
 - the result of a tool: `The command printed: <result>`
 - a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that)
 - a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
+- a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest so much later
 - a text with `HANG` in it: the beginning of an answer, and then nothing
 - any other text: `Answer <how many user texts there were> to: <text>`
 """
@@ -53,6 +54,11 @@ class Turn:
 
     def hangs(self) -> bool:
         return "HANG" in self.last and self.result is None
+
+    def pause_s(self) -> float:
+        """How long it thinks after it has begun to answer."""
+        found = re.search(r"SLOWLY (\d+)", self.last)
+        return float(found[1]) if found and self.result is None else 0.0
 
     def answer(self) -> str:
         if self.result is not None:
@@ -259,13 +265,13 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"input_tokens": 100, "totalTokens": 100})
         elif "/messages" in self.path:
             turn = anthropic_turn(body)
-            self._stream([(event["type"], event) for event in anthropic_events(turn, model, number)], hang=turn.hangs())
+            self._stream([(event["type"], event) for event in anthropic_events(turn, model, number)], turn)
         elif "/responses" in self.path:
             turn = responses_turn(body)
-            self._stream([(event["type"], event) for event in responses_events(turn, model, number)], hang=turn.hangs())
+            self._stream([(event["type"], event) for event in responses_events(turn, model, number)], turn)
         elif ":streamGenerateContent" in self.path:
             turn = gemini_turn(body)
-            self._stream([(None, event) for event in gemini_events(turn, "gemini-stub")], hang=turn.hangs())
+            self._stream([(None, event) for event in gemini_events(turn, "gemini-stub")], turn)
         elif ":generateContent" in self.path:
             self._json(gemini_events(Turn(["{}"], None, []), "gemini-stub")[-1])
         else:
@@ -280,17 +286,19 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _stream(self, events: list[tuple[str | None, Json]], *, hang: bool) -> None:
+    def _stream(self, events: list[tuple[str | None, Json]], turn: Turn) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        for name, event in events:
+        for number, (name, event) in enumerate(events):
+            if number == 1:
+                threading.Event().wait(turn.pause_s())
             head = f"event: {name}\n" if name else ""
             self.wfile.write(f"{head}data: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()
-        if hang:
+        if turn.hangs():
             # Until the client goes away.
             self.rfile.read(1)
 

@@ -114,6 +114,17 @@ def box(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path
     return Box(daemon, program, program_path, model, home)
 
 
+# Longer than a thread of the daemon lives that has nothing to do, many times over.
+SLOW_S = 60
+
+
+@pytest.mark.parametrize("program", ["claude", "codex"], indirect=True)
+def test_a_run_of_a_minute_ends_well_on_a_daemon_with_nothing_else_to_do(box: Box) -> None:
+    ended = box.say(f"please answer SLOWLY {SLOW_S}")
+    assert (ended["status"], ended.get("reply", "").rstrip()) == ("ok", f"Answer 1 to: please answer SLOWLY {SLOW_S}")
+    assert ended["endedAt"] - ended["startedAt"] >= SLOW_S * 1000
+
+
 def test_a_recipe_works_as_it_stands_there(box: Box) -> None:
     (box.home / "secret.txt").write_text("the heron is grey")
     before = {path: path.read_bytes() for path in box.read_only}
