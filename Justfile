@@ -122,6 +122,26 @@ single-file OUT="dist/sessiond": _venv
         built = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if built.returncode != 0:
         sys.exit(built.stdout)
+    # Said before the seconds that unpacking takes; and a Python that is too old is no traceback. A zip may have any head.
+    first_start = """
+    for python in ${PEX_PYTHON:-} python3.11 python3.12 python3.13 python3.14 python3 python; do
+        if "${python}" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
+            DEFAULT_PYTHON="$(command -v "${python}")"
+            break
+        fi
+    done
+    if [ -z "${DEFAULT_PYTHON}" ]; then
+        echo >&2 "sessiond needs Python 3.11, 3.12, 3.13 or 3.14, and there is none in the PATH."
+        exit 1
+    fi
+    if [ ! -d "${INSTALLED_PEX}" ]; then
+        echo >&2 "sessiond unpacks itself into ${PEX_ROOT}, this once ..."
+    fi
+    """
+    head, mark, rest = out.read_bytes().partition(b"\nfind_python() {")
+    if not mark:
+        sys.exit("pex begins its files otherwise: look where the words for the first start belong")
+    out.write_bytes(head + first_start.encode() + mark + rest)
     print(f"wrote {out}, {out.stat().st_size / 1e6:.0f} MB")
 
 # dist/*.whl and the source archive

@@ -43,7 +43,9 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([single_file, *words], env=env, capture_output=True, text=True, check=False)
 
-    assert run("status").returncode == 3
+    first, second = run("status"), run("status")
+    assert (first.returncode, second.returncode) == (3, 3)
+    assert first.stderr.splitlines()[0].startswith("sessiond unpacks itself into ") and "unpacks" not in second.stderr
     with subprocess.Popen([single_file, "serve"], env=env, stderr=subprocess.PIPE, text=True) as daemon:
         try:
             deadline = time.monotonic() + 20
@@ -61,6 +63,19 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
             daemon.communicate(timeout=30)
     assert daemon.returncode == 0
     assert (tmp_path / "home/.local/state/sessiond/store.json").exists()
+
+
+def test_under_a_python_that_is_too_old_the_single_file_says_one_sentence(single_file: Path, tmp_path: Path) -> None:
+    """A stand-in that says of itself what Python 3.10 does: not fit."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("python3", "python3.10", "python"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    env = {"HOME": str(tmp_path), "PATH": str(folder)}
+    done = subprocess.run([single_file, "status"], env=env, capture_output=True, text=True, check=False)
+    sentence = "sessiond needs Python 3.11, 3.12, 3.13 or 3.14, and there is none in the PATH.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
 
 
 def test_after_its_first_run_the_single_file_starts_within_twice_the_time_of_the_package(
