@@ -11,6 +11,12 @@ import msgspec
 
 from sessiond.model.lax import Amount, Count, Milliseconds
 
+# So many runs of a session may have been accepted and not have ended: more than anybody waits for, and one that has to
+# end all of them is done in a moment.
+MAX_ACCEPTED_RUNS = 1000
+# An entry keeps twice as many: room for all that is accepted behind as many that another program wrote into the file.
+MAX_OPEN_RUNS = 2 * MAX_ACCEPTED_RUNS
+
 # What may name a run, in a file name too. Ours are `<session id>.<16 hex digits>`.
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
@@ -133,5 +139,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     def is_plausible(self) -> bool:
         """Whether the places in the file that the entry names can be there. For entries that come from a file."""
         facts = self.file
+        if len(self.runs) > MAX_OPEN_RUNS:
+            return False
         offsets = [*(run.offset for run in self.runs), *(talk.offset for talk in self.talks)]
         return facts.folded_to <= facts.bytes and all(offset < facts.folded_to for offset in offsets)

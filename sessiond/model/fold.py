@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, KeyedRun, LiveRun, OpenTalk, RunId
+from sessiond.model.entry import MAX_OPEN_RUNS, Entry, KeyedRun, LiveRun, OpenTalk, RunId
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.patching import is_settable, patch_entry
@@ -22,7 +22,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 7
+FOLD_VERSION = 8
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000
@@ -53,13 +53,18 @@ _decode_run = msgspec.json.Decoder(RunNote).decode
 _NOTES: dict[str, type[msgspec.Struct]] = {records.RUN: RunNote, records.TALK: TalkNote}
 
 
-def complaint_of(record: Record) -> str | None:
-    """Why a record of this program's own says nothing, None where it does. For the log and for `sessiond doctor`."""
+def complaint_of(entry: Entry, record: Record) -> str | None:
+    """Why a record of this program's own did nothing to `entry`, None where it may say nothing new.
+
+    For the log and for `sessiond doctor`.
+    """
     kind = _NOTES.get(record.custom_type or "")
     if record.custom_type == records.ENTRY:
         wrong = [name for name, value in lax.decode_dict(record.data).items() if not is_settable(name, value)]
         return f"a {records.ENTRY} record with {', '.join(wrong[:5])} of no use" if wrong else None
     note = lax.view_in(record.data, kind) if kind is not None else None
+    if isinstance(note, RunNote) and note.status == "accepted" and len(entry.runs) >= MAX_OPEN_RUNS:
+        return f"a run accepted while {MAX_OPEN_RUNS} were open already, as many as a session may have"
     if kind is None or (note is not None and whole_ms(getattr(note, "at", 0)) is not None):
         return None
     return f"a {record.custom_type} record that says nothing"
@@ -174,7 +179,8 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
     if at is None:
         return entry
     if status == "accepted":
-        if any(one.run_id == run_id for one in entry.runs):
+        # The bound first: what is beyond it costs nothing.
+        if len(entry.runs) >= MAX_OPEN_RUNS or _place_of(entry.runs, run_id) is not None:
             return entry
         # A child's row tells of its task, not of the step that asks for an announcement of it.
         aside = run.step == "announce" and entry.spawn is not None
@@ -186,11 +192,11 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
             entry,
             status=entry.status if entry.status == "running" else "queued",
         )
-    live = {one.run_id: one for one in entry.runs}
-    if status == "running" and run_id in live:
-        live[run_id] = replace(live[run_id], started_at=at)
-        entry = replace(entry, runs=tuple(live.values()))
-        if live[run_id].aside:
+    place = _place_of(entry.runs, run_id) if status == "running" or status in FINAL else None
+    if status == "running" and place is not None:
+        begun = replace(entry.runs[place], started_at=at)
+        entry = replace(entry, runs=(*entry.runs[:place], begun, *entry.runs[place + 1 :]))
+        if begun.aside:
             return entry
         return replace(
             entry,
@@ -200,23 +206,31 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
             runtime_ms=None,
             aborted_last_run=False,
         )
-    if status in FINAL and run_id in live:
-        return _fold_end(entry, run, live, at)
+    if place is not None:
+        return _fold_end(entry, run, place, at)
     # A message that came in the middle of a run, and one that was written down and started none.
     if status in ("steered", "noted"):
         return replace(entry, keyed=_remember(entry.keyed, run))
     return entry
 
 
-def _fold_end(entry: Entry, run: RunNote, live: dict[str, LiveRun], at: int) -> Entry:
-    ended = live.pop(run.run_id)
+def _place_of(runs: tuple[LiveRun, ...], run_id: str) -> int | None:
+    # No dict: runs end in about the order they were accepted in, so this looks at one or two.
+    for place, one in enumerate(runs):
+        if one.run_id == run_id:
+            return place
+    return None
+
+
+def _fold_end(entry: Entry, run: RunNote, place: int, at: int) -> Entry:
+    ended = entry.runs[place]
     # Here where no message of the run carries it.
     usage = usage_in(run.usage)
     if usage is not None:
         entry = replace(entry, **_add_usage(entry, usage), model=_text(run.model) or entry.model)
     cost = amount(run.estimated_cost_usd)
     cost_usd = entry.estimated_cost_usd if cost is None else _sum_usd(entry.estimated_cost_usd, cost)
-    entry = replace(entry, runs=tuple(live.values()), estimated_cost_usd=cost_usd)
+    entry = replace(entry, runs=(*entry.runs[:place], *entry.runs[place + 1 :]), estimated_cost_usd=cost_usd)
     if ended.aside:
         return entry
     return replace(

@@ -12,8 +12,8 @@ import msgspec
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import Conflict, NotFound, SessiondError, StorageError, quote
-from sessiond.model.entry import KeyedRun
+from sessiond.errors import Conflict, NotFound, Overloaded, SessiondError, StorageError, quote
+from sessiond.model.entry import MAX_ACCEPTED_RUNS, KeyedRun
 from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.keys import agent_of
 from sessiond.runs import inbox
@@ -118,12 +118,14 @@ class Acceptance(ABC):
             await self.stored(run_id)
             return known
         self._check(session.key)
+        keeps = self.keeps(session.key)
+        if not keeps and (crowded := _crowd(session, self.registry.count_of(session.key))) is not None:
+            raise crowded
         run = Run(
             run_id or runs.new_run_id(session.session_id, self._ids.record()), session, request, self._clock.wall_ms()
         )
         self._check_size(run.run_id, request)
         self.registry.add(run)
-        keeps = self.keeps(session.key)
         at_once = not keeps and self._begin(run)
         own = _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
         if keeps:
@@ -181,6 +183,10 @@ class Acceptance(ABC):
                 code="agent_not_found",
             )
 
+    def has_room(self, session: Session) -> bool:
+        """Whether one more message would be accepted, as far as those before it are concerned."""
+        return self.keeps(session.key) or _crowd(session, self.registry.count_of(session.key)) is None
+
     def _check_size(self, run_id: str, request: Request) -> None:
         """LimitExceeded where it could not wait for its turn: what an idle session accepts a busy one accepts, too.
 
@@ -209,6 +215,22 @@ class Acceptance(ABC):
         run.stored.set()
         run.done.set()
         self.dispatch()
+
+
+def _crowd(session: Session, live: int) -> Overloaded | None:
+    """Why a session that has so many `live` runs takes no more; None where it does."""
+    key, most = session.key, MAX_ACCEPTED_RUNS
+    # Not those that wait only: what was aborted is open in the transcript until its end is on disk.
+    if live >= most:
+        told = f"{most} runs of {key} are going on or wait already; wait until some have ended, or abort them"
+    elif len(session.entry.runs) >= most:
+        told = (
+            f"another program wrote into the transcript of {key} that {most} runs or more are open; restart sessiond,"
+            " which ends them"
+        )
+    else:
+        return None
+    return Overloaded(f"{told}, and send again", code="too_many_runs", value=most)
 
 
 def _accepted_parts(run_id: str, request: Request, at_ms: int, *, at_once: bool) -> list[Part]:

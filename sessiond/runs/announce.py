@@ -252,8 +252,9 @@ class Announcer:
                 "sourceTool": "subagent_announce",
             }
             message = user_message(text, self._clock.wall_ms(), provenance)
-            # Whoever stops a tree of sessions does not want the first of them to begin anew.
-            if first.status != "aborted" and self._wakes(requester):
+            # Whoever stops a tree of sessions does not want the first of them to begin anew. Where no more may wait
+            # it is read with the next of them.
+            if first.status != "aborted" and self._wakes(requester) and self._supervisor.has_room(requester):
                 request = Request(
                     text=text,
                     message=message,

@@ -69,6 +69,10 @@ class Registry:
         """The live runs of a session, oldest first."""
         return list(self._by_key.get(key, {}).values())
 
+    def count_of(self, key: str) -> int:
+        """How many live runs a session has."""
+        return len(self._by_key.get(key, ()))
+
     def session_of(self, run_id: str) -> Session | None:
         """The session a run id names, live or archived; whether the run exists is not looked up."""
         # Both are looked up always: how long it takes is not to tell whether there is such a run.

@@ -6,6 +6,7 @@ follows what; what comes after a run (a reply-back, an announcement) is hung in 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -23,6 +24,11 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
 from sessiond.tasks import lasting_nursery
 
+# The ends of runs that nobody lives, a thousand aborted ones say, are written so many at a time: all at once they would
+# keep the loop for a tenth of a second and more. What the disk takes long over does not hold up the others.
+_ENDS_AT_ONCE = 25
+_ENDS_WAIT_S = 0.1
+
 
 class RunSupervisor(Acceptance):
     """Every run of this daemon. `run` is its home and belongs to the background nursery.
@@ -39,6 +45,9 @@ class RunSupervisor(Acceptance):
         )
         # Runs of an earlier life whose end is still to be written: listed, not yet gone on with.
         self._cut_off: list[Run] = []
+        # Runs that nobody lives and that are to end, and whether somebody is ending them.
+        self._to_end: deque[tuple[Run, ending.Ending]] = deque()
+        self._ends = False
         self._lives: trio.Nursery | None = None
         self._following: trio.Nursery | None = None
         self.at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
@@ -100,7 +109,7 @@ class RunSupervisor(Acceptance):
         """Go on with what `restore` listed."""
         cut_off, self._cut_off = self._cut_off, []
         for run in cut_off:
-            self._start_soon(self._finish, run, ending.interrupted())
+            self._end_soon(run, ending.interrupted())
         self.agents_changed()
 
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
@@ -113,7 +122,7 @@ class RunSupervisor(Acceptance):
             if run.scope is not None:
                 run.scope.cancel()
             elif self.queues.take(run):
-                self._start_soon(self._finish_unstarted, run, ending.aborted())
+                self._end_soon(run, ending.aborted())
         for run in stopped:
             await run.done.wait()
         return [run.run_id for run in stopped if run.status == "aborted"]
@@ -145,7 +154,7 @@ class RunSupervisor(Acceptance):
             if run.scope is not None:
                 run.scope.cancel()
             elif self.queues.take(run):
-                self._start_soon(self._finish_unstarted, run, ending.lost(run.key))
+                self._end_soon(run, ending.lost(run.key))
 
     def agents_changed(self) -> None:
         """An agent came or left: start what may start now, and count the time of what has to wait."""
@@ -160,7 +169,7 @@ class RunSupervisor(Acceptance):
                 sentence = f"agent {agent_id} was taken out of the configuration; configure it again and send again"
                 for run in self.queues.waiting_of(agent_id):
                     if self.queues.take(run):
-                        self._start_soon(self._finish_unstarted, run, ending.failed(sentence))
+                        self._end_soon(run, ending.failed(sentence))
 
     def follow(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start what goes on beside the runs; it ends when the daemon stops."""
@@ -174,7 +183,7 @@ class RunSupervisor(Acceptance):
 
     def _expire_unattended(self, run: Run, ttl_s: float) -> None:
         sentence = f"agent {agent_of(run.key)} was not attached within {ttl_s:g} s; start it and send again"
-        self._start_soon(self._finish_unstarted, run, ending.failed(sentence))
+        self._end_soon(run, ending.failed(sentence))
 
     def _start_soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         assert self._lives is not None, "the supervisor is not running"
@@ -206,6 +215,24 @@ class RunSupervisor(Acceptance):
                 await self._finish(run, ending.aborted() if run.stop_as == "aborted" else ending.interrupted())
             case ending.Ending() as end:
                 await self._finish(run, end)
+
+    def _end_soon(self, run: Run, end: ending.Ending) -> None:
+        """A run that nobody lives ends, behind those before it."""
+        self._to_end.append((run, end))
+        if not self._ends:
+            self._ends = True
+            self._start_soon(self._end_all)
+
+    async def _end_all(self) -> None:
+        while self._to_end:
+            some = [self._to_end.popleft() for _ in range(min(_ENDS_AT_ONCE, len(self._to_end)))]
+            for run, end in some:
+                self._start_soon(self._finish_unstarted, run, end)
+            if self._to_end:
+                with trio.move_on_after(0 if self.stopping else _ENDS_WAIT_S):
+                    for run, _ in some:
+                        await run.done.wait()
+        self._ends = False
 
     async def _finish_unstarted(self, run: Run, end: ending.Ending) -> None:
         await run.stored.wait()

@@ -146,7 +146,7 @@ def _fold_line(
         return fold_bad(entry), last_id
     record = line.record
     folded = fold(entry, record, line.offset, mtime_ms)
-    if folded is entry and record.custom_type is not None and (reason := complaint_of(record)) is not None:
+    if folded is entry and record.custom_type is not None and (reason := complaint_of(entry, record)) is not None:
         odd.add(line, reason)
     # The header's id is the session's, and no record's parent.
     return folded, record.id if record.id is not None and record.type != "session" else last_id

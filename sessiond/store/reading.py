@@ -78,7 +78,7 @@ def _take(reading: TranscriptReading, line: transcript.Line, place: str, mtime_m
     reading.timeless |= record.timestamp_ms is None and (record.is_message or record.type == "session")
     before = reading.entry
     reading.entry = fold(before, record, line.offset, mtime_ms)
-    if reading.entry is before and record.custom_type is not None and (why := complaint_of(record)) is not None:
+    if reading.entry is before and record.custom_type is not None and (why := complaint_of(before, record)) is not None:
         reading.odd.append(f"{place} ({why})")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sessiond.model import record as records
-from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
+from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun
 from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad
 from sessiond.model.patching import merge_patch
 
@@ -496,7 +496,7 @@ def test_any_records_fold_into_an_entry_that_an_index_brings_back(bodies, offset
         except records.BadLine:
             entry = fold_bad(entry)
         else:
-            complaint_of(record)
+            complaint_of(entry, record)
             entry = fold(entry, record, offset, MTIME)
         offset += len(line) + 1
     assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
@@ -508,14 +508,14 @@ def test_a_status_that_is_no_word_does_nothing(status, wanted):
     accepted = folded(run("r", "accepted", T))
     body = {"type": "custom", "customType": wanted, "data": {"runId": "r", "talkId": "r", "at": T, "status": status}}
     assert folded(body, entry=accepted) == accepted
-    assert complaint_of(records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
+    assert complaint_of(EMPTY, records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
 
 
 def test_a_whole_number_of_four_hundred_digits_sets_nothing():
     huge = int("9" * 400)
     body = patch(contextTokens=huge, estimatedCostUsd=huge, startedAt=huge, label="x", deliveryContext={"to": huge})
     assert folded(body) == replace(EMPTY, label="x", delivery_context={})
-    complaint = complaint_of(records.parse(json.dumps(body).encode()))
+    complaint = complaint_of(EMPTY, records.parse(json.dumps(body).encode()))
     assert complaint == "a sessiond/entry record with contextTokens, estimatedCostUsd, startedAt of no use"
 
 
@@ -564,3 +564,40 @@ def test_the_row_of_a_child_tells_of_its_task_and_not_of_its_announce_step():
     assert (entry.input_tokens, entry.output_tokens, entry.estimated_cost_usd) == (5, 2, 0.5)
     # Elsewhere an announce step is what the session does.
     assert folded(*task, *steps[:2]).status == "running"
+
+
+def test_an_entry_keeps_so_many_open_runs_and_what_is_beyond_does_nothing():
+    full = folded(*(run(f"r{number}", "accepted", T) for number in range(MAX_OPEN_RUNS)))
+    assert [one.run_id for one in full.runs] == [f"r{number}" for number in range(MAX_OPEN_RUNS)]
+    beyond = run("beyond", "accepted", T, idempotencyKey="beyond", payload="p")
+    for status in ("accepted", "running", "ok"):
+        assert folded(beyond, run("beyond", status, T), entry=full) is full
+    record = records.parse(json.dumps(beyond).encode())
+    assert complaint_of(full, record) == "a run accepted while 2000 were open already, as many as a session may have"
+    # One has ended, whichever it was: there is room for one.
+    less = folded(run("r7", "ok", T), entry=full)
+    assert complaint_of(less, record) is None
+    again = folded(beyond, entry=less)
+    assert [one.run_id for one in again.runs] == [*(one.run_id for one in full.runs if one.run_id != "r7"), "beyond"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["accepted", "running", "ok", "aborted"]))))
+def test_the_open_runs_are_those_accepted_and_not_ended_in_their_order(steps):
+    wanted: dict[str, int | None] = {}
+    for run_id, status in steps:
+        if status == "accepted":
+            wanted.setdefault(run_id, None)
+        elif status == "running" and run_id in wanted:
+            wanted[run_id] = T
+        elif status != "running":
+            wanted.pop(run_id, None)
+    entry = folded(*(run(run_id, status, T) for run_id, status in steps))
+    assert {one.run_id: one.started_at for one in entry.runs} == wanted
+    assert [one.run_id for one in entry.runs] == list(wanted)
+
+
+def test_an_index_entry_with_more_open_runs_than_a_fold_keeps_is_not_believed():
+    runs = tuple(LiveRun(run_id=f"r{number}", offset=0) for number in range(MAX_OPEN_RUNS + 1))
+    facts = FileFacts(bytes=9, folded_to=9)
+    assert replace(EMPTY, runs=runs[1:], file=facts).is_plausible
+    assert not replace(EMPTY, runs=runs, file=facts).is_plausible

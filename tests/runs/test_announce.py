@@ -18,6 +18,7 @@ from sessiond.config import Config, parse
 from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
+from sessiond.model.entry import MAX_ACCEPTED_RUNS
 from sessiond.model.record import ENTRY
 from sessiond.runs.announce import STEP_LIMIT_S, Announcer
 from sessiond.runs.persistence import RETRY_S
@@ -170,6 +171,28 @@ async def test_without_waking_it_is_written_once_and_no_run_begins(tmp_path: Pat
         assert await told.announced(await told.spawn("count")) == "posted"
         assert len(told.texts()) == 1
         assert [spec.session_key for spec in told.home.agent.turns] == [CHILD]
+
+
+async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_down(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    begun = trio.Event()
+
+    async def act(spec: RunSpec, sink: RunSink) -> Outcome:
+        if spec.session_key == MAIN:
+            await trio.sleep_forever()
+        await begun.wait()
+        return Outcome(reply="counted")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
+        child = await told.spawn("count")
+        for number in range(MAX_ACCEPTED_RUNS):
+            await told.home.accept(f"m{number}")
+        begun.set()
+        with trio.fail_after(60):
+            assert await told.announced(child) == "posted"
+        assert len(told.texts()) == 1
+        assert told.home.supervisor.registry.count_of(MAIN) == MAX_ACCEPTED_RUNS
 
 
 async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clock: object) -> None:

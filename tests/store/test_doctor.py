@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from sessiond.errors import StoreInUse
+from sessiond.model.entry import MAX_OPEN_RUNS
 from sessiond.model.keys import KeyRules
 from sessiond.store import dirfd, doctor, making
 from sessiond.store.store import Message, open_store
@@ -363,6 +364,19 @@ def test_records_of_ours_that_say_nothing_are_listed_with_their_lines(tmp_path: 
     assert _only_transcript(tmp_path)[0]["what"] == (
         f"records that say nothing: line {number} (at byte {size}) (a sessiond/run record that says nothing)"
     )
+
+
+def test_runs_beyond_those_a_session_may_have_open_are_listed_with_their_lines(tmp_path: Path) -> None:
+    path = _store(tmp_path)
+    line = '{"type":"custom","customType":"sessiond/run","data":{"runId":"r%05d","status":"accepted","at":1}}\n'
+    with path.open("a") as file:
+        file.writelines(line % number for number in range(MAX_OPEN_RUNS))
+    number, size = len(path.read_bytes().splitlines()) + 1, path.stat().st_size
+    assert not any("records that say nothing" in one["what"] for one in _only_transcript(tmp_path))
+    with path.open("a") as file:
+        file.write(line % MAX_OPEN_RUNS)
+    (told,) = [one["what"] for one in _only_transcript(tmp_path) if "records that say nothing" in one["what"]]
+    assert f"line {number} (at byte {size}) (a run accepted while 2000 were open already" in told
 
 
 def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(tmp_path: Path) -> None:
