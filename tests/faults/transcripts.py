@@ -49,8 +49,17 @@ class Transcript:
             one["runId"] for one in self.customs("sessiond/run") if one["status"] in (*FINAL, *ALONE)
         }
         talks = Counter(one["talkId"] for one in self.customs("sessiond/talk") if one["status"] in ("open", "closed"))
-        child = ":subagent:" in str(self.key) and '"announced"' not in self.path.read_text(errors="replace")
-        return bool(open_runs) or any(count % 2 for count in talks.values()) or (child and not self.archived)
+        child = ":subagent:" in str(self.key) and not self.archived and not self._is_put_away
+        return bool(open_runs) or any(count % 2 for count in talks.values()) or child
+
+    @property
+    def _is_put_away(self) -> bool:
+        """Whether a child was announced, its files are gone and its session is to stay where it is."""
+        spawn: dict[str, Any] = {}
+        for data in self.customs("sessiond/entry"):
+            spawn |= data.get("spawn") or {}
+        files_stay = bool(spawn.get("attachments")) and not spawn.get("attachmentsRemoved")
+        return "announced" in spawn and not files_stay and spawn.get("cleanup") != "delete"
 
 
 def _answers(message: dict[str, Any]) -> bool:
