@@ -145,13 +145,13 @@ class RunLife:
     async def end(self, run: Run, end: ending.Ending, more: Callable[[Run], Sequence[Part]]) -> bool:
         """Write the run's only end, and `more(run)` with it; whether it is over. False: the daemon stops before the
         disk takes the end, and the next start writes one. Where there is no transcript any more it is over at once.
+        Nobody cancels it: it is outside the turn's scope, in a nursery that lasts until its tasks have ended.
         """
         while True:
             self._settle(run, end)
             compose = partial(self._end_parts, run, end, more)
             try:
-                with trio.CancelScope(shield=True):
-                    await self.persistence.append(run.session, compose, "the end of a run", run_id=run.run_id)
+                await self.persistence.append(run.session, compose, "the end of a run", run_id=run.run_id)
                 return True
             except Stopping:
                 return False

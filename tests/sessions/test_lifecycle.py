@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -23,8 +24,8 @@ KEY = "agent:main:work"
 
 
 @asynccontextmanager
-async def _births(folder: Path, ids: Ids | None = None) -> AsyncIterator[tuple[Births, TranscriptFeed]]:
-    async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids) as store:
+async def _births(folder: Path, ids: Ids | None = None, **options: Any) -> AsyncIterator[tuple[Births, TranscriptFeed]]:
+    async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids, **options) as store:
         yield Births(store), TranscriptFeed(store, EventBus())
 
 
@@ -208,3 +209,33 @@ async def test_a_reader_of_a_transcript_that_moves_just_then_reads_it_all_the_sa
                 nursery.start_soon(read)
             nursery.start_soon(lifecycle.reset, births, feed, session, _nothing)
         assert sizes == {session.entry.file.bytes}
+
+
+async def _slow(function: Any, *args: Any) -> Any:
+    """File work that is done at once and told a second later; a cancellation reaches it in between."""
+    result = function(*args)
+    await trio.sleep(1)
+    return result
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
+async def test_a_reset_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object, seconds: float) -> None:
+    async with _births(tmp_path, run_sync=_slow) as (births, feed):
+        old, _ = await births.ensure(KEY, "main", cwd="/")
+        put_away: list[Session] = []
+        births.on_put_away = put_away.append
+        with trio.move_on_after(seconds):
+            await lifecycle.reset(births, feed, old, _nothing)
+        new = births.store.catalog.by_key[KEY]
+        files = sorted(path.stem for path in (tmp_path / "agents").rglob("*.jsonl") if path.parent.name != "archive")
+        assert (new is not old, old.archived, files, put_away) == (True, True, [new.session_id], [old])
+
+
+async def test_a_delete_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object) -> None:
+    async with _births(tmp_path, run_sync=_slow) as (births, feed):
+        session, _ = await births.ensure(KEY, "main", cwd="/")
+        put_away: list[Session] = []
+        births.on_put_away = put_away.append
+        with trio.move_on_after(0.5):
+            await lifecycle.delete(births, feed, session, _nothing)
+        assert (KEY in births.store.catalog.by_key, session.archived, put_away) == (False, True, [session])

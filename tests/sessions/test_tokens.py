@@ -6,8 +6,10 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from inside import Inside, inside
 
 from sessiond.errors import Unauthenticated
@@ -94,3 +96,29 @@ async def test_no_token_counts_while_nobody_can_read_which_were_revoked(tmp_path
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner, parts.connect() as other:
         assert (await other.failure("initialize", **hello))["code"] == STORAGE
         assert (await owner.failure("tokens.list"))["code"] == STORAGE
+
+
+async def test_a_revoke_that_is_being_written_when_its_caller_goes_counts(tmp_path: Path) -> None:
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["list"])
+        run_sync = parts.services.store.run_sync
+        written, told, leaving = trio.Event(), trio.Event(), trio.CancelScope()
+
+        async def slow(function: Any, *args: Any) -> Any:
+            result = await run_sync(function, *args)
+            written.set()
+            await told.wait()
+            return result
+
+        async def revoke() -> None:
+            with leaving:
+                await parts.services.tokens.revoke(token_id=minted["id"], text=None)
+
+        parts.services.store.run_sync = slow
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(revoke)
+                await written.wait()
+                leaving.cancel()
+                told.set()
+        assert not counts(parts, minted["token"])
