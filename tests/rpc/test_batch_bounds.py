@@ -59,3 +59,23 @@ async def test_a_long_message_keeps_its_share_until_it_is_answered(connect):
         await client.call("ping", request_id=4)
         await client.line()
         assert budget.used_bytes == 0
+
+
+async def test_large_messages_that_came_together_have_a_turn_each(connect):
+    turns, taken = [0], []
+
+    async def onlooker():
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns[0] += 1
+
+    async with connect() as client, trio.open_nursery() as nursery:
+        nursery.start_soon(onlooker)
+        accept = client.dispatcher.accept
+        client.dispatcher.accept = lambda *args: (taken.append(turns[0]), accept(*args))
+        echo = {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"sessionKey": "x" * 5000}}
+        await client.send(b"".join(msgspec.json.encode(echo) + b"\n" for _ in range(10)))
+        for _ in range(10):
+            await client.line()
+        assert len(set(taken)) >= 5, "in a turn the onlooker comes before or after: at most two look alike"
+        nursery.cancel_scope.cancel()
