@@ -248,8 +248,8 @@ def load(path: Path | None = None) -> Config:
         handed_over = file.parent in (Path("/dev/fd"), Path("/proc/self/fd"))
         flags = os.O_RDONLY | os.O_CLOEXEC | (0 if handed_over else os.O_NONBLOCK)
         with open(os.open(file, flags), "rb") as stream:
-            if not handed_over and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(f"{name}: this is no regular file")
+            if not handed_over and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"{name}: this is a pipe and no file")
             config_trust.check_file(file, stream.fileno(), name)
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:

@@ -71,7 +71,7 @@ def detect(args: Args) -> None:
         return
     for program in found:
         lines([f"# {program.path} {program.version or ''}".rstrip(), program.config])
-    note("put these lines into the configuration, then: systemctl --user reload sessiond (or send SIGHUP)")
+    note("put these lines into the configuration, then: sessiond config reload")
 
 
 COMMAND = Command(

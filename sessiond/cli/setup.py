@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 # Adding a tool server only writes a file; the slowest of the programs needs seconds to start.
 ADD_TIMEOUT_S = 60
-MARK = "# added by: sessiond setup"
+MARK, END_MARK = "# added by: sessiond setup", "# end of what sessiond setup added"
+# Without these the tools show a program its own session only.
+SIGHT = {
+    "sessions": '[tools.sessions]\nvisibility = "all"\n',
+    "agentToAgent": '[tools.agentToAgent]\nenabled = true\nallow = ["*"]\n',
+}
+# Without a configuration there is this agent; with one it has to be said.
+MAIN = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
 
 
 class SetupPlan:
@@ -42,7 +49,7 @@ class SetupPlan:
         if self.commands:
             shown += ["To give these programs your sessions as tools:", ""]
             shown += ["    " + shlex.join(command) for command in self.commands] + [""]
-        undo = [f"take the lines marked '{MARK}' out of {self.path}"] if self.config else []
+        undo = [f"take what stands between '{MARK}' and '{END_MARK}' out of {self.path}"] if self.config else []
         return [*shown, "To undo it:", "", *("    " + step for step in [*undo, *map(shlex.join, self.undo)])]
 
 
@@ -69,12 +76,12 @@ def run(args: Args) -> int | None:
 
 
 def _configuration(args: Args) -> tuple[Config, Path]:
-    from sessiond.config import default_path, load
+    from sessiond.config import default_path, load, parse
     from sessiond.errors import ConfigError
 
     path = path_of(args)
     try:
-        return load(path) if path is None or path.exists() else load(Path(os.devnull)), path or default_path()
+        return load(path) if path is None or path.exists() else parse(""), path or default_path()
     except ConfigError as error:
         raise CommandFailed(str(error), hint="mend it first", status=BAD_CONFIG) from None
 
@@ -95,11 +102,20 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
         if server is not None and not has_tool_server(server, Path.home(), os.environ):
             commands.append([program.path, *(_ourselves(word) for word in server.add)])
             undo.append([program.path, *server.remove])
-    return SetupPlan(path, _config_lines(not_configured(found, config)), commands, undo)
+    return SetupPlan(path, _config_lines(path, not_configured(found, config), tools=bool(commands)), commands, undo)
 
 
-def _config_lines(found: list[Found]) -> list[str]:
-    return [f"{MARK}\n{program.config}" for program in found]
+def _config_lines(path: Path, found: list[Found], *, tools: bool) -> list[str]:
+    """The lines to add, between two marks; none where there is nothing to add."""
+    import tomllib
+
+    data = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    added = [program.config for program in found]
+    if added and not data.get("agents", {}).get("list"):
+        added.insert(0, MAIN)
+    if tools:
+        added += [table for name, table in SIGHT.items() if name not in data.get("tools", {})]
+    return [MARK + "\n" + "\n".join(added) + END_MARK + "\n"] if added else []
 
 
 def _ourselves(word: str) -> str:
@@ -168,7 +184,7 @@ def _tell_programs(plan: SetupPlan, *, quiet: bool) -> int:
         else:
             status = FAILED
             say(f"{name} was not told: {escape(failure, lines=True)}")
-    note("the daemon takes the configuration at its start, or now: systemctl --user reload sessiond (or send SIGHUP)")
+    note("the daemon takes the configuration at its start, or now: sessiond config reload")
     return status
 
 

@@ -70,17 +70,21 @@ def test_it_shows_what_it_would_do_and_does_nothing(home: Home) -> None:
     assert f"{home.programs}/codex mcp add sessiond -- sessiond mcp" in done.stdout
     assert f"{home.programs}/codex mcp remove sessiond" in done.stdout.partition("To undo it:")[2]
     plan = json.loads(home.setup("--json").stdout)
-    assert (plan["path"], len(plan["lines"]), len(plan["commands"])) == (str(home.config), 3, 3)
+    assert (plan["path"], len(plan["lines"]), len(plan["commands"])) == (str(home.config), 1, 3)
     assert not home.config.exists() and home.calls() == []
 
 
 def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_nothing_to_do(home: Home) -> None:
     done = home.setup("--yes")
     assert done.returncode == 0, done.stderr
-    assert [agent.id for agent in load(home.config).agents.list] == ["claude", "codex", "gemini"]
+    config = load(home.config)
+    # The agent that was there without a configuration stays the default: no message goes to a model unasked.
+    assert [agent.id for agent in config.agents.list] == ["main", "claude", "codex", "gemini"]
+    assert (config.default_agent(), config.agents.list[0].runtime.type) == ("main", "echo")
+    assert (config.tools.sessions.visibility, config.tools.agent_to_agent.enabled) == ("all", True)
     assert [call[:3] for call in home.calls()] == [[name, "mcp", "add"] for name in SETTINGS]
     written, calls = home.config.read_text(), home.calls()
-    assert written.count("# added by: sessiond setup") == 3
+    assert written.count("# added by: sessiond setup") == written.count("# end of what sessiond setup added") == 1
     again = home.setup("--yes")
     assert (again.returncode, again.stdout) == (0, "")
     assert "everything is set up already" in again.stderr
@@ -89,11 +93,14 @@ def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_n
 
 def test_what_is_configured_already_stays_and_is_left_out(home: Home) -> None:
     home.config.parent.mkdir(parents=True)
-    own = '[[agents.list]]\nid = "mine"\nruntime = { type = "exec", preset = "codex" }'
+    own = '[tools.sessions]\nvisibility = "tree"\n[[agents.list]]\nid = "mine"\n'
+    own += 'runtime = { type = "exec", preset = "codex" }'
     home.config.write_text(own)
     assert home.setup("--yes").returncode == 0
     assert home.config.read_text().startswith(own + "\n")
-    assert [agent.id for agent in load(home.config).agents.list] == ["mine", "claude", "gemini"]
+    config = load(home.config)
+    assert [agent.id for agent in config.agents.list] == ["mine", "claude", "gemini"]
+    assert (config.tools.sessions.visibility, config.tools.agent_to_agent.enabled) == ("tree", True)
     command = [sys.executable, "-m", "sessiond", "agents", "detect"]
     found = subprocess.run(command, env=home.environ, capture_output=True, text=True, check=False)
     assert (found.stdout, found.stderr) == ("", "  configured already: claude, codex, gemini\n")
