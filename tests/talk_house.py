@@ -38,6 +38,7 @@ class Adapter:
 
     def __init__(self, *, account_id: str | None = None, threads: bool = False) -> None:
         self.account_id, self.threads = account_id, threads
+        self.hidden: set[str] = set()
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.act: Callable[[dict[str, Any]], Awaitable[Any]] = self.acknowledge
         self.arrived = trio.Event()
@@ -45,6 +46,9 @@ class Adapter:
     @property
     def connection(self) -> object:
         return self
+
+    def serves(self, session_key: str) -> bool:
+        return session_key not in self.hidden
 
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
         self.asked.append((method, params))

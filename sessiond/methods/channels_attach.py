@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sessiond.errors import InvalidParams
+from sessiond.errors import Forbidden, InvalidParams
 from sessiond.methods.agents_attach import ask
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.keys import AGENT_ID
 from sessiond.rpc.method import Method
 from sessiond.rpc.peer import Peer
-from sessiond.runs.attached import Refused
 from sessiond.sessions import resolve
 
 MAX_ACCOUNT_CHARS = 512
@@ -37,19 +36,21 @@ class PeerAdapter:
         self.account_id = account_id
         self.threads = threads
 
-    async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+    def serves(self, session_key: str) -> bool:
+        # Asked for each delivery, as for each event: the connection may have shown another token since.
         services, caller = self._services, self.connection.caller
-        # Asked for each delivery, as for each event: what goes out is what was said in a session.
-        if services.tokens.is_dead(caller):
-            services.channels.detach(self.connection)
-            raise Refused("the adapter's token has expired; it has to attach with a new one")
-        if not resolve.reaches(services.store.catalog, services.sight(caller), params["sessionKey"]):
-            raise Refused("the adapter's token does not reach this session")
+        alive = not services.tokens.is_dead(caller)
+        return alive and resolve.reaches(services.store.catalog, services.sight(caller), session_key)
+
+    async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
         return await ask(self.connection, method, params, timeout_s=timeout_s)
 
 
 def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     channels = ctx.services.channels
+    # The newest adapter gets what every session says on the channel: whoever may not see it would take it away.
+    if not ctx.services.sight(ctx.caller).unlimited:
+        raise Forbidden("attaching a channel needs the scope `admin` and sight of all sessions; this one is narrowed.")
     # Channels are parts of session keys, which are lower case.
     channel = params.channel.strip().lower()
     if not AGENT_ID.fullmatch(channel) or channel == "unknown":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from sessiond.errors import Forbidden
 from sessiond.methods.params import NoParams, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
@@ -30,6 +31,9 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
     services = ctx.services
+    # It counts every session there is, and names the store.
+    if not services.sight(ctx.caller).unlimited:
+        raise Forbidden("`daemon.status` is for the owner: this token is narrowed to sessions of its own.")
     return DaemonStatusResult(
         version=services.version,
         pid=os.getpid(),

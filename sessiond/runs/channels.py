@@ -60,6 +60,9 @@ class Adapter(Protocol):
     @property
     def connection(self) -> object: ...
 
+    def serves(self, session_key: str) -> bool:
+        """Whether what the session says may be told to it."""
+
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
         """The answer. ConnectionLost or Refused where there is none in time."""
 
@@ -98,11 +101,11 @@ class Channels:
 
     def threads(self, target: Target | None) -> bool:
         """Whether an attached adapter makes threads there."""
-        return target is not None and self._with_threads(target) is not None
+        return target is not None and self._with_threads(target, None) is not None
 
     async def bind_thread(self, target: Target | None, session_key: str, label: str | None) -> str:
         """A new thread, bound to a session. Unsupported where no adapter makes one."""
-        adapter = self._with_threads(target) if target is not None else None
+        adapter = self._with_threads(target, session_key) if target is not None else None
         if adapter is None or target is None:
             raise Unsupported("no attached channel with threads serves this session", code="thread_unsupported")
         params: dict[str, Any] = {"sessionKey": session_key, "label": label, "to": target.to}
@@ -120,23 +123,26 @@ class Channels:
 
     async def deliver(self, delivery: Delivery) -> None:
         """One attempt; returns when it is acknowledged. NotDelivered where it is not."""
-        adapter = self._adapter(delivery.channel, delivery.account_id)
+        adapter = self._adapter(delivery.channel, delivery.account_id, delivery.session_key)
         if adapter is not None:
             await self._through(adapter, delivery)
         elif (configured := self._commands().get(delivery.channel)) is not None:
             async with self._at_work:
                 await self._by_command(configured, delivery)
         elif delivery.channel not in IN_TRANSCRIPT:
-            raise NotDelivered(f"no adapter is attached for channel {delivery.channel}")
+            blind = self._adapter(delivery.channel, delivery.account_id, None) is not None
+            which = " that may see this session" if blind else ""
+            raise NotDelivered(f"no adapter{which} is attached for channel {delivery.channel}")
 
-    def _adapter(self, channel: str, account_id: str | None) -> Adapter | None:
-        """The newest one for the account, else the newest for all accounts."""
-        newest = self._adapters.get(channel, [])[::-1]
+    def _adapter(self, channel: str, account_id: str | None, session_key: str | None) -> Adapter | None:
+        """The newest one for the account, else the newest for all accounts; of those that serve the session."""
+        held = self._adapters.get(channel, [])[::-1]
+        newest = [one for one in held if session_key is None or one.serves(session_key)]
         exact = (one for one in newest if one.account_id == account_id)
         return next(exact, None) or next((one for one in newest if one.account_id is None or account_id is None), None)
 
-    def _with_threads(self, target: Target) -> Adapter | None:
-        adapter = self._adapter(target.channel, target.account_id)
+    def _with_threads(self, target: Target, session_key: str | None) -> Adapter | None:
+        adapter = self._adapter(target.channel, target.account_id, session_key)
         return adapter if adapter is not None and adapter.threads else None
 
     async def _through(self, adapter: Adapter, delivery: Delivery) -> None:

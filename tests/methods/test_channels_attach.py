@@ -12,6 +12,8 @@ from inside_agents import Program, adapter, program, until
 from methods_calls import Call, CallFailed
 from real_daemon import Daemon
 
+from sessiond.model.caller import Caller
+
 GROUP = "agent:main:telegram:group:-100"
 
 
@@ -126,3 +128,17 @@ async def test_one_connection_may_deliver_for_several_channels(tmp_path: Path):
 
 async def _acknowledge(_: Program, __: dict[str, Any]) -> Any:
     return {}
+
+
+@pytest.mark.parametrize("claims", [{"session_key": GROUP}, {"agent_id": "main"}, {"sandboxed": True}])
+@pytest.mark.parametrize("method", ["channels.attach", "daemon.status"])
+async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path, method: str, claims: dict[str, Any]):
+    narrowed = Caller(kind="token", scopes=frozenset({"admin"}), **claims)
+    params = {"channel": "telegram"} if method == "channels.attach" else {}
+    async with inside(tmp_path) as there:
+        async with there.connect(narrowed) as who:
+            error = await who.failure(method, **params)
+            assert (error["code"], "narrowed" in error["message"]) == (-32003, True)
+        assert there.services.channels._adapters == {}
+        async with there.connect(Caller(kind="token", scopes=frozenset({"admin"}))) as wide:
+            await wide.call(method, **params)

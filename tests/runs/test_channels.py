@@ -110,6 +110,22 @@ class TestAdapters:
         await made.deliver(with_account(None))
         assert len(other.asked) == 2
 
+    async def test_an_adapter_that_may_not_see_the_session_is_passed_over(self, tmp_path: Path):
+        out = tmp_path / "out"
+        made, first, blind = channels(telegram=("touch", str(out))), Adapter(), Adapter()
+        made.attach("telegram", first)
+        made.attach("telegram", blind)
+        blind.hidden.add(ONE.session_key)
+        await made.deliver(ONE)
+        assert (first.texts, blind.texts) == (["words"], [])
+        made.detach(first)
+        await made.deliver(ONE)  # by the command
+        assert (out.exists(), blind.texts) == (True, [])
+        alone = channels()
+        alone.attach("telegram", blind)
+        with pytest.raises(NotDelivered, match="no adapter that may see this session is attached for channel telegram"):
+            await alone.deliver(ONE)
+
     async def test_a_connection_that_attaches_again_is_one_adapter(self):
         made, adapter = channels(), Adapter()
         told: list[str] = []
