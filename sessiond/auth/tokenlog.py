@@ -1,7 +1,8 @@
 """Which tokens were issued and which revoked, as lines of JSON. Sans-io: the store keeps the file.
 
 A line is `{"type": "revoked", "id", "at", "expiresAt"?}` or `{"type": "issued", "id", "scopes", "sandboxed",
-"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?}`; times are milliseconds since 1970. No line holds a
+"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?, "parent"?}`, where `parent` is the id of the token that
+minted it; times are milliseconds since 1970. No line holds a
 token. The file grows by a line for each, and is written anew when half of them have expired.
 """
 
@@ -29,7 +30,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag="issued"):
-    """The line of a new token."""
+    """The line of a new token. `parent` is the token that minted it; without one the owner did."""
 
     id: str
     scopes: tuple[str, ...]
@@ -39,6 +40,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     session_key: str | None = None
     agent_id: str | None = None
     run_id: str | None = None
+    parent: str | None = None
 
 
 class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag="revoked"):
@@ -59,12 +61,16 @@ class TokenLog:
     """The log in memory. `issue` and `revoke` give the line to write and change nothing: `take` does, once it is on
     disk. So memory never knows more than a restart would.
 
-    A revocation counts also for an id that the log does not know: the line of its issue may be the lost one.
+    A token that is revoked takes with it all that were minted by it, by those, and so on. A revocation counts also for
+    an id that the log does not know: the line of its issue may be the lost one.
     """
 
     def __init__(self) -> None:
         self._issued: dict[str, Issue] = {}
         self._revoked: dict[str, Revocation] = {}
+        # Those revoked and those minted by them; and by whom each was minted.
+        self._dead: set[str] = set()
+        self._minted: dict[str, list[str]] = {}
         # How many lines the file has, whatever they say.
         self._lines = 0
         self.skipped = 0
@@ -83,7 +89,7 @@ class TokenLog:
                 log.skipped += 1
         return log
 
-    def issue(self, claims: Claims) -> Issue:
+    def issue(self, claims: Claims, parent: str | None = None) -> Issue:
         """What is to be written of a new token."""
         return Issue(
             id=claims.id,
@@ -94,6 +100,7 @@ class TokenLog:
             session_key=claims.session_key,
             agent_id=claims.agent_id,
             run_id=claims.run_id,
+            parent=parent,
         )
 
     def revoke(self, token_id: str, now_ms: int, expires_at_ms: int | None = None) -> Revocation | None:
@@ -103,7 +110,7 @@ class TokenLog:
         """
         if not TOKEN_ID.fullmatch(token_id):
             raise InvalidParams("$.id is no token id: ids are 32 hex digits; tokens.list shows them", field="$.id")
-        if token_id in self._revoked:
+        if token_id in self._dead:
             return None
         issued = self._issued.get(token_id)
         return Revocation(token_id, now_ms, issued.expires_at if issued is not None else expires_at_ms)
@@ -114,12 +121,25 @@ class TokenLog:
         match line:
             case Issue():
                 self._issued[line.id] = line
+                if line.parent is not None:
+                    self._minted.setdefault(line.parent, []).append(line.id)
+                    if line.parent in self._dead:
+                        self._bury(line.id)
             case Revocation():
                 self._revoked.setdefault(line.id, line)
+                self._bury(line.id)
+
+    def _bury(self, token_id: str) -> None:
+        dying = [token_id]
+        while dying:
+            one = dying.pop()
+            if one not in self._dead:
+                self._dead.add(one)
+                dying += self._minted.get(one, ())
 
     def is_revoked(self, token_id: str) -> bool:
-        """Whether the token with this id was revoked."""
-        return token_id in self._revoked
+        """Whether the token with this id was revoked, or the one that it comes from."""
+        return token_id in self._dead
 
     def knows(self, token_id: str) -> bool:
         """Whether a token with this id was issued, as far as the log remembers."""
@@ -137,7 +157,7 @@ class TokenLog:
                 agent_id=record.agent_id,
                 run_id=record.run_id,
                 sandboxed=record.sandboxed,
-                revoked=record.id in self._revoked,
+                revoked=record.id in self._dead,
             )
             for record in self._issued.values()
         ]
@@ -158,6 +178,11 @@ class TokenLog:
             last = revocation.at + MAX_TTL_SECONDS * 1000 if revocation.expires_at is None else revocation.expires_at
             if last + MAX_SKEW_MS > now_ms:
                 log.take(revocation)
+        for token_id in self._dead - self._revoked.keys():
+            # It outlasts the line of its issue, by which it is known whose it was, as every revocation does.
+            expires_at = self._issued[token_id].expires_at
+            if expires_at + MAX_SKEW_MS > now_ms:
+                log.take(Revocation(token_id, now_ms, expires_at))
         return log
 
     def is_outgrown(self, now_ms: int) -> bool:

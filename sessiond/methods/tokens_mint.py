@@ -49,12 +49,13 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         agent_id=params.agent_id,
         sandboxed=params.sandboxed,
         ttl_seconds=_no_longer(ctx, params.ttl_seconds),
+        parent=ctx.caller.token_id,
     )
     return TokensMintResult(token=text, id=claims.id, expires_at=claims.expires_at_ms)
 
 
 def _no_longer(ctx: Context, ttl_s: float) -> float:
-    """No token outlives the one that minted it: else revoking or outwaiting that one would end nothing."""
+    """No token outlives the one that minted it: else outwaiting that one would end nothing."""
     ends_ms = ctx.caller.expires_at_ms
     return ttl_s if ends_ms is None else min(ttl_s, (ends_ms - ctx.services.clock.wall_ms()) / 1000)
 

@@ -87,8 +87,9 @@ class Tokens:
         agent_id: str | None,
         sandboxed: bool,
         ttl_seconds: float,
+        parent: str | None = None,
     ) -> tuple[str, Claims]:
-        """A token for somebody outside, its issue on disk when this returns."""
+        """A token for somebody outside, its issue on disk when this returns. It dies with `parent`, who minted it."""
         from sessiond.auth import tokens
 
         key, log, _ = self._load()
@@ -101,11 +102,13 @@ class Tokens:
             agent_id=agent_id,
             sandboxed=sandboxed,
         )
-        await self._note(log.issue(claims))
+        await self._note(log.issue(claims, parent))
         return text, claims
 
     async def revoke(self, *, token_id: str | None, text: str | None) -> bool:
-        """End a token for good; False where it was revoked before. What its holders follow ends at once."""
+        """End a token for good, and all that come from it; False where it was revoked before. What their holders follow
+        ends at once.
+        """
         from sessiond.auth import tokens
 
         key, log, _ = self._load()
@@ -117,7 +120,8 @@ class Tokens:
         if line is None:
             return False
         await self._note(line)
-        self.on_dead(lambda caller: caller.token_id == token_id)
+        revoked = self._load()[1].is_revoked
+        self.on_dead(lambda caller: caller.token_id is not None and revoked(caller.token_id))
         return True
 
     def run_ended(self, run_id: str) -> None:

@@ -166,3 +166,49 @@ def test_a_live_token_that_was_revoked_stays_so_through_restart_and_compaction(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_log(data: bytes) -> None:
     assert TokenLog.parse(data).skipped <= data.count(b"\n") + 1
+
+
+def test_what_a_revoked_token_minted_dies_with_it_through_restart_and_compaction() -> None:
+    log = TokenLog()
+    lines = [
+        taken(log, log.issue(claims(A))),
+        taken(log, log.issue(claims(B), A)),
+        taken(log, log.issue(claims(C), B)),
+    ]
+    assert json.loads(lines[1])["parent"] == A and "parent" not in json.loads(lines[0])
+    lines.append(revoke(log, A, 2000))
+    late = "d" * 32
+    lines.append(taken(log, log.issue(claims(late), C)))
+    alone = "e" * 32
+    lines.append(issue(log, alone))
+    for one in (log, TokenLog.parse(b"".join(lines)), TokenLog.parse(log.without_expired(2000).encode())):
+        assert {row.id for row in one.rows() if row.revoked} == {A, B, C, late}
+        assert [one.is_revoked(token_id) for token_id in (A, B, C, late, alone)] == [True] * 4 + [False]
+        assert one.revoke(C, 3000) is None
+    # The lines of their issue are gone by then, and the clock may be set back.
+    left = TokenLog.parse(log.without_expired(5000).encode())
+    assert [left.is_revoked(token_id) for token_id in (A, B, C, late)] == [True] * 4
+    assert left.rows() == []
+
+
+def test_revoking_a_child_leaves_the_token_that_minted_it() -> None:
+    log = TokenLog()
+    issue(log, A)
+    taken(log, log.issue(claims(B), A))
+    revoke(log, B, 2000)
+    assert (log.is_revoked(A), log.is_revoked(B)) == (False, True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)), max_size=20), st.integers(0, 9))
+def test_any_parents_whoever_wrote_them_end_what_comes_from_the_revoked_one(
+    pairs: list[tuple[int, int | None]], revoked: int
+) -> None:
+    ids = [f"{number:032x}" for number in range(10)]
+    log = TokenLog()
+    for child, parent in pairs:
+        taken(log, log.issue(claims(ids[child]), None if parent is None else ids[parent]))
+    revoke(log, ids[revoked], 2000)
+    dead = {revoked}
+    for _ in range(10):
+        dead |= {child for child, parent in pairs if parent in dead}
+    assert [log.is_revoked(one) for one in ids] == [number in dead for number in range(10)]

@@ -122,3 +122,25 @@ async def test_a_revoke_that_is_being_written_when_its_caller_goes_counts(tmp_pa
                 leaving.cancel()
                 told.set()
         assert not counts(parts, minted["token"])
+
+
+async def test_a_token_minted_by_a_token_dies_with_it_and_so_does_what_its_holder_follows(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as owner:
+        await owner.call("sessions.create", key="agent:main:a")
+        asked = {"scopes": ["admin"], "sessionKey": "agent:main:a"}
+        first = await owner.call("tokens.mint", **asked)
+        async with there.connect(there.services.tokens.caller(first["token"])) as holder:
+            second = await holder.call("tokens.mint", **asked)
+        async with there.connect(there.services.tokens.caller(second["token"])) as holder:
+            third = await holder.call("tokens.mint", **asked)
+        other = await owner.call("tokens.mint", **asked)
+        told: list[bool] = []
+        callers = [there.services.tokens.caller(one["token"]) for one in (first, second, third, other)]
+        there.services.tokens.on_dead = lambda is_dead: told.extend(is_dead(caller) for caller in callers)
+        assert await owner.call("tokens.revoke", id=first["id"]) == {"revoked": True}
+        assert told == [True, True, True, False]
+        assert [counts(there, one["token"]) for one in (first, second, third, other)] == [False, False, False, True]
+        rows = {row["id"]: row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]}
+        assert [rows[one["id"]] for one in (first, second, third, other)] == [True, True, True, False]
+    async with inside(tmp_path) as there:
+        assert [counts(there, one["token"]) for one in (first, second, third, other)] == [False, False, False, True]

@@ -52,7 +52,7 @@ ROWS: dict[str, Row] = {
     "initialize": Row((), INITIALIZE),
     "ping": Row(()),
     "rpc.discover": Row(()),
-    "daemon.status": Row(("admin",)),
+    "daemon.status": Row(("admin",), narrowed=FORBIDDEN),
     "daemon.doctor": Row(("admin",), narrowed=FORBIDDEN),
     "sessions_list": Row(("list",), LIST),
     "sessions.list": Row(("list",), LIST),
