@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from sessiond.model.keys import CanonicalKey
 from sessiond.model.lax import Amount, Count, Milliseconds
 
 # So many runs of a session may have been accepted and not have ended: more than anybody waits for, and one that has to
@@ -25,7 +26,7 @@ RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$
 class Spawn(TypedDict, total=False):
     mode: str
     cleanup: str
-    requesterKey: str
+    requesterKey: CanonicalKey
     attachments: dict[str, Any] | None
     mountPath: str | None
     attachmentsRemoved: bool

@@ -22,7 +22,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
 # tests/model/test_fold_version.py holds it against the source.
-FOLD_VERSION = 8
+FOLD_VERSION = 9
 
 # A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
 MAX_KEYED_RUNS = 1000

@@ -6,7 +6,7 @@ Pure text; whether a session exists is not known here. Source: protocol.md, "Key
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ from sessiond.errors import InvalidParams
 Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 
 MAX_KEY_BYTES = 512
+# A key as records hold it; anything else in one is no key of a session.
+CanonicalKey = Annotated[str, msgspec.Meta(pattern=r"^agent:[a-z0-9][a-z0-9_-]{0,63}:.+$")]
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -14,6 +14,7 @@ import trio
 
 from sessiond.config import ChannelConfig
 from sessiond.errors import Unsupported
+from sessiond.model.keys import CanonicalKey
 from sessiond.model.lax import Count, Milliseconds
 from sessiond.policy.target import IN_TRANSCRIPT, Target
 from sessiond.runs import process
@@ -36,7 +37,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     delivery_id: str
     channel: str
     to: str
-    session_key: str
+    session_key: CanonicalKey
     text: str
     title: str
     created_at: Milliseconds

@@ -150,6 +150,8 @@ DELIVERY = {
         {"to": ["x"]},
         {"deliveryId": "../x"},
         {"failedAt": "x"},
+        {"sessionKey": "x"},
+        {"sessionKey": "agent:main"},
     ],
 )
 async def test_whatever_a_delivery_says_the_daemon_starts(tmp_path: Path, wrong: dict[str, Any]) -> None:
@@ -204,7 +206,7 @@ async def test_a_note_of_a_spawn_whose_workspace_cannot_be_made_waits_for_anothe
     (tmp_path / "w").write_text("in the way")
     note = tmp_path / "store" / "spawning" / CHILD_ID
     note.parent.mkdir(parents=True, mode=0o700)
-    note.write_text("main")
+    note.write_text("main\n")
     async with inside(tmp_path, AGENTS.format(workspace=tmp_path / "w")) as daemon, daemon.connect() as client:
         await client.call("ping")
     assert note.exists()
