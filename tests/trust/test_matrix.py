@@ -87,8 +87,8 @@ ROWS: dict[str, Row] = {
     "sessions.messages.subscribe": Row(("read",), {"key": OWN}, lasting=True),
     "sessions.messages.unsubscribe": Row(("read",), {"key": OWN}, lasting=True),
     # Nobody here holds a token for the agent `guest`; tests/trust/test_narrowed.py has who does.
-    "agents.attach": Row(("admin",), {"agentId": "guest"}, lasting=True, late=True, narrowed=FORBIDDEN),
-    "channels.attach": Row(("admin",), {"channel": "matrix"}, lasting=True),
+    "agents.attach": Row(("admin",), {"agentId": "guest"}, NOT_FOUND, lasting=True, late=True, narrowed=FORBIDDEN),
+    "channels.attach": Row(("admin",), {"channel": "matrix"}, lasting=True, narrowed=FORBIDDEN),
     "run.event": Row((), {"runId": "none", "type": "delta", "text": "x"}, NOT_FOUND, lasting=True),
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
     "tokens.list": Row(("admin",)),
