@@ -124,7 +124,7 @@ class Budgets:
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.owner = Budget(96 * MIB, 64 * MIB, patience_s)
-        self.others = Budget(112 * MIB, 64 * MIB, patience_s)
+        self.others = Budget(64 * MIB, 48 * MIB, patience_s)
 
     async def take(self, caller: Caller, peer: Hashable, size: int) -> Share:
         """A share for something of this caller's, who is the same on all connections where a token says so."""
