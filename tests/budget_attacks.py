@@ -84,14 +84,22 @@ class Attack:
     token: str
     size: Size
     outcomes: Counter[str] = field(default_factory=Counter)
+    attackers: list[Attacker] = field(default_factory=list)
 
     def connect(self, *, codec: str = "json", buffer: int | None = None) -> Attacker | None:
         """One more connection, with the token shown; None where there is no place for it."""
         try:
-            return Attacker(self, codec, buffer)
+            attacker = Attacker(self, codec, buffer)
         except OSError:
             self.outcomes["closed"] += 1
             return None
+        self.attackers.append(attacker)
+        return attacker
+
+    def close(self) -> None:
+        """Close what an attack that was turned away in the middle left open."""
+        for attacker in self.attackers:
+            attacker.close()
 
 
 class Attacker:
