@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from real_daemon import Daemon
 # How long an example takes tells of the machine, and a busy one is no defect.
 settings.register_profile("sessiond", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sessiond")
+
+
+# A shell that starts this in the background has SIGINT ignored, and so would every program that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
