@@ -42,5 +42,5 @@ def test_all_that_a_model_reads_of_them_is_under_2000_tokens() -> None:
 
 
 def test_what_a_model_leaves_empty_is_left_out() -> None:
-    method, params = call_of("sessions_list", {"limit": 3, "search": None}).request(0)
-    assert (method, params) == ("sessions_list", {"limit": 3})
+    call = call_of("sessions_list", {"limit": 3, "search": None})
+    assert (call.method, call.params_of(0)) == ("sessions_list", {"limit": 3})
