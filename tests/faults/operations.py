@@ -264,7 +264,8 @@ def _broken(daemon: FaultyDaemon) -> None:
     # The index is saved at a stop.
     daemon.stop()
     (daemon.store / "agents/main/sessions/sessions.json").chmod(0o644)
-    (daemon.store / "agents/bob/sessions/sessions.json").write_text("{")
+    # Damaged in an entry. One that is torn as a whole is kept beside the new one, which doctor goes on telling.
+    (daemon.store / "agents/bob/sessions/sessions.json").write_text('{"agent:bob:x": {"sessionId": 5, "file": {}}}')
     daemon.start()
 
 
