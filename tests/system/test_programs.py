@@ -16,13 +16,14 @@ id = "main"
 default = true
 runtime = { type = "exec", command = ["/bin/sh", "agent.sh"] }
 """
-# It leaves its group, session and parent, is deaf, and writes into the workspace as long as it lives.
+# It leaves its group, session and parent, is deaf, and writes into the workspace as long as it lives. Each run waits
+# for what it started itself, and writes nothing that the other run's could be taken for.
 AGENT = """
-echo left >>log
-(setsid sh -c 'trap "" TERM; echo $$ >>pids; while :; do echo >>log; sleep 0.01; done' >&- 2>&- &)
-while ! [ -s pids ]; do sleep 0.01; done
-if [ -e again ]; then echo again; exit 0; fi
-touch again
+if [ -e first ]; then name=second; else name=first; fi
+(setsid sh -c 'trap "" TERM; echo $$ >>'$name'; while :; do echo >>log; sleep 0.01; done' >&- 2>&- &)
+while ! [ -s $name ]; do sleep 0.01; done
+if [ $name = second ]; then echo again; exit 0; fi
+touch works
 exec sleep 600
 """
 
@@ -48,16 +49,14 @@ def test_nothing_of_a_killed_daemons_run_is_there_when_the_next_one_answers(daem
     daemon.start(CONFIG)
     try:
         daemon.call("chat.send", sessionKey="main", message="leave")
-        daemon.wait_for((workspace / "again").exists, "the agent does not work")
-        (pid,) = map(int, (workspace / "pids").read_text().split())
-        assert is_alive(pid)
+        daemon.wait_for((workspace / "works").exists, "the agent does not work")
+        first = int((workspace / "first").read_text())
+        assert is_alive(first)
         daemon.kill()
         daemon.start()
-        assert not is_alive(pid)
+        assert not is_alive(first)
         assert daemon.reply("main", "again")["status"] == "ok"
-        first, second = map(int, (workspace / "pids").read_text().split())
-        assert first == pid
-        assert not is_alive(second)
+        assert not is_alive(int((workspace / "second").read_text()))
     finally:
         daemon.kill()
 
@@ -67,7 +66,7 @@ def test_nothing_is_left_after_an_ordinary_stop(daemon: Daemon) -> None:
     daemon.start(CONFIG)
     assert daemon.process is not None
     daemon.call("chat.send", sessionKey="main", message="leave")
-    daemon.wait_for((workspace / "again").exists, "the agent does not work")
+    daemon.wait_for((workspace / "works").exists, "the agent does not work")
     assert daemon.stop() == 0
     mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(daemon.folder).encode() in _working_in(pid)]
     assert mine == []
