@@ -69,6 +69,19 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
     return ToolCall(0.0, tool, lambda _left_s: given)
 
 
+def reading_of(tool: str, answer: Params) -> ToolCall | None:
+    """The call that says that the messages of an answer are read, once they are handed over; None for other answers."""
+    if tool != "sessions_inbox" or not answer.get("messages"):
+        return None
+    # Imported late: only the first answers have to come at once.
+    from sessiond.mcp.words import count_shown
+
+    messages = answer["messages"]
+    count = count_shown(messages)
+    cursor = messages[count - 1]["cursor"] if count < len(messages) else answer["cursor"]
+    return ToolCall(0.0, tool, lambda _left_s: {"cursor": cursor})
+
+
 def _with_files(arguments: Params) -> Params:
     """The arguments with the content of each attachment that is given by its path."""
     attachments = arguments.get("attachments")

@@ -19,7 +19,7 @@ from typing import IO, Any, NoReturn
 from sessiond import __version__
 from sessiond.client import Cancellation, ClientError, DaemonNotRunning, RpcError
 from sessiond.mcp import messages, tools
-from sessiond.mcp.calls import ToolCall, ask, call_of
+from sessiond.mcp.calls import ToolCall, ask, call_of, reading_of
 from sessiond.mcp.daemon_connection import DaemonConnection
 from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
 
@@ -45,8 +45,13 @@ class McpServer:
         self._connection = connection
         self._write = write
         self._writing = threading.Lock()
+        # Held from the answer with unread messages until the daemon knows that they are read: what is asked in answer
+        # to that must not show them again.
+        self._handing_over = threading.Lock()
         self._calls_lock = threading.Lock()  # guards what follows
-        self._calls: dict[messages.RequestId, tuple[Cancellation, threading.Thread, float]] = {}
+        self._calls: dict[messages.RequestId, tuple[Cancellation, float]] = {}
+        # Of calls that are being asked or handed over; an answered call's id may be used again at once.
+        self._threads: set[threading.Thread] = set()
 
     def take(self, line: bytes) -> None:
         """Do what a line of the client says. What takes time goes on in a thread of its own."""
@@ -67,12 +72,12 @@ class McpServer:
         """Answer what is still being asked, for some seconds; what waits for something is called off."""
         with self._calls_lock:
             calls = list(self._calls.values())
-        for cancellation, _, wait_s in calls:
+            threads = list(self._threads)
+        for cancellation, wait_s in calls:
             if wait_s:
                 cancellation.cancel()
-        for _, thread, wait_s in calls:
-            if not wait_s:
-                thread.join(LAST_ANSWERS_S)
+        for thread in threads:
+            thread.join(LAST_ANSWERS_S)
 
     def _take_request(self, request: ToolClientRequest) -> None:
         match request.method:
@@ -124,7 +129,8 @@ class McpServer:
         with self._calls_lock:
             is_free = len(self._calls) < MAX_CALLS and request.id not in self._calls
             if is_free:
-                self._calls[request.id] = (cancellation, thread, call.wait_s)
+                self._calls[request.id] = (cancellation, call.wait_s)
+                self._threads.add(thread)
         if is_free:
             thread.start()
         else:
@@ -143,8 +149,13 @@ class McpServer:
         if call.wait_s and progress_token is not None:
             report = (progress_token, call.wait_s, ended)
             threading.Thread(target=self._report, args=report, daemon=True).start()
+        reading = None
         try:
+            if tool == "sessions_inbox":
+                with self._handing_over:
+                    pass
             answer = ask(self._connection, call, cancellation)
+            reading = reading_of(tool, answer)
             said = {"content": _texts(_in_words(tool, answer)), "structuredContent": answer, "isError": False}
         except ClientError as error:
             said = _refusal(error)
@@ -154,7 +165,20 @@ class McpServer:
             self._calls.pop(request_id, None)
         # A call that was called off has no answer any more.
         if not cancellation.is_cancelled:
-            self._send(messages.result(request_id, said))
+            self._hand_over(messages.result(request_id, said), reading)
+        with self._calls_lock:
+            self._threads.discard(threading.current_thread())
+
+    def _hand_over(self, line: bytes, reading: ToolCall | None) -> None:
+        """Send an answer; where it has unread messages they are read from then on, in every window of the program."""
+        if reading is None:
+            self._send(line)
+            return
+        with self._handing_over:
+            self._send(line)
+            # Where that fails they come once more, which is better than never.
+            with suppress(ClientError):
+                ask(self._connection, reading, Cancellation())
 
     def _report(self, progress_token: messages.RequestId, wait_s: float, ended: threading.Event) -> None:
         """Tell a client that asked for it how long it has been waiting."""

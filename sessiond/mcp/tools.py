@@ -146,11 +146,10 @@ LISTED: list[Schema] = [
     _tool(
         "sessions_inbox",
         "Read your messages",
-        "What agents and people sent to your own session, oldest unread first. Pass `cursor` of the answer with the"
-        " next call: it says that you have dealt with them. Answer with sessions_send to `from`; without `from` it is"
-        " from the owner of this machine, who reads your session.",
+        "What agents and people sent to your own session and you have not read yet, oldest first. It is read with that"
+        " and does not come again; sessions_history of `current` has it. Answer with sessions_send to `from`; without"
+        " `from` it is from the owner of this machine, who reads your session.",
         {
-            "cursor": _text("`cursor` of the answer before."),
             "wait": {**_seconds("Wait so long for a message if there is none."), "maximum": 3600},
         },
     ),

@@ -97,13 +97,26 @@ def _waited(result: Result) -> str:
 
 
 def _inbox(result: Result) -> str:
-    more = "; there are more behind it" if result["hasMore"] else ""
     messages = result["messages"]
-    lines = [f"{_count(messages, 'message')} to {result['sessionKey']}; cursor {result['cursor']}{more}"]
-    for message in messages:
-        sender = message.get("from", "the owner")
-        lines.append(f"--- from {sender}, {message.get('timestamp', '')}\n{_cut(message['text'], MESSAGE_CHARS)}")
-    return _bounded(lines)
+    shown = messages[: count_shown(messages)]
+    more = "; there are more: call again" if result["hasMore"] or len(shown) < len(messages) else ""
+    lines = [f"{_count(shown, 'message')} to {result['sessionKey']}{more}"]
+    return "\n".join([*lines, *map(_received, shown)])
+
+
+def count_shown(messages: list[Result]) -> int:
+    """How many messages of an inbox fit into one answer in words: the oldest, and one at least."""
+    room = TEXT_CHARS
+    for number, message in enumerate(messages):
+        room -= len(_received(message))
+        if room < 0 and number:
+            return number
+    return len(messages)
+
+
+def _received(message: Result) -> str:
+    sender = message.get("from", "the owner")
+    return f"--- from {sender}, {message.get('timestamp', '')}\n{_cut(message['text'], MESSAGE_CHARS)}"
 
 
 _BY_TOOL: dict[str, Callable[[Result], str]] = {

@@ -1,4 +1,7 @@
-"""`sessions_inbox`: the messages to the caller's own session that it has not read yet, and a wait for the next."""
+"""`sessions_inbox`: the messages to a session that were not read yet, and a wait for the next.
+
+The session is the caller's own; the owner may name any whose messages are kept for a program.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import msgspec
 import trio
 
 from sessiond.config_clamps import Clamp
-from sessiond.errors import InvalidParams
+from sessiond.errors import Forbidden, InvalidParams
 from sessiond.events.subscription import Place, Subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.event import Event
+from sessiond.model.keys import is_inbox
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
@@ -24,11 +28,13 @@ WAIT_S = Clamp(default=0, maximum=3600, minimum=0)
 
 
 class SessionsInboxParams(Params, frozen=True, kw_only=True):
-    """`cursor` says that everything up to there is done with; without one the page begins where that was said last.
+    """`cursor` says that everything up to there is read; without one the page begins where that was said last.
 
-    `wait` is how many seconds at most an empty inbox is waited on.
+    `wait` is how many seconds at most an empty inbox is waited on. `sessionKey` is the caller's own session unless the
+    owner names another.
     """
 
+    session_key: str | None = None
     cursor: str | None = None
     wait: float | None = None
 
@@ -75,17 +81,11 @@ class _Bell(Subscription):
 
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
     services = ctx.services
-    if ctx.caller.session_key is None:
-        raise InvalidParams(
-            "`sessions_inbox` reads the caller's own session, and this caller has none;"
-            " `sessions_history` reads any session",
-            code="no_session",
-        )
+    session = _session_of(ctx, params.session_key)
     wait_s = WAIT_S.of(params.wait, "$.wait")
-    session = services.find(ctx.caller, "current")
-    start = inbox.read_up_to(services.store, session)
+    start = await inbox.read_up_to(services.store, session)
     if params.cursor is not None:
-        start = await _done_with(services, session, start, params.cursor)
+        start = await _mark_read(services, session, start, params.cursor)
     page = await _page(services, session, start, wait_s)
     messages = [
         msgspec.structs.replace(message, text=services.masked_text(ctx.caller, message.text))
@@ -99,7 +99,31 @@ async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResu
     )
 
 
-async def _done_with(services: Services, session: Session, before: Position, cursor: str) -> Position:
+def _session_of(ctx: Context, named: str | None) -> Session:
+    """The session whose messages are asked for."""
+    own = ctx.caller.session_key
+    if named is None and own is None:
+        raise InvalidParams(
+            "`sessions_inbox` reads the caller's own session, and this caller has none; `$.sessionKey` names that of a"
+            " program, and `sessions_history` reads any session",
+            code="no_session",
+        )
+    session = ctx.services.find(ctx.caller, named or "current")
+    if session.key == own:
+        return session
+    # To read is to mark as read, which is for the session itself to say.
+    if not ctx.services.sight(ctx.caller).unlimited:
+        raise Forbidden(f"the inbox of {session.key} is its own and the owner's; `sessions_history` reads the session")
+    if not is_inbox(session.key):
+        raise InvalidParams(
+            f"nothing is kept unread for {session.key}: an agent runs on its messages; `sessions_history` reads them",
+            field="$.sessionKey",
+            code="no_inbox",
+        )
+    return session
+
+
+async def _mark_read(services: Services, session: Session, before: Position, cursor: str) -> Position:
     """The place of the cursor, remembered in the transcript where it is further on than the one before."""
     place = services.store.position(session, cursor)
     # By messages, not by bytes: a mark is a record too, and must not make the next one.
@@ -134,5 +158,5 @@ METHOD = Method(
     SessionsInboxParams,
     SessionsInboxResult,
     handle,
-    "Messages to the caller's own session, oldest unread first.",
+    "Messages that a session has not read yet, oldest first: the caller's own, or for the owner a program's.",
 )

@@ -23,7 +23,7 @@ from sessiond.runs import run as runs
 from sessiond.runs import talk as talks
 from sessiond.runs.ending import Ending
 from sessiond.runs.run import Run
-from sessiond.store import transcript
+from sessiond.store import cursor, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.store import Message, Part, SessionStore
@@ -88,12 +88,37 @@ def _was_heard(run: Run, find: Callable[[str], Run | None]) -> bool:
     return first is not None and run.key in first.heard_by
 
 
-def read_up_to(store: SessionStore, session: Session) -> Position:
-    """The place up to which the reader said that it is done; the beginning where it never did, or in another file."""
+async def read_up_to(store: SessionStore, session: Session) -> Position:
+    """The place up to which the reader said that it has read; the beginning where it never did, or in another file."""
+    text = session.entry.inbox_cursor
+    if text is None:
+        return Position(0, 0)
     try:
-        return store.position(session, session.entry.inbox_cursor or "")
+        return store.position(session, text)
+    except InvalidParams:
+        return await _read_up_to_in_copy(store, session, text)
+
+
+async def _read_up_to_in_copy(store: SessionStore, session: Session, text: str) -> Position:
+    """The place that a cursor names in a file that was copied, from a backup or another machine, or with another key.
+
+    Such a cursor proves nothing any more, but it stands in the transcript itself: it counts where a line begins at its
+    offset with as many messages before it as it says.
+    """
+    try:
+        found = cursor.parse(text).position
     except InvalidParams:
         return Position(0, 0)
+    if found.offset > session.entry.file.folded_to:
+        return Position(0, 0)
+
+    def is_there(fd: int) -> bool:
+        if not transcript.boundary(fd, found.offset):
+            return False
+        lines = transcript.read_lines(fd, 0, store.record_limit, stop=found.offset)
+        return sum(line.record is not None and line.record.message is not None for line in lines) == found.seq
+
+    return found if await store.read(session, is_there) else Position(0, 0)
 
 
 async def page(store: SessionStore, session: Session, start: Position) -> Page:

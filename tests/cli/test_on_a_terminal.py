@@ -103,3 +103,16 @@ def test_waiting_shows_how_long_and_leaves_only_the_reply(fake: FakeDaemon, term
     fake.answers["agent.wait"] = wait
     shown = terminal("send", "main", "x", "--timeout", "1.3")
     assert shown == "\r\x1b[Kwaiting for main … 1.0s\r\x1b[Kdone\n"
+
+
+def test_an_inbox_is_shown_for_people(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    kept = {"text": "first\nsecond", "from": "agent:main:mcp:ada", "timestamp": "2020-01-01T12:00:00.000Z", "id": "a"}
+    page = {"sessionKey": "agent:main:mcp:bea", "messages": [kept], "cursor": "9-1-x", "hasMore": True}
+    fake.answers["sessions_inbox"] = lambda *_: page
+    shown = terminal("inbox", "mcp:bea", NO_COLOR="1", TZ="UTC").splitlines()
+    assert shown == [
+        "2020-01-01 12:00:00 from agent:main:mcp:ada",
+        "  first",
+        "  second",
+        "  there are more: the same again",
+    ]

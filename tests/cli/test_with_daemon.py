@@ -303,3 +303,46 @@ def test_history_shows_how_runs_ended(started: Daemon) -> None:
     assert "--:--:--" not in out
     # Where a page begins behind it, it belongs to the page before.
     assert "failed" not in run(started, "history", "main", "-n", "2")[1]
+
+
+def test_what_nobody_has_read_is_shown_once(started: Daemon) -> None:
+    status, out, err = run(started, "inbox")
+    assert (status, out) == (0, "key\tunread\tmore\toldest\n") and "no program has an inbox yet" in err
+    started.call("sessions.create", key="mcp:reader")
+    for text in ("one", "two\nlines"):
+        run(started, "send", "mcp:reader", text)
+    assert run(started, "inbox")[1].splitlines()[1].split("\t")[:3] == ["agent:main:mcp:reader", "2", "0"]
+    assert json.loads(run(started, "inbox", "--json")[1])["inboxes"][0]["unread"] == 2
+    for _ in range(2):
+        peeked = json.loads(run(started, "inbox", "mcp:reader", "--peek", "--json")[1])
+        assert [message["text"] for message in peeked["messages"]] == ["one", "two\nlines"]
+    out = run(started, "inbox", "mcp:reader")[1]
+    assert [line.split("\t")[1:3] for line in out.splitlines()] == [["from", "text"], ["", "one"], ["", "two lines"]]
+    status, out, err = run(started, "inbox", "mcp:reader", "--wait", "0")
+    assert (status, len(out.splitlines())) == (0, 1) and "nothing unread" in err
+    status, out, err = run(started, "inbox", "main")
+    assert (status, out) == (4, "") and "no session 'main'" in err
+    run(started, "send", "main", "hello")
+    status, out, err = run(started, "inbox", "main")
+    assert (status, out) == (2, "") and 'an agent runs on its messages; "sessiond history" reads them' in err
+
+
+def test_an_inbox_that_could_not_be_written_out_stays_unread(started: Daemon) -> None:
+    started.call("sessions.create", key="mcp:reader")
+    run(started, "send", "mcp:reader", "hello")
+    command = [sys.executable, "-m", "sessiond", "inbox", "mcp:reader"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, env=started.environ, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert "hello" in run(started, "inbox", "mcp:reader")[1]
+
+
+def test_a_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Path) -> None:
+    started.call("sessions.create", key="mcp:reader")
+    run(started, "send", "mcp:reader", "hello")
+    minted = started.call("tokens.mint", sessionKey="mcp:reader", scopes=["list", "read"])
+    file = tmp_path / "token"
+    file.write_text(minted["token"])
+    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(started, "inbox")[1].splitlines()[1].split("\t")[2] == "hello"
+    assert len(run(started, "inbox")[1].splitlines()) == 1

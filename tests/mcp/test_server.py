@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +59,7 @@ async def test_without_a_daemon_it_lists_its_tools_and_says_that_there_is_none(d
     assert {hint.destructive_hint for hint in hints.values()} == {False}
     schemas = {tool.name: tool.input_schema for tool in listed}
     assert list(schemas["sessions_wait"]["properties"]) == ["runId", "timeoutSeconds"]
-    assert list(schemas["sessions_inbox"]["properties"]) == ["cursor", "wait"]
+    assert list(schemas["sessions_inbox"]["properties"]) == ["wait"]
     assert schemas["sessions_history"]["required"] == ["sessionKey"]
 
 
@@ -292,9 +294,40 @@ async def test_two_clients_write_to_each_other_and_lose_nothing_over_a_restart(r
             {"from": "agent:main:mcp:bea", "text": "hello Ada"}
         ]
         assert "--- from agent:main:mcp:bea" in answer.text and answer.text.endswith("hello Ada")
-        # Each has dealt with what it read, and nothing comes twice.
-        assert (await bea.data("sessions_inbox", cursor=page["cursor"]))["messages"] == []
-        assert (await ada.data("sessions_inbox", cursor=answer.data["cursor"]))["messages"] == []
+        # Each has read what it was shown, and nothing comes twice.
+        assert (await bea.data("sessions_inbox"))["messages"] == []
+        assert (await ada.data("sessions_inbox"))["messages"] == []
+
+
+async def test_what_one_window_has_read_does_not_come_again_in_another_or_after_a_restart(running: Daemon) -> None:
+    running.call("sessions.create", key="mcp:tester")
+    for number in range(60):
+        running.call("chat.send", sessionKey=OWN, message=f"number {number}")
+    async with agent(running) as one, agent(running) as other:
+        first = await one.use("sessions_inbox")
+        assert first.text.splitlines()[0] == f"50 messages to {OWN}; there are more: call again"
+        rest = await other.data("sessions_inbox")
+        assert [message["text"] for message in rest["messages"]] == [f"number {number}" for number in range(50, 60)]
+        assert (await one.data("sessions_inbox"))["messages"] == []
+    running.kill()
+    running.start()
+    async with agent(running) as later:
+        assert (await later.data("sessions_inbox"))["messages"] == []
+
+
+def test_an_answer_is_given_and_read_also_where_nothing_more_is_asked(running: Daemon) -> None:
+    """Some programs start the server for one call and close its input at once."""
+    running.call("sessions.create", key="mcp:client")
+    running.call("chat.send", sessionKey="mcp:client", message="hello")
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sessions_inbox"}}\n'
+    command = [sys.executable, "-m", "sessiond", "mcp"]
+    answers = []
+    for _ in range(2):
+        done = subprocess.run(
+            command, check=True, input=call, env=running.environ, capture_output=True, timeout=PATIENCE_S
+        )
+        answers.append(json.loads(done.stdout)["result"]["structuredContent"])
+    assert [[message["text"] for message in answer["messages"]] for answer in answers] == [["hello"], []]
 
 
 IN_A_RUN = """

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiond.mcp.calls import reading_of
 from sessiond.mcp.words import MESSAGE_CHARS, TEXT_CHARS, words
 
 RUN = "s.1"
@@ -82,7 +83,7 @@ JSON = st.recursive(
         (
             "sessions_inbox",
             {"messages": [{"text": "hi", "timestamp": "T"}], "sessionKey": "k", "cursor": "1-1-a", "hasMore": False},
-            "1 message to k; cursor 1-1-a\n--- from the owner, T\nhi",
+            "1 message to k\n--- from the owner, T\nhi",
         ),
     ],
 )
@@ -124,3 +125,20 @@ def test_of_a_long_history_the_newest_messages_are_shown() -> None:
 @given(st.lists(JSON, max_size=5))
 def test_whatever_stands_in_a_transcript_can_be_said(messages: list[Any]) -> None:
     assert words("sessions_history", {"sessionKey": "k", "messages": messages})
+
+
+def test_of_a_full_inbox_only_what_is_shown_counts_as_read() -> None:
+    # 60,000 characters are shown of what may be 256 KiB; whoever sees the words alone must not miss the others.
+    kept = [{"text": "x" * 9_000, "timestamp": "T", "cursor": f"c{number}"} for number in range(12)]
+    page = {"messages": kept, "sessionKey": "k", "cursor": "end", "hasMore": False}
+    said = words("sessions_inbox", page)
+    shown = said.count("--- from")
+    assert 1 < shown < 12
+    assert said.startswith(f"{shown} messages to k; there are more: call again")
+    reading = reading_of("sessions_inbox", page)
+    assert reading is not None and reading.params_of(0) == {"cursor": f"c{shown - 1}"}
+    few = {**page, "messages": kept[:2]}
+    reading = reading_of("sessions_inbox", few)
+    assert reading is not None and reading.params_of(0) == {"cursor": "end"}
+    assert reading_of("sessions_inbox", {**page, "messages": []}) is None
+    assert reading_of("sessions_history", page) is None

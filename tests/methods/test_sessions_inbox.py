@@ -231,3 +231,51 @@ async def test_a_torn_write_leaves_no_run_for_an_agent(daemon) -> None:
     daemon.wait_for(lambda: daemon.rows()[0]["status"] == "error", "the run has no end")
     history = daemon.call("sessions_history", sessionKey=KEY)
     assert [(message["role"], message["content"]) for message in history["messages"]] == [("user", "kept")]
+
+
+async def test_the_owner_reads_the_inbox_of_a_program_and_marks_it_as_the_program_does(owner, reader) -> None:
+    await tell(owner, "one", "two")
+    page = await owner.call("sessions_inbox", sessionKey="mcp:reader")
+    assert (page["sessionKey"], texts(page)) == (KEY, ["one", "two"])
+    assert texts(await reader.call("sessions_inbox")) == ["one", "two"]
+    assert texts(await owner.call("sessions_inbox", sessionKey=KEY, cursor=page["cursor"])) == []
+    assert texts(await reader.call("sessions_inbox")) == []
+
+
+async def test_a_session_with_an_agent_has_no_inbox(owner) -> None:
+    await owner.say("main", "hello")
+    error = await owner.failure("sessions_inbox", sessionKey="main")
+    assert (error["code"], error["data"]["code"]) == (-32602, "no_inbox")
+
+
+async def test_the_inbox_of_another_session_is_not_for_whoever_may_read_that_session(tmp_path: Path) -> None:
+    config = '[tools.sessions]\nvisibility = "agent"\n'
+    async with inside(tmp_path, config) as parts, parts.connect() as owner, parts.connect(READER) as reader:
+        await owner.call("sessions.create", key=KEY)
+        await owner.call("sessions.create", key="mcp:other")
+        await reader.call("sessions_history", sessionKey="agent:main:mcp:other")
+        error = await reader.failure("sessions_inbox", sessionKey="agent:main:mcp:other")
+        assert error["data"]["type"] == "forbidden"
+        await reader.call("sessions_inbox", sessionKey=KEY)
+
+
+async def test_what_was_read_stays_read_in_a_copy_of_the_store_with_another_key(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    async with inside(tmp_path / "a") as parts, parts.connect() as owner, parts.connect(READER) as reader:
+        await owner.call("sessions.create", key=KEY)
+        await tell(owner, "one", "two")
+        await reader.call("sessions_inbox", cursor=(await reader.call("sessions_inbox"))["cursor"])
+        await tell(owner, "three")
+        store = parts.services.store.path
+    transcripts = [path.relative_to(store) for path in store.rglob("*.jsonl") if "sessions" in path.parts]
+    copies = {path: (store / path).read_bytes() for path in transcripts}
+    cut = {path: data.replace(b'"one"', b'"oneone"') for path, data in copies.items()}
+    for name, files, unread in (("b", copies, ["three"]), ("c", cut, ["oneone", "two", "three"])):
+        async with inside(tmp_path / name) as parts:
+            there = parts.services.store.path
+        for path, data in files.items():
+            (there / path).parent.mkdir(parents=True, exist_ok=True)
+            (there / path).write_bytes(data)
+        async with inside(tmp_path / name) as parts, parts.connect(READER) as reader:
+            assert texts(await reader.call("sessions_inbox")) == unread

@@ -38,6 +38,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "sessions.create": {"key": "?"},
     "sessions.patch": {"key": "?", "label": "x"},
     "sessions.reset": {"key": "?"},
+    "sessions_inbox": {"sessionKey": "?"},
     "sessions.delete": {"key": "?"},
     "sessions.kill": {"key": "?"},
     "sessions.steer": {"key": "?", "message": "x"},
@@ -51,7 +52,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
 # Name no session of others, or give lists, which hold what is in sight.
 WITHOUT = {
     *("initialize", "ping", "rpc.discover", "daemon.status", "daemon.doctor", "agents_list", "tokens.list"),
-    *("sessions_list", "sessions.list", "sessions_spawn", "sessions_inbox", "sessions.prune", "sessions.import"),
+    *("sessions_list", "sessions.list", "sessions_spawn", "sessions.prune", "sessions.import"),
     *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
 }
 BY_RUN = {"agent.wait"}

@@ -10,11 +10,12 @@ TIMEOUT_S = 0.5
 
 
 def offers(source: str | None) -> list[str]:
-    """The words for `source`: `key`, `agent` or `method`."""
+    """The words for `source`: `key`, `inbox`, `agent` or `method`."""
     try:
         with Client(name="sessiond-completion") as client:
-            if source == "key":
-                rows = client.call("sessions_list", limit=200, timeout_s=TIMEOUT_S)["sessions"]
+            if source in ("key", "inbox"):
+                asked = {"limit": 200, **({"search": ":mcp:"} if source == "inbox" else {})}
+                rows = client.call("sessions_list", asked, timeout_s=TIMEOUT_S)["sessions"]
                 return [row["key"] for row in rows]
             if source == "agent":
                 return [agent["id"] for agent in client.call("agents_list", timeout_s=TIMEOUT_S)["agents"]]

@@ -19,6 +19,7 @@ COMMANDS = {
         "list": "",
         "history": "",
         "send": "",
+        "inbox": "",
         "wait": "",
         "watch": "",
         "search": "",
