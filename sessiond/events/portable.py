@@ -1,7 +1,9 @@
 """Watch folders through watchfiles, which knows every system's own way. Does not use its `awatch` (see below).
 
 `awatch` wakes up for cancellation after seconds only and hides names such as `.git`; underneath it is `RustNotify`,
-which one thread of ours waits on. Its watches are recursive here: a folder below a watched one costs nothing more.
+which one thread of ours waits on. Its watches are recursive here: a folder below a watched one costs nothing more where
+it was there when the notifier was made. A newer one is watched when the notifier's thread comes to it, which is too
+late for whoever lists it now: a new notifier is made.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import trio
@@ -20,6 +23,8 @@ from sessiond.events.watch import Backend, Changed, Event, Gone, Rescan, WatchUn
 _STEP_MS = 8
 # The longest a stream of changes is gathered before it is handed on.
 _DEBOUNCE_MS = 20
+# How coarse the times of files may be (FAT: two seconds).
+_TIMES_NS = 2_000_000_000
 # RustNotify's numbers for what happened to a path.
 _DELETED = 3
 
@@ -33,6 +38,9 @@ class WatchfilesBackend:
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
+        # Which folder each of these paths was when it was added.
+        self._inodes: dict[str, int] = {}
+        self._made_ns = 0
         self._roots: set[str] = set()
         self._notify: RustNotify | None = None
         self._gathered: set[tuple[int, str]] = set()
@@ -45,13 +53,29 @@ class WatchfilesBackend:
 
     def add(self, directory: str) -> None:
         real = _real_folder(directory)
-        if not any(is_below(real, root) for root in self._roots):
-            roots = {root for root in self._roots if not is_below(root, real)} | {real}
-            self._rebuild(roots)
-        self._given[real] = directory
+        inode = os.stat(real).st_ino
+        if not self._is_covered(real, inode):
+            roots = {root for root in self._roots if not is_below(root, real)}
+            self._rebuild(roots if any(is_below(real, root) for root in roots) else roots | {real})
+        self._given[real], self._inodes[real] = directory, inode
 
     def remove(self, directory: str) -> None:
-        self._given = {real: given for real, given in self._given.items() if given != directory}
+        for real in [real for real, given in self._given.items() if given == directory]:
+            del self._given[real], self._inodes[real]
+
+    def _is_covered(self, real: str, inode: int) -> bool:
+        """Whether the notifier is certain to be at work in this folder."""
+        root = next((root for root in self._roots if is_below(real, root)), None)
+        if root is None:
+            return False
+        if real in self._given:
+            return self._inodes[real] == inode
+        # What is new there, or was moved there, has changed since; so has what holds files, which costs a notifier.
+        while real != root:
+            if os.stat(real).st_ctime_ns > self._made_ns - _TIMES_NS:
+                return False
+            real = os.path.dirname(real)
+        return True
 
     async def next_batch(self) -> list[Event]:
         await trio.lowlevel.checkpoint()
@@ -92,11 +116,12 @@ class WatchfilesBackend:
     def _rebuild(self, roots: set[str]) -> None:
         """A new notifier for `roots`, at work on return. What the old one had gathered is made up by a rescan."""
         existing = {root for root in roots if os.path.isdir(root)}
+        made_ns = time.time_ns()
         notify = _make_notify(sorted(existing)) if existing else None
         if self._notify is not None:
             self._missed = "rebuilt"
         self._stop.set()
-        self._notify, self._roots = notify, existing
+        self._notify, self._roots, self._made_ns = notify, existing, made_ns
         self._first_root.set()
         if notify is None:
             self._first_root = trio.Event()
@@ -117,6 +142,7 @@ class WatchfilesBackend:
 
     def _give_up(self, path: str) -> Iterator[Event]:
         for real in [real for real in self._given if is_below(real, path)]:
+            del self._inodes[real]
             yield Gone(self._given.pop(real))
         self._roots = {root for root in self._roots if not is_below(root, path)}
 

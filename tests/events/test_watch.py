@@ -44,7 +44,7 @@ async def watcher(kind: Kind) -> AsyncIterator[Watcher]:
 async def until(watcher: Watcher, *wanted: Event) -> list[Event]:
     """Everything reported until each of `wanted` has been."""
     seen: list[Event] = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not set(wanted) <= set(seen):
             seen += await anext(watcher)
     return seen
@@ -150,17 +150,45 @@ async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tm
             for j in range(5):
                 append(tmp_path / str(i) / str(j))
 
+    def look_into(name: str) -> None:
+        watcher.add(tmp_path / name)
+        found.update(f"{name}/{file}" for file in os.listdir(tmp_path / name))
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, make)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while found != wanted:
                 for event in await anext(watcher):
                     match event:
-                        case Changed(directory, name, folder=True):
-                            watcher.add(os.path.join(directory, name))
-                            found |= {f"{name}/{file}" for file in os.listdir(os.path.join(directory, name))}
+                        case Changed(_, name, folder=True):
+                            look_into(name)
                         case Changed(directory, name):
                             found.add(f"{Path(directory).name}/{name}")
+                        case Rescan():
+                            for name in os.listdir(tmp_path):
+                                look_into(name)
+
+
+async def test_a_folder_is_watched_when_it_was_added_however_new_it_is(watcher: Watcher, tmp_path: Path) -> None:
+    """Also below a watched one, where some system's watcher would come to it by and by."""
+    watcher.add(tmp_path)
+    for number in range(10):
+        folder = tmp_path / f"new{number}"
+        folder.mkdir()
+        watcher.add(folder)
+        append(folder / "f")
+        await until(watcher, Changed(str(folder), "f"))
+
+
+async def test_a_folder_made_again_in_the_place_of_another_is_watched(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    watcher.add(tmp_path / "sub")
+    # Kept, so that the new one is no namesake in the eyes of the file system too.
+    (tmp_path / "sub").rename(tmp_path / "kept")
+    (tmp_path / "sub").mkdir()
+    watcher.add(tmp_path / "sub")
+    append(tmp_path / "sub" / "f")
+    await until(watcher, Changed(str(tmp_path / "sub"), "f"))
 
 
 async def test_what_lies_below_a_watched_folder_is_not_reported(watcher: Watcher, tmp_path: Path) -> None:
