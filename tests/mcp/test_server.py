@@ -303,11 +303,22 @@ async def test_what_one_window_has_read_does_not_come_again_in_another_or_after_
     running.call("sessions.create", key="mcp:tester")
     for number in range(60):
         running.call("chat.send", sessionKey=OWN, message=f"number {number}")
+
+    async def told_of(count: int) -> None:
+        """An answer is read when its window has written it out and said so, a moment after it is here."""
+
+        def is_told() -> bool:
+            return len(running.call("sessions_inbox", sessionKey=OWN)["messages"]) == count
+
+        await until(running, is_told, "it was not marked as read")
+
     async with agent(running) as one, agent(running) as other:
         first = await one.use("sessions_inbox")
+        await told_of(10)
         assert first.text.splitlines()[0] == f"50 messages to {OWN}; there are more: call again"
         rest = await other.data("sessions_inbox")
         assert [message["text"] for message in rest["messages"]] == [f"number {number}" for number in range(50, 60)]
+        await told_of(0)
         assert (await one.data("sessions_inbox"))["messages"] == []
     running.kill()
     running.start()
