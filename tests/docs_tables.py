@@ -180,7 +180,7 @@ def _row(*cells: str) -> str:
 def _plain(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """The schema without its null and its reference: absent is what a client writes for null."""
     if "$ref" in schema:
-        return {**schemas[schema["$ref"].rpartition("/")[2]], **{"title": schema["$ref"].rpartition("/")[2]}}
+        return {**schemas[schema["$ref"].rpartition("/")[2]], "title": schema["$ref"].rpartition("/")[2]}
     members = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     return _plain(members[0], schemas) if len(members) == 1 else schema
 
@@ -237,7 +237,7 @@ def _keys(kind: inspect.Type, prefix: str) -> Iterator[tuple[str, str, str]]:
 
 def _default(field: inspect.Field) -> str:
     value = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-    if value is None or value == () or value == {}:
+    if not value and not isinstance(value, int | float):
         return ""
     return f"`{json.dumps(value)}`"
 
@@ -293,4 +293,4 @@ def update() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(f"wrote docs/{page}" for page in update()) or "nothing changed")  # noqa: T201
+    print("\n".join(f"wrote docs/{page}" for page in update()) or "nothing changed")
