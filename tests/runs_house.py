@@ -19,6 +19,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
+from sessiond.policy.secrets import mask_secrets
 from sessiond.runs.recover import Resumable, recover
 from sessiond.runs.run import Request, Run
 from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
@@ -116,6 +117,9 @@ class FakeHost:
 
     def price(self, run: Run) -> float | None:
         return self.cost
+
+    def masked(self, text: str) -> str:
+        return mask_secrets(text)[0]
 
 
 class House:

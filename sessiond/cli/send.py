@@ -6,7 +6,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.frame.input import text_or_stdin
-from sessiond.cli.frame.waiting import finish, wait
+from sessiond.cli.frame.waiting import finish, not_waiting, wait
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.client import files
@@ -36,12 +36,18 @@ def run(args: Args) -> int | None:
                 as_json(accepted)
             note(f"kept for {key}: a program reads its messages there when it wants to, and no agent runs")
             return None
-        if args.no_wait or accepted.get("reason") == "ancestor_busy":
+        if args.no_wait:
             _print(accepted, accepted["runId"], args)
-            if accepted.get("reason"):
-                note(f"not waiting: {key} waits for this very run")
             return None
-        answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}")
+        # What waits for the run that asks is not waited for.
+        answer = accepted
+        if accepted.get("reason") != "ancestor_busy":
+            answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}")
+        if answer.get("reason") == "ancestor_busy":
+            _print(accepted, accepted["runId"], args)
+            # Inside a run `main` is the agent's own main session, which surprises who means another one.
+            note(not_waiting(answer.get("sessionKey", key)))
+            return None
     return finish({"sessionKey": key, **answer}, json=args.json, where=key)
 
 
@@ -100,7 +106,8 @@ COMMAND = Command(
     "send",
     "Send a message to a session, wait for the reply and print it.",
     run=run,
-    description="The wait survives a restart of the daemon; --timeout ends the wait, never the run.",
+    description="The wait survives a restart of the daemon; --timeout ends the wait, never the run. Inside a run "
+    "`main` is the agent's own main session; another one has its full key, like agent:main:main.",
     arguments=(
         Argument(
             "words",

@@ -17,7 +17,7 @@ from sessiond.client.errors import ClientError, ConnectionLost
 from sessiond.client.exchange import Exchange
 from sessiond.client.follow import Follow
 from sessiond.client.link import Link
-from sessiond.client.retry import Attempts, Backoff, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ class Client:
         self._connected().notify(method, {**(params or {}), **more})
 
     def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
-        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first.
+        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first, or
+        where the run waits for the caller's own (`reason: "ancestor_busy"`).
 
         The waits are on the server and asked for in slices, so a daemon that restarts in between is simply asked again.
         """
@@ -155,7 +156,7 @@ class Client:
                 self._pause(backoff)
                 continue
             backoff.reset()
-            if answer["status"] != "running" or (deadline is not None and time.monotonic() >= deadline):
+            if is_wait_over(answer) or (deadline is not None and time.monotonic() >= deadline):
                 return answer
 
     def subscribe(self, key: str | None = None, cursor: str | None = None) -> Iterator[Event]:

@@ -74,6 +74,11 @@ def worth_retrying(error: Exception) -> bool:
     return isinstance(error, ConnectionLost | DaemonNotRunning)
 
 
+def is_wait_over(answer: dict[str, Any]) -> bool:
+    """Whether to ask no more for the end of a run: it has ended, or it waits for the run of whoever asks."""
+    return answer["status"] != "running" or answer.get("reason") == "ancestor_busy"
+
+
 class Attempts:
     """The attempts of one call: what each asks, and whether one that failed is made again.
 

@@ -16,7 +16,7 @@ from sessiond.client import agent, locate, wire
 from sessiond.client.agent import Run
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import Follow
-from sessiond.client.retry import Attempts, Backoff, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
 
@@ -101,7 +101,8 @@ class TrioClient:
         await exchange.link.send(wire.notification(method, {**(params or {}), **more}))
 
     async def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
-        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first. Goes on
+        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first, or
+        where the run waits for the caller's own (`reason: "ancestor_busy"`). Goes on
         waiting when the daemon restarts."""
         deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
         backoff = Backoff()
@@ -117,7 +118,7 @@ class TrioClient:
                 await self._pause(backoff)
                 continue
             backoff.reset()
-            if answer["status"] != "running" or trio.current_time() >= deadline:
+            if is_wait_over(answer) or trio.current_time() >= deadline:
                 return answer
 
     def subscribe(self, key: str | None = None, cursor: str | None = None) -> TrioSubscription:

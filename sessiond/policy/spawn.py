@@ -148,12 +148,23 @@ def _check_numbers(facts: SpawnFacts) -> None:
 
 
 def _check_agent(agent_id: str, facts: SpawnFacts) -> None:
-    if agent_id not in allowed_agents(facts.requester_agent, facts.allow_agents, facts.configured_agents):
+    allowed = allowed_agents(facts.requester_agent, facts.allow_agents, facts.configured_agents)
+    if agent_id in allowed:
+        return
+    if "*" in facts.allow_agents or agent_id in facts.allow_agents:
+        remedy = f"no agent {agent_id} is configured"
+    else:
         # One answer for an agent that is not configured and one that is not allowed: who may not use it need not know.
-        raise Forbidden(
-            f"agent {agent_id} is not allowed for sessions_spawn; agents_list shows the ones that are",
-            code="agent_not_allowed",
+        wanted = ", ".join(f'"{name}"' for name in (*facts.allow_agents, agent_id))
+        remedy = (
+            f"to allow it, write in the [[agents.list]] entry of {facts.requester_agent}:"
+            f" subagents = {{ allowAgents = [{wanted}] }}, then: sessiond config reload"
         )
+    raise Forbidden(
+        f"agent {agent_id} is not allowed for sessions_spawn by agent {facts.requester_agent}, which may spawn"
+        f" {', '.join(allowed) or 'none'}; {remedy}",
+        code="agent_not_allowed",
+    )
 
 
 def allowed_agents(requester_agent: str, allow: tuple[str, ...], configured: tuple[str, ...]) -> tuple[str, ...]:

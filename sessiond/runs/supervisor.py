@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
 import trio
 
 from sessiond.clock import Clock, Ids
+from sessiond.errors import printable
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
 from sessiond.runs import ending
@@ -28,6 +30,10 @@ from sessiond.tasks import lasting_nursery
 # keep the loop for a tenth of a second and more. What the disk takes long over does not hold up the others.
 _ENDS_AT_ONCE = 25
 _ENDS_WAIT_S = 0.1
+# Of the error of a failed run so much stands in the log: its transcript has all of it.
+_LOGGED_CHARS = 300
+
+log = structlog.get_logger("sessiond.runs")
 
 
 class RunSupervisor(Acceptance):
@@ -245,8 +251,24 @@ class RunSupervisor(Acceptance):
             return  # the next start finds the run without an end and writes one
         self.registry.end(run)
         self._host.retire(run)
+        if run.status in ("error", "timeout"):
+            self._log_failure(run)
         run.done.set()
         self.queues.leave(run)
         self.dispatch()
         if self.after_end is not None:
             self.follow(self.after_end, run)
+
+    def _log_failure(self, run: Run) -> None:
+        """One line: which run failed, and with what. What was said to the agent is not in it."""
+        # Masked before it is cut: half a secret is no longer known as one.
+        masked = self._host.masked((run.error or run.status)[: 16 * _LOGGED_CHARS]).strip()
+        reason = printable(masked.splitlines()[0] if masked else run.status)[:_LOGGED_CHARS]
+        log.warning(
+            "run failed",
+            run_id=run.run_id,
+            session_key=run.key,
+            agent=agent_of(run.key),
+            status=run.status,
+            reason=reason,
+        )

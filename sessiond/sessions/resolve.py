@@ -5,7 +5,7 @@ Aliases first, then visibility, on the canonical key. Knows the catalog and the 
 
 from __future__ import annotations
 
-from sessiond.errors import Conflict, InvalidParams, NotFound, quote
+from sessiond.errors import Conflict, InvalidParams, NotFound, quote, shorten
 from sessiond.model.caller import Caller
 from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean, is_inbox, rest_of
 from sessiond.policy.visibility import LEAST_STEPS, Sight
@@ -61,7 +61,7 @@ def find(
     key = key_of(catalog, caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
     if not may_name(catalog, sight, session, key) or session is None:
-        raise missing(text)
+        raise missing(text, key)
     return session
 
 
@@ -106,10 +106,15 @@ def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, 
     return parent or sight.own_key
 
 
-def missing(text: str) -> NotFound:
-    """The answer for a session that is not there, or not there for this caller."""
+def missing(text: str, key: str | None = None) -> NotFound:
+    """The answer for a session that is not there, or not there for this caller. `key` is what the text stands for."""
     shown = text.strip()
     shown = shown if len(shown) <= 80 else shown[:79] + "…"
+    # `main` is another session for every agent: whoever wrote it learns which one it was.
+    alias = key if key is not None and key != text.strip() else None
     return NotFound(
-        f"no session {quote(shown)}; `sessions_list` shows the sessions there are", code="session_not_found"
+        f"no session {quote(shown)}{f' ({shorten(alias)})' if alias else ''};"
+        " `sessions_list` shows the sessions there are",
+        code="session_not_found",
+        **({"sessionKey": alias} if alias else {}),
     )

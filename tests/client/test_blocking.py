@@ -248,6 +248,12 @@ def test_requests_are_answered_between_calls_where_a_table_was_given(fake: Any) 
         assert held.get(timeout=5).ask("echo", a=1).get(timeout=5)["result"] == {"a": 1}
 
 
+def test_a_wait_for_a_run_that_waits_for_the_caller_ends(fake: Any) -> None:
+    fake.answers["agent.wait"] = lambda *_: {"runId": "r1", "status": "running", "reason": "ancestor_busy"}
+    with Client(str(fake.path)) as client:
+        assert client.wait("r1")["reason"] == "ancestor_busy"
+
+
 def test_a_wait_goes_on_over_a_restart_and_ends_at_its_own_limit(fake: Any, no_answer: Any) -> None:
     answers = iter(["drop", "running", "ok"])
 

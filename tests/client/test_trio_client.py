@@ -157,6 +157,13 @@ async def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
     assert delivered == ["hi"]
 
 
+async def test_a_wait_for_a_run_that_waits_for_the_caller_ends(fake: Any) -> None:
+    fake.answers["agent.wait"] = lambda *_: {"runId": "r1", "status": "running", "reason": "ancestor_busy"}
+    with trio.fail_after(30):
+        async with TrioClient(str(fake.path)) as client:
+            assert (await client.wait("r1"))["reason"] == "ancestor_busy"
+
+
 async def test_a_wait_goes_on_over_a_lost_connection(fake: Any, no_answer: Any) -> None:
     answers = iter(["drop", "running", "ok"])
 

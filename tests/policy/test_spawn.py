@@ -159,10 +159,29 @@ def test_agents_are_allowed_by_name_or_all(allow: tuple[str, ...], agents: tuple
 
 
 def test_an_agent_that_is_not_configured_is_refused_like_one_that_is_not_allowed() -> None:
-    missing = refusal({"agent_id": "ghost"}, {"allow_agents": ("*",)})
-    denied = refusal({"agent_id": "web"}, {})
+    missing = refusal({"agent_id": "ghost"}, {"allow_agents": ("ops",)})
+    denied = refusal({"agent_id": "web"}, {"allow_agents": ("ops",)})
     assert missing.message.replace("ghost", "web") == denied.message
     assert (missing.code, missing.data) == (denied.code, denied.data)
+
+
+@pytest.mark.parametrize(
+    ("allow", "told"),
+    [
+        ((), 'which may spawn main; to allow it, write in the [[agents.list]] entry of main: {Agents = ["ghost"]}'),
+        (
+            ("ops",),
+            'which may spawn main, ops; to allow it, write in the [[agents.list]] entry of main: {Agents = ["ops",'
+            ' "ghost"]}',
+        ),
+        (("*",), "which may spawn main, ops, web; no agent ghost is configured"),
+        (("ghost",), "which may spawn main; no agent ghost is configured"),
+    ],
+)
+def test_a_refused_agent_comes_with_the_line_that_allows_it(allow: tuple[str, ...], told: str) -> None:
+    told = told.replace("{", "subagents = { allow").replace("}", " }, then: sessiond config reload")
+    message = refusal({"agent_id": "ghost"}, {"allow_agents": allow}).message
+    assert message == f"agent ghost is not allowed for sessions_spawn by agent main, {told}"
 
 
 def test_a_sandboxed_child_may_come_from_anywhere() -> None:

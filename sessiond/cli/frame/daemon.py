@@ -51,7 +51,7 @@ class CommandClient(Client):
             if error.reason != "session_not_found" or field is None:
                 failure = names.explain(plain, error, method, given)
                 raise failure or error from None
-            meant = names.find_meant_session(plain, given[field])
+            meant = names.find_meant_session(plain, given[field], error.data.get("sessionKey"))
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:

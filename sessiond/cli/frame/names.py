@@ -23,10 +23,11 @@ MAX_CANDIDATES = 5
 KEY_PARAMS = ("sessionKey", "key")
 
 
-def find_meant_session(call: Call, text: str) -> str:
+def find_meant_session(call: Call, text: str, key: str | None = None) -> str:
     """The key of the one session with the label or the beginning of an id that `text` is.
 
-    CommandFailed with the nearest names, or with the candidates where there are several.
+    CommandFailed with the nearest names, or with the candidates where there are several. `key` is what the daemon took
+    an alias such as `main` for.
     """
     # The search looks at labels and ids too.
     rows = call("sessions_list", {"search": text, "limit": 200})["sessions"]
@@ -43,7 +44,9 @@ def find_meant_session(call: Call, text: str) -> str:
         raise CommandFailed(f"{quote(text)} may be any of {len(found)} sessions: {shown}", status=NOT_FOUND)
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
-    raise CommandFailed(f"no session {quote(text)}", hint=nearest_hint(text, known, "sessiond list"), status=NOT_FOUND)
+    where = f", which is {key} here" if key else ""
+    hint = nearest_hint(text, known, "sessiond list")
+    raise CommandFailed(f"no session {quote(text)}{where}", hint=hint, status=NOT_FOUND)
 
 
 def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:

@@ -9,6 +9,7 @@ from sessiond.cli.frame.failures import FAILED, INTERRUPTED, TIMED_OUT, CommandF
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.times import duration
+from sessiond.client.retry import is_wait_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _wait_with_progress(client: Client, run_id: str, timeout_s: float | None, wh
             left = TERMINAL_SLICE_S if timeout_s is None else min(TERMINAL_SLICE_S, timeout_s - spent)
             answer = client.wait(run_id, max(left, 0))
             spent = time.monotonic() - began
-            if answer["status"] != "running" or (timeout_s is not None and spent >= timeout_s):
+            if is_wait_over(answer) or (timeout_s is not None and spent >= timeout_s):
                 return answer
             sys.stderr.write(f"\r\x1b[K{what} … {duration(spent * 1000)}")
             sys.stderr.flush()
@@ -53,6 +54,11 @@ def _wait_with_progress(client: Client, run_id: str, timeout_s: float | None, wh
         if shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def not_waiting(where: str) -> str:
+    """Why nobody waits for a run that could only end after the one that asks."""
+    return f"not waiting: {where} waits for this very run"
 
 
 def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:
@@ -68,6 +74,8 @@ def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:
         return 0
     if status in ("running", "queued", "accepted"):
         run_id = answer.get("runId", "")
+        if answer.get("reason") == "ancestor_busy":
+            raise CommandFailed(not_waiting(where), hint=f"it is the run {run_id}", status=TIMED_OUT)
         raise CommandFailed(
             f"no reply from {where} yet; the run {run_id} goes on",
             hint=f"wait on with: sessiond wait {run_id}",

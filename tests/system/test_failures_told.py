@@ -1,0 +1,66 @@
+"""What a person is told when something of a run did not go well: in the log, and at the command line."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from real_daemon import Daemon
+
+pytestmark = pytest.mark.system
+
+CONFIG = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = {{ type = "echo" }}
+
+[[agents.list]]
+id = "broken"
+runtime = {{ type = "exec", command = ["sh", "-c", "{broken}"] }}
+
+[[agents.list]]
+id = "asker"
+runtime = {{ type = "exec", command = ["sh", "-c", "{python} -m sessiond send main hello 2>&1; exit 0"] }}
+
+[[agents.list]]
+id = "self"
+runtime = {{ type = "exec", command = ["sh", "-c", "{python} -m sessiond history agent:self:nobody 2>&1; {main}"] }}
+"""
+
+
+@pytest.fixture
+def started(daemon: Daemon) -> Daemon:
+    broken = "cat > /dev/null; echo api_key=sk-abcdefghijklmnopqrstuvwxyz is wrong >&2; echo more >&2; exit 3"
+    main = f"{sys.executable} -m sessiond history main --limit 1 2>&1; exit 0"
+    return daemon.start(CONFIG.format(broken=broken, python=sys.executable, main=main))
+
+
+def test_a_failed_run_is_one_line_in_the_log_without_texts_and_secrets(started: Daemon) -> None:
+    sent = started.call("chat.send", sessionKey="agent:broken:main", message="the words of a person")
+    assert started.call("agent.wait", runId=sent["runId"])["status"] == "error"
+    assert started.reply("main", "all is well")["status"] == "ok"
+    log = started.log.read_text()
+    [line] = [line for line in log.splitlines() if "run failed" in line]
+    assert "warning" in line
+    for part in (sent["runId"], "session_key=agent:broken:main", "agent=broken", "exited with status 3", "is wrong"):
+        assert part in line
+    assert "more" not in line and "abcdefghijklmnopqrstuvwxyz" not in log and "the words of a person" not in log
+
+
+def test_a_spawn_that_is_refused_says_what_allows_it(started: Daemon) -> None:
+    done = started.cli("spawn", "--agent", "broken", "a task")
+    assert done.returncode == 4
+    assert "by agent main, which may spawn main; to allow it, write in the [[agents.list]] entry of main" in done.stderr
+    assert 'subagents = { allowAgents = ["broken"] }' in done.stderr
+
+
+def test_inside_a_run_main_is_named_in_full(started: Daemon) -> None:
+    own = started.reply("agent:asker:main", "go")["reply"]
+    assert "not waiting: agent:asker:main waits for this very run" in own
+    started.call("sessions.create", key="agent:self:desk")
+    other = started.reply("agent:self:desk", "go")["reply"]
+    assert "no session 'agent:self:nobody'\n" in other
+    assert "no session 'main', which is agent:self:main here" in other
+    told = " ".join(started.cli("send", "--help").stdout.split())
+    assert "Inside a run `main` is the agent's own main session" in told
