@@ -228,7 +228,7 @@ class Folders:
         known = self._indexes.get(folder.agent_id)
         if known is None or known[0] != mark or known[1].unread:
             known = self._indexes[folder.agent_id] = mark, index.load(folder.fd)
-            folder.has_torn_index |= known[1].torn
+            folder.has_torn_index = known[1].torn
         return scan.foreign_of(known[1], folder, self._store.settings)
 
     async def _read_index(self, folder: Folder) -> None:

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from sessiond.config_warnings import warnings
-from sessiond.errors import Forbidden, StorageError
+from sessiond.errors import Forbidden, StorageError, reason_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.runs.presets.missing import missing_programs
-from sessiond.store import doctor, layout, repair
-from sessiond.store.catalog import Session
+from sessiond.store import doctor, layout, repair, scan
+from sessiond.store.catalog import Folder, Session
 from sessiond.store.checks import Finding
+from sessiond.store.store import SessionStore
 
 T = TypeVar("T")
 # A temporary file that changed since is one of the daemon's own, at work.
 _AT_WORK_S = 600
+_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
 
 
 class DaemonDoctorParams(Params, frozen=True, kw_only=True):
@@ -36,12 +38,12 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     # It names files of every session there is.
     if not services.sight(ctx.caller).unlimited:
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
-    findings = [Finding("ok", "repaired", what) for what in await _fix(ctx)] if params.fix else []
+    findings = await _fix(ctx) if params.fix else []
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
     findings += _unclaimed(ctx)
-    steps = doctor.inspect(services.store.root_fd, services.store.record_limit)
+    steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit)
     await services.slices.run(_gathered(steps, findings))
     return DaemonDoctorResult(findings=findings)
 
@@ -59,9 +61,11 @@ def _unclaimed(ctx: Context) -> Iterator[Finding]:
             yield Finding("warn", "attachments", what, hint)
 
 
-async def _fix(ctx: Context) -> list[str]:
+async def _fix(ctx: Context) -> list[Finding]:
+    """Repair one thing after the other; what could not be repaired is named, and does not keep the rest from it."""
     services, store = ctx.services, ctx.services.store
     fixed: list[str] = []
+    failed: list[Finding] = []
     steps = doctor.repaired(
         store.root_fd,
         services.clock,
@@ -73,7 +77,8 @@ async def _fix(ctx: Context) -> list[str]:
     try:
         await services.slices.run(_gathered(steps, fixed))
     except OSError as error:
-        raise StorageError(f"could not repair the store: {error.strerror}; what was done: {fixed}") from None
+        what = f"no backup could be made: {reason_of(error)}; modes and files that were left over stay as they are"
+        failed.append(Finding("error", layout.BACKUPS, what, _AGAIN))
     wrong: list[Session] = []
     sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
     await services.slices.run(_gathered(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
@@ -82,11 +87,28 @@ async def _fix(ctx: Context) -> list[str]:
         done = await services.feed.refold(session)
         what = "what was known of it was wrong; it was read anew" if done else "it is being written; repair again"
         fixed.append(f"{path}: {what}")
+    unsaved = await _save_indexes(store)
+    failed += unsaved.values()
+    count = len(store.folders.keys() - {folder.agent_id for folder in unsaved})
+    fixed.append(f"the indexes of {count} agents were written again")
+    return [*(Finding("ok", "repaired", what) for what in fixed), *failed]
+
+
+async def _save_indexes(store: SessionStore) -> dict[Folder, Finding]:
+    """Write every folder's index; the folders where that could not be done, and why."""
+    failed: dict[Folder, Finding] = {}
     for folder in (*store.folders.values(), *store.archives.values()):
         folder.dirty = True
-    for folder in store.dirty():
-        await store.save(folder)
-    return [*fixed, f"the indexes of {len(store.folders)} agents were written again"]
+        path = scan.path_of(folder, layout.INDEX)
+        if folder.waiting:
+            what = f"not written yet: {', '.join(sorted(folder.waiting))} may be in the middle of a write"
+            failed[folder] = Finding("warn", path, what, "it is written when they are whole, or after a minute")
+            continue
+        try:
+            await store.save(folder)
+        except StorageError as error:
+            failed[folder] = Finding("error", path, error.message, _AGAIN)
+    return failed
 
 
 def _gathered(steps: Iterator[T | None], found: list[T]) -> Iterator[None]:

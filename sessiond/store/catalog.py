@@ -25,7 +25,7 @@ class Folder:
 
     `path` is where it was opened; without one nobody asks whether it is there still.
     `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays. One
-    that is torn is kept beside ours (`has_torn_index`).
+    that stays torn is kept beside ours (`has_torn_index`).
     """
 
     agent_id: str

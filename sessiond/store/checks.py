@@ -165,7 +165,7 @@ def _index_of(root_fd: int, thing: Thing) -> index.Index:
         return index.Index(ours={}, foreign={})
 
 
-def check_indexes(root_fd: int) -> Findings:
+def check_indexes(root_fd: int, now_ms: int) -> Findings:
     """Indexes that are damaged, and transcripts that they are behind of."""
     by_folder: dict[tuple[str, ...], list[Thing]] = {}
     for thing in inventory.things(root_fd):
@@ -179,6 +179,10 @@ def check_indexes(root_fd: int) -> Findings:
         except OSError:
             continue
         yield None
+        if known.is_being_written_at(now_ms):
+            what = "torn, and changed within the last minute: another program may be writing it"
+            yield Finding("warn", path, what, "look again in a minute; if it stays: sessiond doctor --fix")
+            continue
         if known.damaged:
             what = f"damaged: {_some(known.damaged)}; it is made again from the transcripts"
             yield Finding("warn", path, what, "sessiond doctor --fix")

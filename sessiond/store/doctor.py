@@ -32,7 +32,7 @@ def report(store: Path, *, fix: bool = False) -> dict[str, Any]:
         if fix:
             findings += [Finding("ok", "repaired", what) for what in _fix(store)]
         with dirfd.closing(dirfd.open_root(store)) as root_fd:
-            findings += [found for found in inspect(root_fd, RECORD_LIMIT) if found is not None]
+            findings += [found for found in inspect(root_fd, Clock().wall_ms(), RECORD_LIMIT) if found is not None]
     except StoreInUse as error:
         findings.append(Finding("error", "store", str(error), "its own daemon repairs it: sessiond doctor --fix"))
     except (OSError, ConfigError) as error:
@@ -41,7 +41,7 @@ def report(store: Path, *, fix: bool = False) -> dict[str, Any]:
     return {"findings": [msgspec.to_builtins(found) for found in findings]}
 
 
-def inspect(root_fd: int, record_limit: int) -> Findings:
+def inspect(root_fd: int, now_ms: int, record_limit: int) -> Findings:
     """Every check, one after the other; None wherever the work may be interrupted."""
     holder = holder_of(root_fd)
     yield Finding("ok", layout.LOCK_FILE, "no daemon has this store" if holder is None else f"{holder} has this store")
@@ -51,7 +51,7 @@ def inspect(root_fd: int, record_limit: int) -> Findings:
         yield Finding("warn", "store", what, "put it on a local disk")
     yield from checks.check_store(root_fd, in_use=holder is not None)
     yield from checks.check_tree(root_fd)
-    yield from checks.check_indexes(root_fd)
+    yield from checks.check_indexes(root_fd, now_ms)
     yield from checks.check_outbox(root_fd)
     yield from checks.check_transcripts(root_fd, record_limit)
 
@@ -85,10 +85,11 @@ def repaired(
     root_fd: int, clock: Clock, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
 ) -> Iterator[str]:
     """Repair under a lock that the caller holds: what was done, one thing after the other. Nothing to do, no backup."""
-    repairs = repair.plan(root_fd, indexes=indexes, record_limit=record_limit, older_than_ns=older_than_ns)
+    now_ms = clock.wall_ms()
+    repairs = repair.plan(root_fd, now_ms, indexes=indexes, record_limit=record_limit, older_than_ns=older_than_ns)
     if not repairs:
         return
-    stamp = iso_ms(clock.wall_ms()).replace(":", "-")
+    stamp = iso_ms(now_ms).replace(":", "-")
     with dirfd.closing(repair.back_up(root_fd, repairs, stamp)) as backup_fd:
         yield f"{layout.BACKUPS}/{stamp}: a backup was made first"
         yield from repair.apply(root_fd, backup_fd, repairs, record_limit)

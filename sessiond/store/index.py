@@ -7,7 +7,9 @@ adoption.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,13 +28,15 @@ _encode = msgspec.json.Encoder().encode
 CHUNK = 250
 # A file that is no JSON and changed so lately is being written, perhaps.
 BEING_WRITTEN_MS = 60_000
+# As a file begins that was ours or lost its bytes in a crash. Ours is put in place whole: nobody is about to go on.
+_NOBODYS = re.compile(rb'\0|\{\n"[^\n]*": \{"sessionId":"[^"]*","sessionKey":"')
 
 
 class Index(msgspec.Struct):
     """What a sessions.json says: `ours` by session id, and `foreign` entries by session key.
 
     `damaged` names what could not be used: the keys of entries, or the file as a whole. That one is `torn` where it is
-    no JSON, changed last at `mtime_ms`, and `unread` where it may be readable in a second.
+    no JSON and not ours, changed last at `mtime_ms`, and `unread` where it may be readable in a second.
     """
 
     ours: dict[str, Entry]
@@ -44,7 +48,11 @@ class Index(msgspec.Struct):
 
     def cannot_be_told_at(self, now_ms: int) -> bool:
         """Whether what another program says in it is not known yet: it cannot be read, or is being written."""
-        return self.unread or (self.torn and abs(now_ms - self.mtime_ms) < BEING_WRITTEN_MS)
+        return self.unread or self.is_being_written_at(now_ms)
+
+    def is_being_written_at(self, now_ms: int) -> bool:
+        """Whether another program may be in the middle of it: then it stays where it is."""
+        return self.torn and abs(now_ms - self.mtime_ms) < BEING_WRITTEN_MS
 
 
 def load(folder_fd: int) -> Index:
@@ -69,7 +77,7 @@ def load(folder_fd: int) -> Index:
     rows = _rows(data)
     if rows is None:
         index.damaged.append("the file (torn or not JSON)")
-        index.torn, index.mtime_ms = True, mtime_ms
+        index.torn, index.mtime_ms = _NOBODYS.match(data) is None, mtime_ms
     for key, raw in (rows or {}).items():
         _take(index, key, bytes(raw))
     return index
@@ -129,12 +137,15 @@ def lines(sessions: Iterable[Session]) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-def save(folder_fd: int, pieces: Iterable[bytes], keep: bool = False) -> None:
+def save(folder_fd: int, pieces: Iterable[bytes], kept_at_ms: int | None = None) -> None:
     """Put the index in place at once: temp file, fsync, rename, fsync of the folder.
 
-    With `keep` what stands there now, and was no index, is kept beside it.
+    With `kept_at_ms`, which is now, what stands there and was no index is kept beside it: OSError while another program
+    may be in the middle of it.
     """
-    if keep:
+    if kept_at_ms is not None:
+        if load(folder_fd).is_being_written_at(kept_at_ms):
+            raise OSError(errno.EAGAIN, "another program may be writing it", layout.INDEX)
         _set_aside(folder_fd)
     dirfd.write_atomic(folder_fd, layout.INDEX, pieces)
 

@@ -35,7 +35,9 @@ class _Entry(msgspec.Struct, frozen=True):
     mode: str
 
 
-def plan(root_fd: int, *, indexes: bool, record_limit: int, older_than_ns: int | None = None) -> list[Repair]:
+def plan(
+    root_fd: int, now_ms: int, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
+) -> list[Repair]:
     """What is to be done. With `older_than_ns` temporary files that changed since are somebody's, and stay."""
     repairs: list[Repair] = []
     transcripts: dict[tuple[str, ...], list[Thing]] = {}
@@ -54,16 +56,18 @@ def plan(root_fd: int, *, indexes: bool, record_limit: int, older_than_ns: int |
         repairs += [
             Repair("make again", thing)
             for parts, thing in known.items()
-            if _is_to_be_made_again(root_fd, parts, transcripts.get(parts, []), record_limit)
+            if _is_to_be_made_again(root_fd, now_ms, parts, transcripts.get(parts, []), record_limit)
         ]
     return repairs
 
 
-def _is_to_be_made_again(root_fd: int, parts: tuple[str, ...], transcripts: list[Thing], record_limit: int) -> bool:
+def _is_to_be_made_again(
+    root_fd: int, now_ms: int, parts: tuple[str, ...], transcripts: list[Thing], record_limit: int
+) -> bool:
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
     # What another program wrote into it is the metadata of sessions that wait for their adoption by the next start.
-    if found.foreign:
+    if found.foreign or found.is_being_written_at(now_ms):
         return False
     if found.damaged or any(not checks.is_current(found, thing) for thing in transcripts):
         return True

@@ -273,7 +273,8 @@ class SessionStore:
             for piece in index.lines(mine):
                 pieces.append(piece)
                 await trio.lowlevel.checkpoint()
-            await self.run_sync(index.save, folder.fd, pieces, folder.has_torn_index)
+            kept_at_ms = self._clock.wall_ms() if folder.has_torn_index else None
+            await self.run_sync(index.save, folder.fd, pieces, kept_at_ms)
             folder.has_torn_index, saved = False, True
         except OSError as error:
             raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason_of(error)}") from None

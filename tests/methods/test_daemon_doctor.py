@@ -75,6 +75,59 @@ async def test_what_the_daemon_knows_and_its_transcript_does_not_say_is_read_ane
         assert [one["what"] for one in again if one["thing"] == "repaired"] == done[1:]
 
 
+async def test_what_cannot_be_repaired_is_named_and_the_rest_is_repaired(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        store = daemon.services.store
+        for key in ("agent:main:main", "agent:bob:main"):
+            await store.create(key, key.split(":")[1])
+        agents = store.path / "agents"
+        # A folder in its place: as root nothing else keeps a file from being written.
+        (agents / "bob/sessions/sessions.json").mkdir(mode=0o700)
+        fixed = (await client.call("daemon.doctor", fix=True))["findings"]
+        (unsaved,) = [one for one in fixed if one["level"] == "error"]
+        assert (unsaved["thing"], unsaved["what"]) == (
+            "agents/bob/sessions/sessions.json",
+            "could not save the index of agent bob: Is a directory",
+        )
+        done = [one["what"] for one in fixed if one["thing"] == "repaired"]
+        assert done == ["the indexes of 1 agents were written again"]
+        assert set(json.loads((agents / "main/sessions/sessions.json").read_bytes())) == {"agent:main:main"}
+        (agents / "bob/sessions/sessions.json").rmdir()
+        (store.path / "backups").write_text("no folder")
+        (agents / "bob").chmod(0o755)
+        fixed = (await client.call("daemon.doctor", fix=True))["findings"]
+        (no_backup,) = [one for one in fixed if one["level"] == "error"]
+        assert no_backup["thing"] == "backups"
+        assert no_backup["what"].startswith("no backup could be made: Not a directory; ")
+        assert [one["what"] for one in fixed if one["thing"] == "repaired"] == [
+            "the indexes of 2 agents were written again"
+        ]
+        assert set(json.loads((agents / "bob/sessions/sessions.json").read_bytes())) == {"agent:bob:main"}
+
+
+async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_where_it_was_not(tmp_path: Path) -> None:
+    agents = tmp_path / "store/agents"
+    async with inside(tmp_path) as daemon:
+        store = daemon.services.store
+        for key in ("agent:main:main", "agent:bob:main"):
+            await store.create(key, key.split(":")[1])
+        for folder in store.dirty():
+            await store.save(folder)
+    ours, theirs = (agents / agent_id / "sessions/sessions.json" for agent_id in ("main", "bob"))
+    ours.write_bytes(ours.read_bytes()[:-20])
+    theirs.write_text(half := '{\n  "agent:bob:other": {\n    "sess')
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        fixed = (await client.call("daemon.doctor", fix=True))["findings"]
+        assert [one["what"] for one in fixed if one["thing"] == "repaired"] == [
+            "the indexes of 1 agents were written again"
+        ]
+        told = [one["what"] for one in fixed if one["level"] != "ok" and one["thing"].startswith("agents/bob")]
+        assert told[0] == "not written yet: sessions.json may be in the middle of a write"
+        assert set(json.loads(ours.read_bytes())) == {"agent:main:main"}
+        assert theirs.read_text() == half
+        assert not list(agents.rglob("*.damaged"))
+
+
 async def test_it_is_for_the_owner(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")

@@ -171,6 +171,7 @@ def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> N
     index = tmp_path / SESSIONS / "sessions.json"
     good = json.loads(index.read_bytes())
     index.write_bytes(b'{"torn": ')
+    os.utime(index, ns=(0, 0))
     found = _only(tmp_path)
     assert (found["thing"], found["hint"]) == (f"{SESSIONS}/sessions.json", "sessiond doctor --fix")
     before = path.read_bytes()
@@ -183,6 +184,30 @@ def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> N
     assert (backup / "agents__main__sessions__sessions.json").read_bytes() == b'{"torn": '
     assert path.read_bytes() == before
     assert _findings(tmp_path) == []
+
+
+def test_a_torn_index_of_ours_is_made_again_however_new_it_is(tmp_path: Path) -> None:
+    _store(tmp_path)
+    index = tmp_path / SESSIONS / "sessions.json"
+    good = index.read_bytes()
+    index.write_bytes(good[:-20])
+    assert _only(tmp_path)["hint"] == "sessiond doctor --fix"
+    assert doctor.fix(tmp_path)[1:] == [f"{SESSIONS}/sessions.json: made again from 1 transcripts"]
+    assert index.read_bytes() == good
+
+
+def test_an_index_that_another_program_may_be_writing_is_told_and_left_alone(tmp_path: Path) -> None:
+    _store(tmp_path)
+    index = tmp_path / SESSIONS / "sessions.json"
+    index.write_bytes(b'{\n  "agent:main:main": {\n    "sessionId": "th')
+    found = doctor.report(tmp_path, fix=True)["findings"]
+    (told,) = [one for one in found if one["level"] != "ok"]
+    assert (told["thing"], told["what"]) == (
+        f"{SESSIONS}/sessions.json",
+        "torn, and changed within the last minute: another program may be writing it",
+    )
+    assert [one for one in found if one["thing"] == "repaired"] == []
+    assert index.read_bytes().endswith(b'"th')
 
 
 def test_an_index_that_is_behind_is_no_fault_and_is_brought_up(tmp_path: Path) -> None:

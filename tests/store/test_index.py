@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -70,13 +71,46 @@ def test_a_missing_index_is_an_empty_one(folder):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"null", b"[]", b'"x"', b'{"agent:main:main": {"sess', b"\0" * 512, b"\xff", b'{"a":' * 100_000, b"{}{}"],
+    [b"", b"null", b"[]", b'"x"', b'{"agent:main:main": {"sess', b"\xff", b'{"a":' * 100_000, b"{}{}"],
 )
 def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
     (tmp_path / "sessions.json").write_bytes(content)
     found = index.load(folder.fd)
     assert (found.ours, found.foreign) == ({}, {})
     assert (found.damaged, found.torn, found.unread) == (["the file (torn or not JSON)"], True, False)
+
+
+@pytest.mark.parametrize("size", [0.5, 0.9, None])
+def test_a_damaged_index_that_was_ours_is_in_nobodys_making(tmp_path, folder, size):
+    """Ours is put in place whole: it is made again at once, and there is nothing in it to keep."""
+    data = b"".join(index.lines([session(number) for number in range(3)]))
+    (tmp_path / "sessions.json").write_bytes(b"\0" * 512 if size is None else data[: int(len(data) * size)])
+    found = index.load(folder.fd)
+    assert (found.ours, found.foreign, found.damaged) == ({}, {}, ["the file (torn or not JSON)"])
+    assert (found.torn, found.cannot_be_told_at(found.mtime_ms)) == (False, False)
+
+
+MS = 1_795_300_000_000
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "written"), [(-60_000, False), (-59_999, True), (0, True), (59_999, True), (60_000, False)]
+)
+@pytest.mark.parametrize("content", ['{\n  "agent:main:main": {\n    "sessionId": "s1", "la', ""])
+def test_what_another_program_may_be_writing_stays_in_its_place(tmp_path, folder, content, age_ms, written):
+    file = tmp_path / "sessions.json"
+    file.write_text(content)
+    os.utime(file, ns=(0, (MS - age_ms) * 10**6))
+    if not written:
+        index.save(folder.fd, index.lines([session(1)]), kept_at_ms=MS)
+        assert (tmp_path / "sessions.json.damaged").read_text() == content
+        assert set(index.load(folder.fd).ours) == {"s1"}
+        return
+    with pytest.raises(OSError) as refused:
+        index.save(folder.fd, index.lines([session(1)]), kept_at_ms=MS)
+    assert refused.value.errno == errno.EAGAIN
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions.json"]
+    assert file.read_text() == content
 
 
 @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])

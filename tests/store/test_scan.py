@@ -389,7 +389,8 @@ def test_an_index_that_stays_torn_is_waited_for_no_longer_and_kept_beside_ours(s
         assert [session.key for session in found.values()] == ["agent:main:import:s1"]
         assert scanned.folder.has_torn_index
         file.write_text(torn)
-        index.save(scanned.folder.fd, index.lines(found.values()), keep=True)
+        os.utime(file, ns=(0, NOW_NS))
+        index.save(scanned.folder.fd, index.lines(found.values()), kept_at_ms=NOW_NS // 10**6 + 60_000)
         assert (scanned.path / name).read_text() == torn
         assert index.load(scanned.folder.fd).damaged == []
     assert kept.read_text().endswith("0")
