@@ -20,8 +20,8 @@ class Admission:
     """At most `max_connections` at once, and at most `max_strangers` of them not authenticated.
 
     Strangers have a bound of their own, so that idle ones cannot keep out those who may come in; so has each token.
-    Some places are the owner's alone, and the owner's connections are nobody else's to take. Whoever holds a place
-    without having said anything yet can lose it to one who has (`take_over`).
+    Some places are the owner's alone, and as many of the owner's connections are nobody else's to take. Whoever holds
+    a place without having said anything yet can lose it to one who has (`take_over`).
     """
 
     def __init__(self, max_connections: int, max_strangers: int) -> None:
@@ -55,15 +55,19 @@ class Admission:
     def take_over(self, *, stranger: bool, end: Callable[[], object]) -> Place | None:
         """The place of whoever has waited longest without a word, whose connection ends; None where all have spoken.
 
-        A stranger takes a stranger's. The owner takes a stranger's too, and its own only where there is none.
+        It is a stranger's while there is one. The owner's is taken by the owner, and by a stranger only where the owner
+        has more than the places that are its alone: else a thousand idle ones would keep out every agent.
         """
         silent = next((place for place in self._waiting if place.stranger), None)
-        if silent is None and not stranger:
+        if silent is None and (not stranger or self._owner_has_more_than_its_own()):
             silent = next(iter(self._waiting), None)
         if silent is not None:
             silent.leave()
             silent.end()
         return self.enter(stranger=stranger, end=end)
+
+    def _owner_has_more_than_its_own(self) -> bool:
+        return self._held["owner"] > self._max_connections - self._max_of_others
 
     def speaks(self, place: Place) -> None:
         """The place is not waiting any more."""

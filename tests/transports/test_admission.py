@@ -67,3 +67,30 @@ def test_a_flood_of_strangers_never_takes_the_owners_silent_connection():
     full.enter("owner 2", stranger=False)
     assert full.take_over("owner 3", stranger=False) is not None and full.ended == ["y", "z"]
     assert full.take_over("owner 4", stranger=False) is not None and full.ended[2:] == ["owner"]
+
+
+def test_idle_connections_of_the_owner_keep_nobody_out_and_the_owner_keeps_its_own():
+    hall = Hall()
+    for number in range(16):
+        hall.enter(f"owner {number}", stranger=False)
+    for number in range(4):
+        hall.take_over("a", stranger=True).known(token("a"))
+        assert hall.ended == [f"owner {count}" for count in range(number + 1)], "the longest silent"
+    for name in "bcd":
+        for _ in range(4):
+            if (place := hall.take_over(name, stranger=True)) is not None:
+                place.known(token(name))
+    # Two of sixteen are the owner's alone, silent or not.
+    assert len(hall.ended) == 14
+    assert hall.take_over("e", stranger=True) is None and len(hall.ended) == 14
+    hall.take_over("owner 16", stranger=False).known(OWNER)
+    assert hall.ended[14:] == ["owner 14"]
+
+
+def test_connections_of_the_owner_that_have_spoken_are_nobodys_to_take():
+    hall = Hall()
+    for _ in range(16):
+        hall.enter("owner", stranger=False).known(OWNER)
+    assert hall.take_over("a", stranger=True) is None
+    assert hall.take_over("owner", stranger=False) is None
+    assert hall.ended == []

@@ -132,11 +132,7 @@ def during(seconds: float) -> None:
     time.sleep(seconds)  # noqa: TID251
 
 
-# Known: since places are kept for the owner and for each token, the thousand of one caller are not all taken.
-IDLE_OF_THE_OWNER = pytest.param("sessiond", marks=pytest.mark.xfail(strict=False, reason="places of one caller"))
-
-
-@pytest.mark.parametrize("listener", [IDLE_OF_THE_OWNER, "agent", "tcp"])
+@pytest.mark.parametrize("listener", ["sessiond", "agent", "tcp"])
 def test_a_thousand_idle_connections(besieged: Daemon, token: str, listener: str) -> None:
     # They come first, and stay: the burst of their coming is another matter than their being there.
     with idle(besieged, listener, 1000):
