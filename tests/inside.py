@@ -21,7 +21,7 @@ from sessiond.rpc.peer import Peer
 from sessiond.transports.framed import ndjson_link
 from sessiond.transports.streams import ByteStream
 
-PATIENCE_S = 180.0
+PATIENCE_S = 60.0
 
 
 class Refused(Exception):
