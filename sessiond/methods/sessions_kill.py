@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sessiond.errors import StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.rpc.method import Method
@@ -24,7 +25,11 @@ async def handle(ctx: Context, params: SessionsKillParams) -> SessionsKillResult
 
 
 async def kill(services: Services, root: Session) -> list[str]:
-    """Abort every run of the tree, parents first so that none of them spawns meanwhile."""
+    """Abort every run of the tree, parents first so that none of them spawns meanwhile.
+
+    StorageError, once all are stopped, where the disk refuses the end of one.
+    """
+    refusal: StorageError | None = None
     catalog = services.store.catalog
     run_ids: list[str] = []
     seen: set[str] = set()
@@ -34,10 +39,15 @@ async def kill(services: Services, root: Session) -> list[str]:
         for key in level:
             session = catalog.by_key.get(key)
             if session is not None:
-                run_ids += await services.supervisor.stop(session)
+                try:
+                    run_ids += await services.supervisor.stop(session)
+                except StorageError as error:
+                    refusal = error
             # What it was about to spawn is there now, and found below, or never will be.
             await services.spawner.offspring.call_off(key)
         level = [child for key in level for child in catalog.children(key) if child not in seen]
+    if refusal is not None:
+        raise refusal
     return run_ids
 
 

@@ -213,7 +213,7 @@ class Acceptance(ABC):
         self.queues.take(run)
         self.queues.leave(run)
         run.stored.set()
-        run.done.set()
+        run.close()
         self.dispatch()
 
 

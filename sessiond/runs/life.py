@@ -154,7 +154,9 @@ class RunLife:
             self._settle(run, end)
             compose = partial(self._end_parts, run, end, more)
             try:
-                await self.persistence.append(run.session, compose, "the end of a run", run_id=run.run_id)
+                await self.persistence.append(
+                    run.session, compose, "the end of a run", refused=run.note_refusal, run_id=run.run_id
+                )
                 return True
             except Stopping:
                 return False

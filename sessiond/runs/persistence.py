@@ -23,6 +23,13 @@ T = TypeVar("T")
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 
 
+Refused = Callable[[StorageError], None]
+
+
+def _tell_nobody(_error: StorageError) -> None:
+    pass
+
+
 class TranscriptGone(NotFound):
     """The transcript was taken away by another program: there is nothing to write into any more."""
 
@@ -43,10 +50,12 @@ class Persistence:
         """The daemon ends: what waits for the disk is tried once more, and left."""
         self._stopped.set()
 
-    async def until_stored(self, work: Callable[[], Awaitable[T]], what: str, **about: str) -> T:
+    async def until_stored(
+        self, work: Callable[[], Awaitable[T]], what: str, *, refused: Refused = _tell_nobody, **about: str
+    ) -> T:
         """The result of `work`, which is done again while it raises StorageError. Stopping where the daemon ends first.
 
-        `what` names it in the log, with `about`.
+        `what` names it in the log, with `about`; `refused` is told of each refusal.
         """
         for pause_s in chain(RETRY_S, repeat(RETRY_S[-1])):
             last = self.stopping
@@ -54,19 +63,28 @@ class Persistence:
                 return await work()
             except StorageError as error:
                 log.warning("the disk refuses; tried again", what=what, reason=error.message, **about)
+                refused(error)
             if last:
                 break
             with trio.move_on_after(pause_s):
                 await self._stopped.wait()
         raise Stopping("sessiond is stopping; the next start goes on with this")
 
-    async def append(self, session: Session, compose: Callable[[], Sequence[Part]], what: str, **about: str) -> None:
+    async def append(
+        self,
+        session: Session,
+        compose: Callable[[], Sequence[Part]],
+        what: str,
+        *,
+        refused: Refused = _tell_nobody,
+        **about: str,
+    ) -> None:
         """Have the records in the transcript. TranscriptGone where there is none any more, Stopping as above."""
 
         async def write() -> None:
             await self._store.append(session, compose())
 
-        await self.until_stored(self.tell_when_gone(session, write), what, **about)
+        await self.until_stored(self.tell_when_gone(session, write), what, refused=refused, **about)
 
     def tell_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """`write`, which raises TranscriptGone where the disk refuses because the transcript was taken away."""

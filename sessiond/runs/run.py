@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 import trio
 
+from sessiond.errors import StorageError
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN
 from sessiond.runs.runtime import Step
@@ -73,6 +74,9 @@ class Run:
         self.model: str | None = None
         self.stored = trio.Event()
         self.done = trio.Event()
+        # `done`, or the disk has refused the end (`refusal`, in words) and is asked again: nobody can say for how long.
+        self.settled = trio.Event()
+        self.refusal: str | None = None
         self.scope: trio.CancelScope | None = None
         self.stop_as: Literal["aborted", "interrupted", "lost"] | None = None
         # Whether it takes one of the places of `places.py`. How many waits for other runs it is in, and for which:
@@ -93,6 +97,16 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    def close(self) -> None:
+        """Its end is on disk, and whoever waits for it is told."""
+        self.done.set()
+        self.settled.set()
+
+    def note_refusal(self, error: StorageError) -> None:
+        """The disk refuses its end, which is written later: who has stopped it is told so."""
+        self.refusal = error.message
+        self.settled.set()
 
     @contextmanager
     def listening(self, key: str | None) -> Iterator[None]:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sessiond.clock import Clock
+from sessiond.errors import StorageError
 from sessiond.model.record import RUN
 from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.run import Request, Run
@@ -63,8 +64,14 @@ async def steer(
             return Steered(live.run_id, [])
         request = replace(request, in_transcript=True)
     run = await supervisor.accept(session, request, in_line=in_line)
-    interrupted = [] if live is None else await supervisor.stop(session, live.run_id)
-    return Steered(run.run_id, interrupted)
+    return Steered(run.run_id, [] if live is None else await _interrupt(supervisor, session, live))
+
+
+async def _interrupt(supervisor: RunSupervisor, session: Session, live: Run) -> list[str]:
+    try:
+        return await supervisor.stop(session, live.run_id)
+    except StorageError:
+        return [live.run_id]  # it is stopped, and the message is accepted: the answer may not say that nothing was
 
 
 def _steered(live: Run, request: Request, clock: Clock) -> Custom:

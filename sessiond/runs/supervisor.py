@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import printable
+from sessiond.errors import StorageError, printable
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
 from sessiond.runs import ending
@@ -119,7 +119,10 @@ class RunSupervisor(Acceptance):
         self.agents_changed()
 
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
-        """Abort the live run and the queued ones of a session, or one of them. Returns when nothing of them is left."""
+        """Abort the live run and the queued ones of a session, or one of them. Returns when nothing of them is left.
+
+        StorageError where the disk refuses an end: they are stopped, and their ends are written when it takes them.
+        """
         stopped = [run for run in self.registry.of_session(session.key) if run_id in (None, run.run_id)]
         for run in stopped:
             if run.ended:
@@ -130,7 +133,10 @@ class RunSupervisor(Acceptance):
             elif self.queues.take(run):
                 self._end_soon(run, ending.aborted())
         for run in stopped:
-            await run.done.wait()
+            await run.settled.wait()
+        refused = [run for run in stopped if not run.done.is_set()]
+        if refused:
+            raise StorageError(f"what ran was stopped, but its end is not on disk yet: {refused[0].refusal}")
         return [run.run_id for run in stopped if run.status == "aborted"]
 
     def park(self, run: Run, waits_for: str) -> None:
@@ -199,7 +205,7 @@ class RunSupervisor(Acceptance):
         run.stored.set()
         if run.ended:  # it was kept, and that was all
             self.registry.end(run)
-            run.done.set()
+            run.close()
         elif at_once:
             run.status, run.started_at = "running", run.accepted_at
             self._start_soon(self._live, run)
@@ -253,7 +259,7 @@ class RunSupervisor(Acceptance):
         self._host.retire(run)
         if run.status in ("error", "timeout"):
             self._log_failure(run)
-        run.done.set()
+        run.close()
         self.queues.leave(run)
         self.dispatch()
         if self.after_end is not None:
