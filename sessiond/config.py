@@ -1,7 +1,7 @@
 """The configuration: every key, every default and every limit, as frozen structs, and how the file becomes them.
 
 Attributes are the documented keys in snake_case. Reads one TOML file and never writes it; knows nothing of what the
-daemon does with a value. Source: cli.md "Configuration", shapes.md "All configuration keys".
+daemon does with a value. Source: cli.md, "Configuration".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the numbers in a call may go: defaults and limits of parameters that are clamped, never refused.
 
-Knows numbers. Does not know which method asks. Source: protocol.md "Calls", shapes.md "Limits in params".
+Knows numbers. Does not know which method asks. Source: protocol.md, "Parameters".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worlds of agents, sessions and callers for tests of visibility: drawn by Hypothesis, built in the real parts.
 
-`sees` is the reference: who sees what, in ten lines, from security.md and nothing else.
+`sees` is the reference: who sees what, in ten lines, from security.md, "Visibility", and nothing else.
 """
 
 from __future__ import annotations

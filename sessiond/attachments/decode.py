@@ -1,7 +1,7 @@
 """Attachments as they come in, checked whole and then decoded. Knows no files; nothing here waits or writes.
 
-The order of the refusals is that of shapes.md, "Order of refusals": names, duplicates, base64, count, sizes, total,
-disabled. No content is decoded before every length is known and allowed.
+Names, duplicates, base64, count, sizes, total, disabled: the order of the refusals is that of runs.md, "Attachments".
+No content is decoded before every length is known and allowed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Prepared:
 def prepare(items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
     """Check every rule and decode. No items at all pass even where attachments are disabled.
 
-    InvalidParams, LimitExceeded or Forbidden with one of the `attachments_*` codes of runs.md; `data.field` says
+    InvalidParams, LimitExceeded or Forbidden with one of the `attachments_*` codes; `data.field` says
     where (`$.attachments[0].name`), `data.limit` and `data.value` which limit.
     """
     if not items:

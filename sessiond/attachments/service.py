@@ -33,7 +33,7 @@ class AttachmentService:
         return self._ids.uuid()
 
     def check(self, items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
-        """All rules of runs.md, "Attachments", before anything is written. See `prepare` for the errors."""
+        """All rules (runs.md, "Attachments"), before anything is written. See `prepare` for the errors."""
         return prepare(items, config)
 
     async def materialize(self, prepared: Prepared, workspace: Path, attachments_id: str | None = None) -> Receipt:

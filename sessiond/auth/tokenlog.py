@@ -15,7 +15,7 @@ from sessiond.errors import InvalidParams
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A token as `tokens.list` shows it. Source: shapes.md."""
+    """A token as `tokens.list` shows it. Source: protocol.md, "The gateway's calls"."""
 
     id: str
     scopes: tuple[str, ...]

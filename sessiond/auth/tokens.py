@@ -1,7 +1,7 @@
 """Tokens: a CWT (RFC 8392) in COSE_Sign1, as base64url text. Minting, reading and verifying; no file, no clock.
 
 Knows what a token says and whether it counts. Does not know what its holder may see, nor where it is kept.
-Source: security.md, "Callers"; shapes.md, "tokens.mint".
+Source: security.md, "Callers".
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What an attached program does for a run: the run as its handler sees it, and its answer. Knows no transport: it is
-given functions to notify and to call. Source: runs.md, "attached"; shapes.md, `run.start`, `run.event`.
+given functions to notify and to call. Source: runs.md, "attached".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client for Trio: the same calls, live events and answers as the blocking one, with tasks for threads.
 
-Source: the sans-io parts are `wire`, `follow`, `retry` and `agent`, which both share.
+The sans-io parts are `wire`, `follow`, `retry` and `agent`, which both share.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sessiond.sessions.tokens import Tokens
 
 
 class RunCredentials:
-    """`folder` lies beside agent.sock. Source: security.md, "Callers"; runs.md (the tokens of sub-agents)."""
+    """`folder` lies beside agent.sock. Source: security.md, "Callers"."""
 
     def __init__(self, tokens: Tokens, folder: Path, scopes: Callable[[str], frozenset[str]]) -> None:
         self._tokens, self._folder, self._scopes = tokens, folder, scopes

@@ -44,7 +44,7 @@ class Credentials(Protocol):
 
 
 class _NotYet:
-    """A runtime that is named so that it can be refused well. Source: runs.md, "Runtimes" (acp)."""
+    """A runtime that is named so that it can be refused well. Source: runs.md, "acp"."""
 
     async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
@@ -57,7 +57,7 @@ _LATER = _NotYet()
 
 
 class DaemonHost:
-    """Source: cli.md, "Configuration"; runs.md, "Runtimes". `config()` is the configuration as it is now."""
+    """`config()` is the configuration as it is now. Source: runs.md, "Runtimes"."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A daemon's life: configuration, lock, recovery, serving, signals, the way down. Turns what ends it into exit codes.
 
-Who owns which task is in architecture.md. Shutdown goes from the inside out, each step with a deadline.
+Source: architecture.md, "Who owns which task". Shutdown goes from the inside out, each step with a deadline.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(
     log_level: str = "info",
     json_log: bool = False,
 ) -> int:
-    """Be the daemon until it is told to stop; the exit code of cli.md."""
+    """Be the daemon until it is told to stop; the exit code (cli.md, "Exit codes")."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
     memory.give_back_what_is_freed()

@@ -180,7 +180,7 @@ class Watcher:
 
 @asynccontextmanager
 async def open_watcher(kind: Kind = "auto") -> AsyncGenerator[Watcher, None]:
-    """A watcher without folders. Source: architecture.md, trap 1; `watch.backend` in the configuration."""
+    """A watcher without folders. Source: architecture.md, "Traps, all measured; each deserves a test" (1)."""
     watcher = Watcher(_CHAINS[kind])
     try:
         yield watcher

@@ -1,4 +1,4 @@
-"""`agents.attach`: this connection runs that agent from now on, until it ends. Source: runs.md, "Runtimes"."""
+"""`agents.attach`: this connection runs that agent from now on, until it ends. Source: runs.md, "attached"."""
 
 from __future__ import annotations
 

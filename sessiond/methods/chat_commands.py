@@ -1,6 +1,6 @@
 """The owner's standalone commands in chat.send: `/send on|off|inherit`, `/stop`, `/reset`. They start no run.
 
-Source: runs.md, "Send policy"; shapes.md.
+Source: runs.md, "Send policy".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _there(ctx: Context, text: str) -> Session | None:
 async def made(ctx: Context, text: str) -> Session:
     """The session of a well-formed key of a configured agent, made where there is none.
 
-    Source: shapes.md, "Who creates a session".
+    Source: protocol.md, "Who creates a session".
     """
     services = ctx.services
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)

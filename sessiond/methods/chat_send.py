@@ -100,7 +100,10 @@ def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
 
 
 async def _target(ctx: Context, params: ChatSendParams) -> Session:
-    """The session; the owner's message makes it where its agent is configured. Source: shapes.md, "Who creates"."""
+    """The session; the owner's message makes it where its agent is configured.
+
+    Source: protocol.md, "Who creates a session".
+    """
     services = ctx.services
     if ctx.caller.kind != "owner":
         return services.find(ctx.caller, params.session_key, action="send")

@@ -31,7 +31,7 @@ class Onlooker:
         self._sight: tuple[Config, Sight] | None = None
 
     def sees(self, key: str, spawned_by: str | None, transcript: bool) -> bool:
-        """Source: protocol.md, "Calls": without `read` only that something happened, not what was said."""
+        """Without `read` only that something happened, not what was said. Source: protocol.md, "Events"."""
         if transcript and not self._reads:
             return False
         services = self._services

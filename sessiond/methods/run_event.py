@@ -14,7 +14,10 @@ from sessiond.runs.sink import checked_message
 
 
 class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Source: shapes.md. `tool` events carry whatever else the agent wants to show, so unknown fields are kept."""
+    """`tool` events carry whatever else the agent wants to show, so unknown fields are kept.
+
+    Source: runs.md, "attached".
+    """
 
     run_id: str
     type: Literal["delta", "tool", "message"]

@@ -142,7 +142,10 @@ class Services:
                 yield
 
     async def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
-        """The messages as this caller may read them, and whether anything was masked. Source: security.md."""
+        """The messages as this caller may read them, and whether anything was masked.
+
+        Source: security.md, "Redaction".
+        """
         if not self.masks(caller):
             return messages, False
         patterns, shown, found = self.patterns(), list(messages), False
@@ -249,7 +252,7 @@ Context = RpcContext[Services]
 
 
 def clamp(value: float | None, default: int, most: int, least: int = 1) -> int:
-    """A limit from the params: floored and clamped. Source: shapes.md, "Settled readings"."""
+    """A limit from the params: floored and clamped. Source: protocol.md, "Order of refusals"."""
     if value is None:
         return default
     # NaN cannot come from JSON; infinity is caught by the comparison.

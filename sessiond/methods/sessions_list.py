@@ -1,4 +1,7 @@
-"""`sessions_list`: the newest sessions that the caller may see, after every filter. Source: protocol.md; seed 004."""
+"""`sessions_list`: the newest sessions that the caller may see, after every filter.
+
+Source: protocol.md, "The agents' tools".
+"""
 
 from __future__ import annotations
 

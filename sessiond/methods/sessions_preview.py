@@ -12,7 +12,7 @@ from sessiond.rpc.method import Method
 from sessiond.sessions import preview
 from sessiond.sessions.preview import Item
 
-# Source: reference behaviour 10.2.
+# As the gateway has it.
 MAX_KEYS = 64
 _LIMIT = Clamp(default=12, maximum=50)
 _CHARS = Clamp(default=240, maximum=2000, minimum=20)

@@ -99,7 +99,10 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
 
 
 async def _requester(ctx: Context) -> Session:
-    """The caller's session; the owner counts as the default agent's main session. Source: shapes.md."""
+    """The caller's session; the owner counts as the default agent's main session.
+
+    Source: protocol.md, "Who creates a session".
+    """
     services, caller = ctx.services, ctx.caller
     key = caller.session_key or main_key(caller.agent_id or services.config.default_agent(), services.rules)
     agent_id = agent_of(key)

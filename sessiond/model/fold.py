@@ -1,7 +1,7 @@
 """The fold that makes an entry: entry x record -> entry.
 
 Pure: the same lines always give the same entry, whoever wrote them and however often the daemon was started between.
-Source: store.md, "A transcript"; shapes.md, "Settled readings" (`updatedAt`, adoption, foreign status words).
+Source: store.md, "The fold".
 """
 
 from __future__ import annotations

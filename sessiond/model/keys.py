@@ -1,6 +1,6 @@
 """Session keys: what a caller may write, what it resolves to, and what a key says about its session.
 
-Pure text; whether a session exists is not known here. Source: protocol.md, "Keys"; shapes.md, "Who creates".
+Pure text; whether a session exists is not known here. Source: protocol.md, "Keys".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Message objects: make them, and read the text out of them. Pure; the shapes are pi's (store.md, "A transcript")."""
+"""Message objects: make them, and read the text out of them. Pure; the shapes are pi's (store.md, "Messages")."""
 
 from __future__ import annotations
 

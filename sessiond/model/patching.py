@@ -1,6 +1,6 @@
 """What a `sessiond/entry` record sets in an entry: a JSON merge patch, field by field, and the names of other programs.
 
-Pure. Source: RFC 7386; shapes.md, "Settled readings" (adoption, foreign status words).
+Pure. Source: store.md, "Adoption"; RFC 7386.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One transcript line: what its bytes say, without changing them.
 
-Knows the record types of store.md. Does not know where a line stands in a file, nor what it does to an entry.
+Knows the record types (store.md, "Record types"). Does not know where a line stands in a file, nor what it
+does to an entry.
 """
 
 from __future__ import annotations

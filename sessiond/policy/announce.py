@@ -1,7 +1,7 @@
 """The text that tells a requester how its sub-agent ended: Status, Result, Notes, Stats.
 
 Knows the outcome as facts and the model's words as text. Does not deliver and does not know where the text goes.
-Source: runs.md, "Announce"; shapes.md, "Announcement".
+Source: runs.md, "Announce".
 """
 
 from __future__ import annotations

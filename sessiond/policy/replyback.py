@@ -1,7 +1,7 @@
 """The conversation after a sessions_send: reply-back turns, then the announce step. Sans-io, a state and its next step.
 
 Knows who talks when and with which words. Starts no run, and does not know how a step is carried out or delivered.
-Source: runs.md, "sessions_send"; shapes.md, "Reply-back" and "Interrupted follow-ups".
+Source: runs.md, "A conversation".
 
     state, move = begin(conversation, reply of the primary run)
     while isinstance(move, Step):

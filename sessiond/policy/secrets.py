@@ -2,7 +2,7 @@
 
 Every shape has a needle, found by `str.find`, and a pattern matched only there. The patterns have no unbounded part
 that can be tried twice (possessive quantifiers, bounded gaps), and after a hit the search goes on behind it: the cost
-is linear whatever the text. Source: security.md, "Redaction"; OpenClaw's masks (short: `***`; else 6 + `…` + 4).
+is linear whatever the text. Source: security.md, "Redaction".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decide whether anything may be sent into a session or out of it, and read the owner's slash commands.
 
-Knows keys, entries and the configured rules. Sends nothing. Source: runs.md, "Send policy"; shapes.md.
+Knows keys, entries and the configured rules. Sends nothing. Source: runs.md, "Send policy".
 """
 
 from __future__ import annotations

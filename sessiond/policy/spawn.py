@@ -1,7 +1,7 @@
 """Decide whether a sessions_spawn may happen, check after check in the documents' order, from facts handed in.
 
 Knows the rules and their sentences. Looks nothing up and makes nothing; attachments are checked elsewhere, after these.
-Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
+Source: runs.md, "Order of the checks".
 """
 
 from __future__ import annotations

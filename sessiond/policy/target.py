@@ -1,6 +1,6 @@
 """Where a session's words go when they leave the daemon: channel, addressee, account, thread. Read from key and entry.
 
-Delivers nothing, and does not know which channels can be reached. Source: reference behaviour 5.3 (announce target).
+Delivers nothing, and does not know which channels can be reached. Source: runs.md, "Channels and delivery".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The one place for that decision: every transport, method, event and search result asks here, on canonical keys.
 
-Who a caller is (security.md; the reading for tokens that name no session):
+Who a caller is (security.md, "Callers"):
 
 - The owner sees all. So does an unsandboxed token with scope `admin` that names neither session nor agent: the owner
   minted it to stand in for himself.

@@ -1,4 +1,4 @@
-"""The bounds of one connection. Knows the numbers of protocol.md, not where the configuration keeps them."""
+"""The bounds of one connection. Knows the numbers (protocol.md, "Limits"), not where the configuration keeps them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one connection; sizes in bytes. Source: protocol.md, "Where it listens"; shapes.md, `limits`."""
+    """Bounds of one connection; sizes in bytes. Source: protocol.md, "Limits"."""
 
     max_frame_bytes: int = 16 * 1024 * 1024
     max_pre_auth_frame_bytes: int = 64 * 1024

@@ -1,7 +1,7 @@
 """Runs whose agent nobody is attached for: how long each has waited, and which have waited long enough.
 
 Knows queues and Trio's clock. What becomes of a run that waited too long is its owner's business.
-Source: runs.md, "Runtimes" (`queueTtlSeconds`).
+Source: runs.md, "Run slots".
 """
 
 from __future__ import annotations

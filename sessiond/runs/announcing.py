@@ -1,7 +1,7 @@
 """The last step of a talk: what was decided to say is put into the outbox, or was said already, or stays unsaid.
 
 Knows where a session's words may go. Does not know how it was decided what to say.
-Source: runs.md, "sessions_send" (`delivery.status`), "Send policy".
+Source: runs.md, "sessions_send", "Send policy".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attached agents: connections that run an agent. A run is a request on one of them; its answer is the run's end.
 
-Knows connections only as something that can be asked (`Connection`). Source: runs.md, "Runtimes", attached.
+Knows connections only as something that can be asked (`Connection`). Source: runs.md, "attached".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Connection(Protocol):
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to `run.start`. Source: shapes.md."""
+    """The answer to `run.start`. Source: protocol.md, "What the daemon asks"."""
 
     reply: str | None = None
     messages: list[msgspec.Raw] = []
@@ -208,7 +208,7 @@ class _AttachedRuntime:
 
 
 async def started(spec: RunSpec) -> dict[str, Any]:
-    """The params of `run.start`. Source: shapes.md."""
+    """The params of `run.start`. Source: protocol.md, "What the daemon asks"."""
     token = None
     if spec.token_file is not None:
         token = (await trio.Path(spec.token_file).read_text(encoding="ascii")).strip()

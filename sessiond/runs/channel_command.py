@@ -1,6 +1,6 @@
 """A channel's command, with a delivery filled in. No shell sees it; knows text and environments, starts nothing.
 
-Source: shapes.md, "ProgramCommand channels".
+Source: runs.md, "Channels and delivery".
 """
 
 from __future__ import annotations

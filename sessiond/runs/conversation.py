@@ -1,7 +1,7 @@
 """What follows a run: reply-back turns and the announce step after a sessions_send, the delivery of a reply.
 
 Carries out what `policy/replyback.py` decides, and goes on after a restart where it was cut off. Knows the supervisor
-and the outbox; not who asked for the first run. Source: runs.md, "sessions_send"; shapes.md, "Interrupted follow-ups".
+and the outbox; not who asked for the first run. Source: runs.md, "A conversation".
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def provenance_of(
 ) -> dict[str, Any]:
     """The provenance of a message from another session, and by which `tool` it came.
 
-    Source: runs.md; shapes.md, "The owner has no session".
+    Source: store.md, "Messages"; protocol.md, "Who creates a session".
 
     `hops` counts the messages that led to this one, itself included; `traceId` is the same in all of them.
     """

@@ -8,7 +8,7 @@ from sessiond.runs.runtime import Outcome, RunSink, RunSpec
 
 
 class EchoRuntime:
-    """Answers the bare message, without the preamble of another session. Source: shapes.md, "exec text"."""
+    """Answers the bare message, without the preamble of another session. Source: runs.md, "echo"."""
 
     async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:
         """The message as the reply; empty for an empty message."""

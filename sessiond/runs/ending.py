@@ -57,7 +57,7 @@ def failed(error: str) -> Ending:
 
 
 def interrupted() -> Ending:
-    """The daemon ended while the run was going on. Source: runs.md."""
+    """The daemon ended while the run was going on. Source: runs.md, "A run's life over a crash"."""
     return Ending(status="error", error=INTERRUPTED)
 
 

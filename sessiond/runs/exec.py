@@ -49,7 +49,7 @@ _PLACEHOLDER = re.compile(r"\{(sessionId|sessionKey|model|workspace|runId)\}")
 
 
 class ExecRuntime:
-    """Runs each turn as one process. Source: runs.md, "Runtimes"; shapes.md, "exec text".
+    """Runs each turn as one process. Source: runs.md, "exec".
 
     `environ` is the daemon's own environment, of which little is passed on. `bubblewrap` is asked for a sandbox where
     `RunSpec.sandboxed` says that there has to be one.
@@ -184,7 +184,7 @@ def _lines(text: bytes) -> bytes:
 
 
 async def _json_input(spec: RunSpec) -> bytes:
-    """One JSON object. Absent members are null where runs.md names them, and left out where it does not."""
+    """One JSON object. Absent members are null where every program gets them, and left out otherwise."""
     extra = {
         "context": spec.context,
         "provenance": spec.provenance,

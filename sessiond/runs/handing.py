@@ -1,6 +1,6 @@
 """Files handed over with a message: in the agent's workspace before the message is accepted, or not at all.
 
-Knows receipts and requests; what is allowed was checked before. Source: shapes.md, "chat.send.attachments".
+Knows receipts and requests; what is allowed was checked before. Source: runs.md, "Attachments".
 """
 
 from __future__ import annotations

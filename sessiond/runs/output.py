@@ -107,7 +107,7 @@ def _over(what: str, limit: int) -> LimitExceeded:
 class TextOutput:
     """stdout is the reply, without its trailing newlines. The deltas joined are the reply.
 
-    Source: shapes.md, "exec text". Bytes that are no UTF-8 become U+FFFD.
+    Source: runs.md, "exec". Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -207,7 +207,7 @@ def decode_object(line: bytes) -> dict[str, Any] | None:
 
 
 class TranscriptLines:
-    """Each line is a transcript message or a live event. Source: runs.md, "Runtimes", `jsonl`.
+    """Each line is a transcript message or a live event. Source: runs.md, "exec".
 
     `{"role", "content", ...}` or `{"type": "message", "message": {...}}` is a message; `{"type": "delta", "text"}` and
     `{"type": "tool", "phase", "toolCallId", "name", ...}` are live. Any other object is kept as a `custom` record.

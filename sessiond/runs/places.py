@@ -1,4 +1,4 @@
-"""How many runs go on at once. Counts; knows no runs. Source: runs.md (4 at once, and 8 sub-agents)."""
+"""How many runs go on at once. Counts; knows no runs. Source: runs.md, "Run slots"."""
 
 from __future__ import annotations
 

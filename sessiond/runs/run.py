@@ -1,6 +1,7 @@
 """A run: what was asked, where it stands, and the shapes of its records in the transcript.
 
-Knows sessions and run records. Does not know queues, runtimes or who waits. Source: runs.md.
+Knows sessions and run records. Does not know queues, runtimes or who waits.
+Source: runs.md, "A run's life over a crash".
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, as a runtime sees it.
 
     `context` is text of the daemon (a preamble, where the attachments are) that belongs before `message`; text input
-    puts it there. `attachments` is the receipt of runs.md, "Attachments" (`relDir` is relative to `workspace`),
+    puts it there. `attachments` is the receipt (runs.md, "Attachments"; `relDir` is relative to `workspace`),
     `mount_path` its `attachAs.mountPath`. `socket` is `agent.sock`. `deadline_ms` is milliseconds since 1970 and is
     for telling the agent: the supervisor cancels. `native_session_id` is what `RunSink.native_session` was told by an
     earlier run of this session. `history` gives earlier messages (at most 100, and a mebibyte), oldest first, read only

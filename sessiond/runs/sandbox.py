@@ -1,7 +1,7 @@
 """Put a command into a bubblewrap sandbox, or say why that cannot be done.
 
 Knows what a sandboxed agent sees and what it does not. Does not decide which runs are sandboxed, and starts only the
-probe. Source: runs.md, "Runtimes"; security.md.
+probe. Source: security.md, "The sandbox".
 
 What is inside: /usr and a few files of /etc, read-only; the workspace, writable; the run's own attachments,
 read-only; agent.sock and the run's token below /run/sessiond; private /tmp, /home, /proc and /dev; the agent program

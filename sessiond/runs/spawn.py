@@ -1,7 +1,7 @@
 """sessions_spawn: check, write the attachments, make the child and its first run. All of it, or nothing.
 
 Knows the policy, the attachments and the supervisor. What follows the child's run is `runs/announce.py`.
-Source: runs.md, "sessions_spawn"; shapes.md, "Order of refusals".
+Source: runs.md, "sessions_spawn".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steer a session: give its agent a message in the middle of a run, or interrupt the run and start one with it.
 
 Whichever it is, the message is on disk before anything is touched, and before everything else that waits.
-Source: protocol.md, sessions.steer; runs.md, "attached" (`run.steer`).
+Source: runs.md, "Steering".
 """
 
 from __future__ import annotations

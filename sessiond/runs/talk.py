@@ -2,7 +2,7 @@
 
 A talk is opened in the write that ends its first run, in that run's session, and closed when nothing is left to do.
 In between nothing needs to be recorded: the ids of its steps follow from its own, so each step's own records tell
-whether it was taken and how it ended. Knows shapes; starts nothing. Source: shapes.md, "Interrupted follow-ups".
+whether it was taken and how it ended. Knows shapes; starts nothing. Source: runs.md, "A conversation".
 """
 
 from __future__ import annotations

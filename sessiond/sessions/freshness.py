@@ -1,6 +1,6 @@
 """When a conversation is over by itself: after some idle time, or at an hour of the day. A pure decision.
 
-Source: runs.md, "Session freshness"; reference behaviour 1.10.
+Source: runs.md, "Session freshness".
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def with_tools(_record: Record) -> bool:
 
 
 def without_tools(record: Record) -> bool:
-    """Every message but tool results. Source: shapes.md."""
+    """Every message but tool results. Source: protocol.md, "History"."""
     return record.role not in TOOL_ROLES
 
 

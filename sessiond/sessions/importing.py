@@ -1,7 +1,7 @@
 """Sessions of another program, copied into the store. The source is only read, and nothing is imported twice.
 
 Each session is copied and adopted under a temporary name, so that it is there whole or not at all. Knows the store and
-the plan of a source (`openclaw`). Source: store.md, "A transcript"; shapes.md, "Adoption".
+the plan of a source (`openclaw`). Source: store.md, "Adoption".
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ log = structlog.get_logger("sessiond.sessions")
 Stop = Callable[[Session], Awaitable[object]]
 
 # What a session keeps over a reset: the settings somebody chose, where its answers go, and where it comes from. What
-# was said, counted and spent is the old transcript's. Source: reference behaviour 10.2, which loses the lineage; a
+# was said, counted and spent is the old transcript's. Source: compatibility.md, "The store". A
 # child that forgot its spawner would leave its tree, and a sandboxed one its sandbox.
 _KEPT = {
     "thinking_level": "thinkingLevel",

@@ -1,7 +1,7 @@
 """What an OpenClaw state folder holds: which files are transcripts of which sessions, and what its index says of them.
 
-Reads names and indexes, through descriptors and never over a symlink; opens no transcript. Source: reference behaviour
-1.1-1.3 and 1.7.
+Reads names and indexes, through descriptors and never over a symlink; opens no transcript.
+Source: compatibility.md, "The store".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What may be changed of a session's metadata, what is wrong with a value, and the record that a change is.
 
-Knows the catalog and the configuration's words. Source: protocol.md, `sessions.patch`; reference behaviour 2.7, 10.3.
+Knows the catalog and the configuration's words. Source: protocol.md, "The gateway's calls".
 """
 
 from __future__ import annotations

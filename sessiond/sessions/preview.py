@@ -1,6 +1,6 @@
 """Glimpses of a session: a title from its first words, the beginning of its last message, its last few items.
 
-Reads only the first and the last block of a transcript. Source: reference behaviour 3.1; shapes.md, sessions.preview.
+Reads only the first and the last block of a transcript. Source: protocol.md, "The gateway's calls".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Glimpse(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One line of a preview. Source: shapes.md."""
+    """One line of a preview."""
 
     role: str
     text: str

@@ -2,7 +2,7 @@
 
 Knows the store and what counts as a match. Does not know who asks: which sessions to look through, and how their texts
 may be shown, is handed in. What is matched is the text as it may be shown, so that nobody learns of a masked secret by
-searching for it. Source: protocol.md, `sessions_search`; issue "Trust", searching.
+searching for it. Source: protocol.md, "The agents' tools".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Knows the store and the messages' usage. Which sessions count, and what tokens cost where a message does not say it, is
 handed in. The entries of live sessions hold their own sums, but not when and by which model; so every transcript is
-read, the archived ones too, a block at a time. Source: shapes.md, `sessions.usage`.
+read, the archived ones too, a block at a time. Source: protocol.md, "The gateway's calls".
 """
 
 from __future__ import annotations

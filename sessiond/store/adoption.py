@@ -1,7 +1,7 @@
 """What becomes of sessions that another program wrote: their key, and the metadata of the index beside them. Pure.
 
 OpenClaw keeps in `sessions.json` what it knows of a session; pi keeps no index. A file that is adopted gets one
-`sessiond/entry` record with both, and from then on says it all. Source: store.md, "Rules"; shapes.md, "Adoption".
+`sessiond/entry` record with both, and from then on says it all. Source: store.md, "Adoption".
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ Findings = Iterator[Finding | None]
 
 
 class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What the outbox takes for a delivery. Source: runs/channels.py, which the store does not know."""
+    """What the outbox takes for a delivery. The store does not know the outbox; a test holds the two together."""
 
     delivery_id: str
     channel: str

@@ -28,7 +28,7 @@ Kind = Literal[
     "unknown",
 ]
 
-# As OpenClaw renames what it resets, deletes or compacts. Source: reference behaviour 1.7.
+# As OpenClaw renames what it resets, deletes or compacts. Source: compatibility.md, "The store".
 _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
 _ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS})
 # Folders that hold files and nothing else.

@@ -66,7 +66,7 @@ class Listener:
 def socket_paths(environ: Mapping[str, str], store: Path) -> SocketPaths:
     """Where the sockets belong: `$SESSIOND_SOCKET`, else `$XDG_RUNTIME_DIR/sessiond/`, else `<store>/run/`.
 
-    Source: protocol.md, "Where it listens"; shapes.md: `SESSIOND_SOCKET=/x/y.sock` puts the other at `/x/agent.sock`.
+    Source: protocol.md, "Where it listens".
     """
     if chosen := environ.get("SESSIOND_SOCKET"):
         path = Path(chosen).absolute()

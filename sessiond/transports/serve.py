@@ -41,7 +41,7 @@ _HTTP_503 = (
 
 @dataclass(frozen=True, slots=True)
 class HouseRules:
-    """Bounds of the whole server. Source: protocol.md, "Where it listens"; shapes.md, `limits`."""
+    """Bounds of the whole server. Source: protocol.md, "Limits"."""
 
     max_connections: int = 256
     max_strangers: int = 64

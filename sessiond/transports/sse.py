@@ -1,6 +1,6 @@
 """Write Server-Sent Events. Knows their text format and a way to send bytes; knows no events of sessions.
 
-Source: HTML Living Standard, 9.2 "Server-sent events"; protocol.md, "HTTP".
+Source: protocol.md, "HTTP"; HTML Living Standard, 9.2 "Server-sent events".
 """
 
 from __future__ import annotations

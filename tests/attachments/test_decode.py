@@ -255,7 +255,7 @@ def test_the_field_counts_from_zero() -> None:
 
 
 def test_refusals_come_in_the_documented_order() -> None:
-    """Each step drops the first thing that is wrong; the next refusal is the next of shapes.md's list."""
+    """Each step drops the first thing that is wrong; the next refusal is the next of the page's list."""
     config = AttachmentsConfig(enabled=False, max_files=2, max_file_bytes=3, max_total_bytes=5)
     steps = [
         [text("/"), text("b"), text("B"), b64("!", "d"), text("e", "xxxx")],

@@ -1,4 +1,4 @@
-"""What happens to a file, seen from a subscriber: whoever wrote it, each record once. Source: store.md."""
+"""What happens to a file, seen from a subscriber: whoever wrote it, each record once. Source: store.md, "Rules"."""
 
 from __future__ import annotations
 

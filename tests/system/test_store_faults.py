@@ -1,6 +1,6 @@
 """The store is broken off at every call that matters, and each of these calls fails once: nothing acknowledged is lost.
 
-strace breaks off a process before its n-th call of a kind, or has that call fail (techniques: `inject=`). Every n is
+strace breaks off a process before its n-th call of a kind, or has that call fail (`inject=`). Every n is
 tried, until one comes that the short life in `store_steps.py` does not reach. A plain skip where strace cannot trace.
 """
 

@@ -1,6 +1,6 @@
 """Every method, on every transport of every listener, as every kind of caller: what the table here says, and no more.
 
-A method without a row fails. Source: protocol.md ("Calls", "JSON-RPC details"), shapes.md ("Order of refusals").
+A method without a row fails. Source: protocol.md, "Calls", "JSON-RPC details", "Order of refusals".
 """
 
 from __future__ import annotations

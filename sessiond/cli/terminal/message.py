@@ -1,4 +1,7 @@
-"""A transcript message as lines for a person: text as it is, tool calls and results in short. Source: store.md."""
+"""A transcript message as lines for a person: text as it is, tool calls and results in short.
+
+Source: store.md, "Messages".
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def member(item: Any, *path: str) -> Any:
 
 
 def usage(*, input: int, output: int, cache_read: int, cache_write: int, cost: float | None = None) -> dict[str, Any]:
-    """A usage of pi's shape; `input` without what came from or went into the cache. Source: store.md."""
+    """A usage of pi's shape; `input` without what came from or went into the cache. Source: store.md, "Messages"."""
     counts: dict[str, Any] = {
         "input": input,
         "output": output,
