@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,10 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     finally:
         if made.process is not None and made.process.poll() is None:
             made.kill()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is so short that folders with sockets can be made in it: 107 bytes are the kernel's limit."""
+    with tempfile.TemporaryDirectory(prefix="sd-", dir="/tmp") as folder:
+        yield Path(folder)

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S
+
 Answer = Callable[[dict[str, Any], "Connection"], Any]
 
 
@@ -112,7 +114,7 @@ class FakeDaemon:
     def asked(self, method: str) -> dict[str, Any]:
         """The params of the next call of `method`; other calls before it are passed over."""
         while True:
-            name, params = self.calls.get(timeout=5)
+            name, params = self.calls.get(timeout=PATIENCE_S)
             if name == method:
                 return params
 

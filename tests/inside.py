@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import trio
+from patience import PATIENCE_S
 
 from sessiond import config as configuration
 from sessiond.daemon.app import App, built
@@ -20,8 +21,6 @@ from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.peer import Peer
 from sessiond.transports.framed import ndjson_link
 from sessiond.transports.streams import ByteStream
-
-PATIENCE_S = 60.0
 
 
 class Refused(Exception):

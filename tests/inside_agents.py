@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import trio
 from inside import Connection, Inside, Refused
+from patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER, Caller
 
@@ -91,7 +92,7 @@ class Program:
 
 async def until(condition: Callable[[], object]) -> None:
     """Return when it is so; for what nothing in the test announces. Ten seconds are more than anything takes."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
 

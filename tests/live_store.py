@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from patience import PATIENCE_S
 
 from sessiond.events import replay
 from sessiond.events.bus import EventBus
@@ -27,7 +28,6 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Message, SessionStore, open_store
 
 LIMIT = 8 * 1024 * 1024
-PATIENCE_S = 30.0
 
 
 def sees_all(key: str, spawned_by: str | None, transcript: bool) -> bool:

@@ -10,9 +10,8 @@ from typing import Any
 import trio
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
+from patience import PATIENCE_S
 from real_daemon import Daemon
-
-PATIENCE_S = 60
 
 
 class Said:

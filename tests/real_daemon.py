@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-# For a loaded machine with two cores; nothing waits so long when all is well.
-PATIENCE_S = 30.0
+from patience import PATIENCE_S
 
 
 class Daemon:

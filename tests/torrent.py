@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S
 from real_daemon import Daemon, Wire
 
 # What a process runs: how it appends, where, and how many messages under which name.
@@ -94,7 +95,7 @@ class Torrent:
                 process.stdin.flush()
             self._follow()
             self.seconds = time.monotonic() - began
-            assert [process.wait(30) for process in appenders] == [0] * len(appenders)
+            assert [process.wait(PATIENCE_S) for process in appenders] == [0] * len(appenders)
         finally:
             for process in appenders:
                 process.kill()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from faults.record import record
+from patience import PATIENCE_S
 
 from sessiond.attachments.decode import Prepared, PreparedFile
 from sessiond.attachments.materialize import Receipt, ReceiptFile, materialize
@@ -180,7 +181,7 @@ SCRIPT = """
 def run_script(prefix: list[str], workspace: Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [*prefix, sys.executable, "-c", textwrap.dedent(SCRIPT), str(workspace), str(limit), ID]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
 
 
 def test_a_write_that_ends_short_leaves_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from sessiond.attachments import remove
 from sessiond.attachments.decode import Prepared, PreparedFile
@@ -433,7 +434,7 @@ def test_a_mount_inside_is_left_and_reported(tmp_path: Path) -> None:
     (outside / "precious").touch()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [*namespace, sys.executable, "-c", textwrap.dedent(MOUNTS), str(tmp_path), str(folder), str(outside), ID]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
     reason = "another file system is mounted there"
     assert json.loads(done.stdout) == [
         [False, [[f"{REL}/{name}", reason] for name in ("bind", "bound-file", "deep/bind", "tmpfs")]],

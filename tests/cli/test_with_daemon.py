@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from real_daemon import Daemon
 
 from sessiond.client import Client, ClientError, Run
@@ -125,7 +126,7 @@ def test_an_interrupted_wait_says_that_the_run_goes_on(started: Daemon) -> None:
     with popen(started, "send", "main", "slow 0.8") as process:
         until(started, lambda: "running" in run(started, "list")[1])
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     wait = err.split("wait on with: sessiond ")[1].split()
     assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
@@ -153,7 +154,7 @@ def test_a_wait_goes_on_over_a_restart_and_hears_that_the_run_was_interrupted(st
         until(started, lambda: "running" in run(started, "list")[1])
         started.kill()
         started.start()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[0] == "reconnecting…" and "interrupted" in err
 
@@ -186,8 +187,8 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
         run(started, "send", "main", "last")
         until(started, lambda: "last" in seen)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-        reader.join(10)
+        assert process.wait(PATIENCE_S) == 130
+        reader.join(PATIENCE_S)
         assert process.stderr is not None
         # Said once for each outage that it noticed: two in a row may be one to somebody who is waiting.
         assert set(process.stderr.read().splitlines()) == {"reconnecting…"}
@@ -258,14 +259,14 @@ def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
     started.start()
     assert run(started, "send", "agent:alice:main", "again")[:2] == (0, "alice heard again\n")
     client.close()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(short_path)}
     command = [sys.executable, "-m", "sessiond", "demo"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     for said in (
         "$ sessiond send main",
@@ -278,13 +279,13 @@ def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
         "removed",
     ):
         assert said in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_the_demo_can_be_kept(tmp_path: Path) -> None:
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+def test_the_demo_can_be_kept(short_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(short_path)}
     command = [sys.executable, "-m", "sessiond", "demo", "--keep", "--json"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     facts = json.loads(done.stdout)
     assert facts["reply"]["reply"].startswith("Yes!")
     assert Path(facts["sessions"][0]["transcriptPath"]).is_file()

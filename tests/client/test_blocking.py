@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from sessiond.client import (
     BadEnvironment,
@@ -26,7 +27,7 @@ def test_a_call_returns_the_result_and_says_hello_first(fake: Any) -> None:
     with Client(str(fake.path), token="t0ken", name="me", version="2") as client:
         assert client.call("add", {"a": 1}, b=2) == 3
         assert client.caller == {"scopes": ["admin"]}
-    assert fake.calls.get(timeout=5) == (
+    assert fake.calls.get(timeout=PATIENCE_S) == (
         "initialize",
         {"protocol": 1, "client": {"name": "me", "version": "2"}, "token": "t0ken"},
     )
@@ -104,13 +105,13 @@ def test_calls_of_several_threads_get_their_own_answers(fake: Any, no_answer: An
                 thread = threading.Thread(target=lambda: got.put((n, client.call("hold", n=n))))
                 thread.start()
                 assert fake.asked("hold") == {"n": n}
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
     assert sorted(got.get_nowait() for _ in range(8)) == [(n, n) for n in range(8)]
 
 
@@ -166,7 +167,7 @@ def test_a_refused_subscription_raises_and_a_closed_client_ends_it(fake: Any, re
         thread = threading.Thread(target=lambda: rest.put(list(client.subscribe())))
         thread.start()
         fake.asked("sessions.subscribe")
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert rest.get_nowait() == []
 
 
@@ -183,7 +184,7 @@ def test_an_attached_agent_answers_streams_and_hears_of_the_end(fake: Any) -> No
                 run.delta("he")
                 return f"{run.message} to you: {client.call('sessions_list', limit=1, _meta=run.meta)}"
             case "wait":
-                release.wait(5)
+                release.wait(PATIENCE_S)
                 seen.put(run.cancelled())
                 return None
             case "dict":
@@ -196,29 +197,29 @@ def test_an_attached_agent_answers_streams_and_hears_of_the_end(fake: Any) -> No
     client = Client(str(fake.path))
     thread = threading.Thread(target=lambda: client.attach("alice", handler, steer=lambda *given: seen.put(given)))
     thread.start()
-    connection = attached.get(timeout=5)
+    connection = attached.get(timeout=PATIENCE_S)
     assert fake.asked("agents.attach") == {"agentId": "alice", "capabilities": ["steer"]}
     reply = "hello to you: {'asked': {'limit': 1, '_meta': {'runId': 'r1'}}}"
-    assert start(connection, "hello").get(timeout=5)["result"] == {"reply": reply}
+    assert start(connection, "hello").get(timeout=PATIENCE_S)["result"] == {"reply": reply}
     assert fake.asked("run.event") == {"runId": "r1", "type": "delta", "text": "he"}
-    assert start(connection, "dict").get(timeout=5)["result"] == {"reply": "r", "model": "m"}
-    assert start(connection, "bad").get(timeout=5)["error"] == {
+    assert start(connection, "dict").get(timeout=PATIENCE_S)["result"] == {"reply": "r", "model": "m"}
+    assert start(connection, "bad").get(timeout=PATIENCE_S)["error"] == {
         "code": -32603,
         "message": "ValueError: cannot",
         "data": {"type": "internal"},
     }
-    assert connection.ask("run.steer", runId="r1", message="left").get(timeout=5)["result"] is None
-    assert seen.get(timeout=5) == ("r1", "left")
+    assert connection.ask("run.steer", runId="r1", message="left").get(timeout=PATIENCE_S)["result"] is None
+    assert seen.get(timeout=PATIENCE_S) == ("r1", "left")
     answer = start(connection, "wait")
     connection.call_off()
-    assert connection.ask("unheard.of").get(timeout=5)["error"]["code"] == -32601
+    assert connection.ask("unheard.of").get(timeout=PATIENCE_S)["error"]["code"] == -32601
     release.set()
-    assert answer.get(timeout=5)["error"]["code"] == -32800
-    assert seen.get(timeout=5) is True
+    assert answer.get(timeout=PATIENCE_S)["error"]["code"] == -32800
+    assert seen.get(timeout=PATIENCE_S) is True
     fake.drop()
-    assert attached.get(timeout=5) is not connection, "it attaches again by itself"
+    assert attached.get(timeout=PATIENCE_S) is not connection, "it attaches again by itself"
     client.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -231,13 +232,13 @@ def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
         target=lambda: client.attach_channel("irc", delivered.append, bind_thread=lambda params: {"threadId": "t1"})
     )
     thread.start()
-    params, connection = attached.get(timeout=5)
+    params, connection = attached.get(timeout=PATIENCE_S)
     assert params == {"channel": "irc", "threads": True}
-    assert connection.ask("channel.deliver", deliveryId="d", text="hi").get(timeout=5)["result"] == {}
-    assert connection.ask("channel.bindThread", sessionKey="k").get(timeout=5)["result"] == {"threadId": "t1"}
+    assert connection.ask("channel.deliver", deliveryId="d", text="hi").get(timeout=PATIENCE_S)["result"] == {}
+    assert connection.ask("channel.bindThread", sessionKey="k").get(timeout=PATIENCE_S)["result"] == {"threadId": "t1"}
     assert delivered == [{"deliveryId": "d", "text": "hi"}]
     client.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 def test_requests_are_answered_between_calls_where_a_table_was_given(fake: Any) -> None:
@@ -245,7 +246,7 @@ def test_requests_are_answered_between_calls_where_a_table_was_given(fake: Any) 
     fake.answers["ping"] = lambda _, connection: (held.put(connection), {})[1]
     with Client(str(fake.path), on_request={"echo": lambda params: params}) as client:
         client.call("ping")
-        assert held.get(timeout=5).ask("echo", a=1).get(timeout=5)["result"] == {"a": 1}
+        assert held.get(timeout=PATIENCE_S).ask("echo", a=1).get(timeout=PATIENCE_S)["result"] == {"a": 1}
 
 
 def test_a_wait_for_a_run_that_waits_for_the_caller_ends(fake: Any) -> None:

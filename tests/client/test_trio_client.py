@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.client import CallTimeout, ConnectionLost, DaemonNotRunning, Event, RpcError, Run, TrioClient
 
 
 async def taken(box: queue.Queue[Any]) -> Any:
-    with trio.fail_after(5):
-        return await trio.to_thread.run_sync(lambda: box.get(timeout=5))
+    with trio.fail_after(PATIENCE_S):
+        return await trio.to_thread.run_sync(lambda: box.get(timeout=PATIENCE_S))
 
 
 async def test_calls_run_side_by_side_on_one_connection(fake: Any, no_answer: Any) -> None:
@@ -26,7 +27,7 @@ async def test_calls_run_side_by_side_on_one_connection(fake: Any, no_answer: An
 
     fake.answers["hold"] = hold
     results: dict[int, int] = {}
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client, trio.open_nursery() as nursery:
 
             async def ask(n: int) -> None:
@@ -68,7 +69,7 @@ async def test_a_lost_connection_fails_the_call_and_the_next_connects_again(fake
         return no_answer
 
     fake.answers |= {"die": die, "ping": lambda *_: {}}
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client:
             with pytest.raises(ConnectionLost):
                 await client.call("die")
@@ -88,7 +89,7 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
 
     fake.answers["sessions.messages.subscribe"] = subscribe
     attempts: list[int] = []
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path), on_reconnect=attempts.append) as client:
             seen: list[Event] = []
             async for event in client.subscribe("main"):
@@ -123,7 +124,7 @@ async def test_an_attached_agent_answers_streams_and_is_cancelled(fake: Any) -> 
     def start(connection: Any, text: str) -> Any:
         return connection.ask("run.start", runId="r1", sessionKey="k", message=text)
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client, trio.open_nursery() as nursery:
             nursery.start_soon(client.attach, "alice", handler)
             connection = await taken(attached)
@@ -175,6 +176,6 @@ async def test_a_wait_goes_on_over_a_lost_connection(fake: Any, no_answer: Any) 
         return {"runId": params["runId"], "status": step}
 
     fake.answers["agent.wait"] = wait
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client:
             assert await client.wait("r1") == {"runId": "r1", "status": "ok"}

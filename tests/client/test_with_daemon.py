@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from patience import PATIENCE_S
 from real_daemon import Daemon
 
 from sessiond.client import Client, Event, TrioClient
@@ -85,7 +86,7 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
     follower.start()
     started.wait_for(lambda: busy(started), "nobody subscribes")
     started.call("chat.inject", sessionKey=keys[0], messages=[{"role": "user", "content": "ready"}])
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     done = threading.Event()
 
     def lose() -> None:
@@ -98,18 +99,18 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
     loser = threading.Thread(target=lose)
     loser.start()
     said = write(started, keys)
-    loser.join(30)
+    loser.join(PATIENCE_S)
     for _ in range(ROUNDS):
-        assert total.acquire(timeout=20), {one: len(texts) for one, texts in seen.items()}
+        assert total.acquire(timeout=PATIENCE_S), {one: len(texts) for one, texts in seen.items()}
     client.close()
-    follower.join(10)
+    follower.join(PATIENCE_S)
     assert not follower.is_alive()
     assert seen == {**{one: [] for one in KEYS}, **said}
 
 
 async def test_the_trio_client_hears_the_same_and_goes_on_after_kill_9(started: Daemon) -> None:
     heard: list[str] = []
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(started.socket)) as client:
             assert (await client.call("sessions_list"))["count"] == 3
 
@@ -145,7 +146,7 @@ async def test_the_trio_client_hears_the_same_and_goes_on_after_kill_9(started: 
 async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
     daemon.start('[[agents.list]]\nid = "bob"\ndefault = true\nruntime = { type = "attached" }\n')
     deltas: list[Event] = []
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(daemon.socket)) as agent, TrioClient(str(daemon.socket)) as owner:
 
             async def answer(run: Any) -> str:
@@ -201,7 +202,7 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
 
     def until(key: str, *expected: str) -> None:
         with changed:
-            assert changed.wait_for(lambda: heard.get(key) == list(expected), timeout=30), heard
+            assert changed.wait_for(lambda: heard.get(key) == list(expected), timeout=PATIENCE_S), heard
 
     main, one, two = KEYS
     path = transcript_of(started, one)
@@ -230,7 +231,7 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
         until(one, "live", "(rewritten)", "first", "first", "after the copy")
         until("agent:main:copied", "first", "first")
         until(two, "live")
-    follower.join(10)
+    follower.join(PATIENCE_S)
 
 
 def say(daemon: Daemon, key: str, text: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 from real_daemon import Daemon
 
 PROBE = """
@@ -36,7 +37,7 @@ def test_a_daemon_that_dies_of_a_fault_leaves_no_core(tmp_path: Path) -> None:
         [core] = [line for line in limits.splitlines() if line.startswith("Max core file size")]
         assert core.split()[4] == "0"
         daemon.process.send_signal(signal.SIGABRT)
-        daemon.process.wait(10)
+        daemon.process.wait(PATIENCE_S)
     finally:
         daemon.kill()
     assert list(tmp_path.rglob("core*")) == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from inside import Inside, inside
 from inside_agents import agent, attached
+from patience import PATIENCE_S
 
 from sessiond.daemon import host
 
@@ -28,7 +29,7 @@ PRICES = """
 
 async def reply(there: Inside, owner: Any, key: str, message: str) -> dict[str, Any]:
     sent = await owner.call("chat.send", sessionKey=key, message=message)
-    ended: dict[str, Any] = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+    ended: dict[str, Any] = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     assert ended["status"] == "ok", ended
     return ended
 
@@ -110,7 +111,7 @@ async def test_a_runtime_folder_that_is_gone_is_made_again(tmp_path: Path) -> No
         shutil.rmtree(tmp_path / "sockets")
         (tmp_path / "sockets").write_text("in the way")
         sent = await owner.call("chat.send", sessionKey="main", message="hello")
-        ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+        ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended["error"]) == (
             "error",
             "the run's token cannot be written beside the daemon's sockets: File exists; the run was not started",

@@ -117,7 +117,7 @@ async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: L
     session, _ = await parts.store.create(KEY, "main", cwd="/w", spawned_by="agent:main:boss")
     before = session.entry
     parts.file(KEY).write_bytes(b"")
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while session.epoch == 0:
             await trio.testing.wait_all_tasks_blocked(0.005)
     await parts.say(KEY, "after")
@@ -189,7 +189,7 @@ async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_l
         for fd in held:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while "late" not in parts.store.catalog.by_id:
             await trio.testing.wait_all_tasks_blocked(0.05)
     assert parts.session("agent:main:late").entry.message_count == 1
@@ -670,7 +670,7 @@ async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_t
     def sync(fd: int) -> None:
         if refuse:
             trio.from_thread.run_sync(written.set)
-            assert synced.wait(30)
+            assert synced.wait(PATIENCE_S)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async with live(tmp_path, run_sync=run_sync) as parts:

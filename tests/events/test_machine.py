@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from live_store import Live, Reader, append, header, line, live, said
+from patience import PATIENCE_S
 
 from sessiond.clock import iso_ms
 from sessiond.events import replay
@@ -28,7 +29,6 @@ from sessiond.store.catalog import Session
 KEYS = ("agent:main:a", "agent:main:b")
 keys = st.sampled_from(KEYS)
 counts = st.integers(1, 6)
-PATIENCE_S = 8.0
 
 
 class Hearer:
@@ -205,7 +205,7 @@ class Play:
 
     async def run(self, steps: list[tuple[str, Any]]) -> None:
         left = iter([*steps, ("finish", None)])
-        with trio.fail_after(60):
+        with trio.fail_after(2 * PATIENCE_S):
             while True:
                 async with live(self.folder) as self.parts:
                     for key in KEYS:

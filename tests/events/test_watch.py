@@ -16,6 +16,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from sessiond.events import inotify
 from sessiond.events.watch import Changed, Event, Gone, Kind, Rescan, Watcher, open_watcher, settle
@@ -44,7 +45,7 @@ async def watcher(kind: Kind) -> AsyncIterator[Watcher]:
 async def until(watcher: Watcher, *wanted: Event) -> list[Event]:
     """Everything reported until each of `wanted` has been."""
     seen: list[Event] = []
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not set(wanted) <= set(seen):
             seen += await anext(watcher)
     return seen
@@ -156,7 +157,7 @@ async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tm
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, make)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while found != wanted:
                 for event in await anext(watcher):
                     match event:
@@ -278,7 +279,7 @@ async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: 
     strange = os.fsdecode(b"\xff")
     append(tmp_path / strange)
     seen: list[Event] = []
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not any(isinstance(event, Rescan) or event == Changed(str(tmp_path), strange) for event in seen):
             seen += await anext(watcher)
     append(tmp_path / "f")
@@ -290,7 +291,7 @@ async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> 
     for i in range(300):
         append(tmp_path / str(i % 3))
     seen: set[Event] = set()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while len(seen) < 3:
             batch = await anext(watcher)
             assert len(batch) == len(set(batch))
@@ -313,7 +314,7 @@ async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path
     seen: list[Event] = []
     with trio.move_on_after(wait_s):
         seen += await anext(watcher)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not {Changed(str(tmp_path), "f"), Rescan("interrupted")} & set(seen):
             seen += await anext(watcher)
 
@@ -328,7 +329,7 @@ async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tm
         while Changed(str(tmp_path / "b"), "f") not in seen:
             seen.extend(await anext(watcher))
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await trio.testing.wait_all_tasks_blocked()
@@ -351,7 +352,7 @@ async def test_closing_ends_a_wait(kind: Kind, tmp_path: Path) -> None:
         with pytest.raises(trio.ClosedResourceError):
             await anext(watcher)
 
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             async with open_watcher(kind) as watcher:
                 watcher.add(tmp_path)
@@ -427,7 +428,7 @@ FALLBACK = """
             (folder / "a" / "f").touch()
             wanted = {Changed(str(folder / "a"), "f"), Changed(str(folder / "c"), "f")}
             seen = set()
-            with trio.fail_after(10):
+            with trio.fail_after(180):
                 while not wanted <= seen:
                     seen |= set(await anext(watcher))
             print(Rescan("backend") in seen)
@@ -450,7 +451,7 @@ def with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
     (folder / "watched").mkdir()
     command = [*namespace, sys.executable, str(script), str(folder / "watched"), kind]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
     return done.stdout.splitlines()
 
 
@@ -487,7 +488,7 @@ def test_watchfiles_is_imported_only_where_it_is_used() -> None:
     imported = {}
     for kind in ("polling", "watchfiles", *(["inotify"] if LINUX else [])):
         command = [sys.executable, "-c", textwrap.dedent(script), kind]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
         imported[kind] = done.stdout.strip()
     assert imported == {"polling": "False", "watchfiles": "True"} | ({"inotify": "False"} if LINUX else {})
 
@@ -502,7 +503,7 @@ async def test_a_folder_where_the_kernel_hears_nothing_of_others_is_polled(tmp_p
         assert watcher.backend == "inotify"
         watcher.add(tmp_path / "remote")
         assert watcher.backend == "polling"
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await anext(watcher) == [Rescan("backend")]
             (tmp_path / "local" / "a").touch()
             assert Changed(str(tmp_path / "local"), "a") in await anext(watcher)

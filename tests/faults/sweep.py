@@ -21,11 +21,11 @@ from faults.operations import OPERATIONS, Operation, configuration
 from faults.promises import broken
 from faults.scenes import Scene
 from faults.shim import ALL, Call, Kind, Mode, Point
+from patience import PATIENCE_S
 
 # What a power cut may undo: a note of what is to be removed, which is gone through again; the first backup's folder;
 # the removal of files, which is gone through again as well.
 MAY_BE_UNDONE = re.compile(r"spawning/|backups: its name|agents/\w+/workspace/\.openclaw/attachments/\S+: its name")
-_SOON_S = 2.0
 
 
 class Failure(NamedTuple):
@@ -59,7 +59,7 @@ class Sweep:
             before = power.snapshot(daemon.store)
             daemon.control.arm(None)
             self.operation.act(scene)
-            deadline = time.monotonic() + _SOON_S
+            deadline = time.monotonic() + PATIENCE_S
             while True:
                 # What is in a file already may be about to be synced.
                 self.calls = daemon.control.calls()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from inside import Inside, Refused, inside
 from inside_agents import until
+from patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER, Caller
 
@@ -29,7 +30,7 @@ def notes(tmp_path: Path) -> list[str]:
 
 async def send(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
     sent = await owner.call("chat.send", sessionKey=key, message="take this", attachments=[FILE])
-    await owner.call("agent.wait", runId=sent["runId"], timeoutMs=20_000)
+    await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     session: str = there.services.store.catalog.by_key[key].session_id
     return session
 
@@ -115,7 +116,7 @@ async def test_doctor_names_files_that_are_nobodys(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
         await send(there, owner)
         spawned = await owner.call("sessions_spawn", task="x", attachments=[FILE], cleanup="keep")
-        await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=20_000)
+        await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=PATIENCE_S * 1000)
         findings = (await owner.call("daemon.doctor"))["findings"]
         assert [one for one in findings if one["thing"] == "attachments"] == []
         attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"

@@ -9,6 +9,7 @@ import pytest
 import trio
 from inside import Refused, inside
 from inside_agents import Program, agent, attached
+from patience import PATIENCE_S
 
 KEY = "agent:alice:main"
 
@@ -93,7 +94,7 @@ async def test_nobody_speaks_for_a_run_that_another_connection_lives_or_that_is_
             assert (await owner.failure("run.event", **event))["code"] == -32002
             alice.gate.set()
             await owner.call("agent.wait", runId=sent["runId"])
-            with pytest.raises(Refused), trio.fail_after(5):
+            with pytest.raises(Refused), trio.fail_after(PATIENCE_S):
                 await alice.call("run.event", **event)
 
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 from inside import inside
 from inside_agents import Program, agent, attached, until
+from patience import PATIENCE_S
 
 OPEN = """
 [tools.sessions]
@@ -44,7 +45,9 @@ async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
         runs["alice"] = params["runId"]
         await ready.wait()
         told["self"] = await program.call("agent.wait", runId=params["runId"], _meta=meta(params))
-        told["alice"] = await program.call("agent.wait", runId=runs["bob"], timeoutMs=60_000, _meta=meta(params))
+        told["alice"] = await program.call(
+            "agent.wait", runId=runs["bob"], timeoutMs=PATIENCE_S * 1000, _meta=meta(params)
+        )
         return {"reply": "a"}
 
     async def bob_acts(program: Program, params: dict[str, Any]) -> Any:
@@ -53,7 +56,9 @@ async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
         await until(lambda: "self" in told)
         # Alice's wait is on its way, or will be.
         await until(lambda: there_runs()["alice"].waits_for)
-        told["bob"] = await program.call("agent.wait", runId=runs["alice"], timeoutMs=60_000, _meta=meta(params))
+        told["bob"] = await program.call(
+            "agent.wait", runId=runs["alice"], timeoutMs=PATIENCE_S * 1000, _meta=meta(params)
+        )
         return {"reply": "b"}
 
     async with (
@@ -71,7 +76,7 @@ async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
             await owner.call("sessions.create", key=key)
         first = (await owner.call("chat.send", sessionKey=ALICE, message="go"))["runId"]
         await owner.call("chat.send", sessionKey=BOB, message="go")
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert (await owner.call("agent.wait", runId=first))["status"] == "ok"
     for name in ("self", "bob"):
         assert (told[name]["status"], told[name]["reason"]) == ("running", "ancestor_busy")
@@ -90,7 +95,7 @@ async def test_a_waiter_from_outside_with_the_token_of_a_session_is_not_its_run(
             queued = (await owner.call("chat.send", sessionKey=BOB, message="y"))["runId"]
             token = (await owner.call("tokens.mint", scopes=["read", "send"], sessionKey=ALICE))["token"]
             async with there.connect(services.tokens.caller(token)) as outside:
-                asked = await outside.send("agent.wait", runId=queued, timeoutMs=30_000)
+                asked = await outside.send("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 1000)
                 run = services.supervisor.registry.live[queued]
                 await until(lambda: run.heard_by)
                 # Alice's run keeps its place: she waits for nothing.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from inside import Connection, Inside, inside
+from patience import PATIENCE_S
 
 from sessiond.model.caller import Caller
 from sessiond.model.keys import is_inbox
@@ -118,7 +119,7 @@ async def test_a_wait_ends_with_the_next_message(owner, reader) -> None:
 
 
 async def test_a_wait_ends_with_nothing_after_its_time(reader) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         assert texts(await reader.call("sessions_inbox", wait=1)) == []
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 from inside import Connection, inside
+from patience import PATIENCE_S
 
 from sessiond.model.caller import Caller
 
@@ -128,7 +129,7 @@ async def test_a_cancelled_search_is_answered_at_once_and_others_meanwhile(tmp_p
         searching = await client.send("sessions_search", query="parentId", limit=200)
         await client.call("ping")
         await client.send("$/cancelRequest", id=searching)
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE_S):
             answer = await client.answer(searching)
         assert answer["error"]["code"] == -32800
         async with daemon.connect() as hasty:

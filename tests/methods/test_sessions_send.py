@@ -13,6 +13,7 @@ import trio
 from inside import Inside, Refused, inside
 from inside_agents import Program, adapter, agent, attached, until
 from methods_calls import Call, CallFailed
+from patience import PATIENCE_S
 from real_daemon import Daemon
 
 OPEN = """
@@ -302,7 +303,7 @@ async def test_a_message_back_to_an_ancestor_is_accepted_and_not_waited_for(tmp_
 
     async with pair(tmp_path, alice_acts, other=bob_acts) as (there, alice, _):
         async with there.connect() as owner:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await owner.say(ALICE, "go")
                 back = answers["bob"]
                 assert back == {
@@ -341,7 +342,7 @@ async def test_a_circle_of_three_is_seen_through_the_one_between(tmp_path: Path)
     ):
         for key in following.values():
             await owner.call("sessions.create", key=key)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await owner.say(ALICE, "go")
         assert answers["carol"]["reason"] == "ancestor_busy"
         assert [answers[name]["status"] for name in ("alice", "bob")] == ["ok", "ok"]
@@ -358,7 +359,7 @@ async def test_runs_that_wait_for_each_other_need_no_more_places_than_there_are(
 
     more = "[agents.defaults]\nmaxConcurrent = 1\n"
     async with pair(tmp_path, act, more=more, other=quiet) as (there, _, _bob), there.connect() as owner:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await owner.say(ALICE, "go") == "done"
 
 

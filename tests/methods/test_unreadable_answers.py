@@ -8,6 +8,7 @@ import pytest
 import trio
 from inside import inside
 from inside_agents import attached
+from patience import PATIENCE_S
 
 ANSWERS = {
     "a lone surrogate": (rb'"result":{"reply":"cut \ud83d"}', ("ok", "cut \ufffd", None)),
@@ -36,8 +37,8 @@ async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: st
         assert started["method"] == "run.start"
         frame = b'{"jsonrpc":"2.0","id":%d,%s}' % (started["id"], text)
         await agent.write(shape % frame + b"\n")
-        with trio.fail_after(20):
-            ended = await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
+        with trio.fail_after(PATIENCE_S):
+            ended = await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended.get("reply")) == (status, reply)
         assert error is None or error in ended["error"]
         # And the next one is taken as ever.
@@ -48,4 +49,4 @@ async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: st
             assert refused["error"]["code"] in (-32700, -32600)
             message = await agent.receive()
         await agent.write(b'{"jsonrpc":"2.0","id":%d,"result":{"reply":"fine"}}\n' % message["id"])
-        assert (await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000))["reply"] == "fine"
+        assert (await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=PATIENCE_S * 1000))["reply"] == "fine"

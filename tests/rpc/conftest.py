@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.errors import NotFound, Overloaded
 from sessiond.model.caller import NOBODY, OWNER, Caller
@@ -236,7 +237,7 @@ def connect() -> Connect:
             client.ended.set()
 
         try:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(serve)
                     yield client

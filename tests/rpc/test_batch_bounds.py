@@ -2,6 +2,7 @@
 
 import msgspec
 import trio
+from patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 
@@ -45,7 +46,7 @@ async def test_a_long_message_keeps_its_share_until_it_is_answered(connect):
         budget = client.dispatcher.budgets.owner
         text = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "promised"}) + b" " * 400_000 + b"\n"
         await client.send(text[:300_000])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not budget.used_bytes:  # noqa: ASYNC110 - the kernel has a part in it
                 await trio.sleep(0.001)
         assert budget.used_bytes == 3 * Limits().max_frame_bytes

@@ -1,6 +1,7 @@
 import itertools
 
 import trio
+from patience import PATIENCE_S
 
 from sessiond.rpc.pace import Pace
 
@@ -20,7 +21,7 @@ async def test_what_does_not_fit_into_a_turn_waits_for_the_next_in_order():
             turns.append(len(order))
             await trio.lowlevel.checkpoint()
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(onlooker)
             for number in range(50):
@@ -32,7 +33,7 @@ async def test_what_does_not_fit_into_a_turn_waits_for_the_next_in_order():
 async def test_quick_pieces_do_not_wait_and_a_cancelled_one_is_forgotten():
     now = [0.0]
     pace = Pace(0.004, lambda: now[0])
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         for _ in range(100):
             await pace.turn()
         now[0] += 1

@@ -3,6 +3,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from patience import PATIENCE_S
 
 from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.limits import Limits
@@ -19,7 +20,7 @@ async def the_peer(client):
 
 
 async def until(condition):
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.lowlevel.checkpoint()
 

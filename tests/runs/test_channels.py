@@ -11,6 +11,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from talk_house import Adapter
 
 from sessiond.config import ChannelConfig
@@ -217,7 +218,7 @@ class TestCommands:
             "{other}",
         )
         words = Delivery(**{**_fields(ONE), "channel": "desktop", "text": "$(rm -rf /) `x` {to}; 'q' \"d\"\nline"})
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await channels(desktop=command).deliver(words)
         arguments, environ = json.loads(out.read_text())
         assert arguments == [
@@ -238,7 +239,7 @@ class TestCommands:
         ],
     )
     async def test_only_exit_0_is_an_acknowledgement(self, command: tuple[str, ...], sentence: str):
-        with trio.fail_after(20), pytest.raises(NotDelivered, match=sentence):
+        with trio.fail_after(PATIENCE_S), pytest.raises(NotDelivered, match=sentence):
             await channels(telegram=command).deliver(ONE)
 
     async def test_an_attached_adapter_goes_before_the_command(self):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.config import RuntimeConfig, SandboxConfig
 from sessiond.errors import LimitExceeded
@@ -46,7 +47,7 @@ def shell(code: str, **fields: Any) -> ExecRuntime:
 
 async def gone(pid: int) -> None:
     """Return when the process is no more, or only a zombie that nobody has collected."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while alive(pid):  # noqa: ASYNC110
             await trio.sleep(0.01)
 
@@ -87,7 +88,7 @@ async def test_nothing_on_stdout_is_an_empty_reply(make_spec, recorder) -> None:
 
 async def test_deltas_come_while_the_program_runs(make_spec, recorder, workspace) -> None:
     os.mkfifo(workspace / "go")
-    async with trio.open_nursery() as nursery, _fail_after(10):
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
 
         async def release() -> None:
             await recorder.arrived.wait()
@@ -102,7 +103,7 @@ async def test_deltas_come_while_the_program_runs(make_spec, recorder, workspace
 
 async def test_a_character_split_between_two_writes_comes_whole(make_spec, recorder, workspace) -> None:
     os.mkfifo(workspace / "go")
-    async with trio.open_nursery() as nursery, _fail_after(10):
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
 
         async def release() -> None:
             await recorder.arrived.wait()
@@ -285,7 +286,7 @@ FITS = LIMIT - ENVELOPE_BYTES - 2
 
 @pytest.mark.parametrize(("size", "fits"), [(FITS, True), (FITS + 1, False), (LIMIT + 1, False), (1 << 22, False)])
 async def test_a_reply_has_to_fit_into_a_record(make_spec, recorder, size, fits) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         outcome = await python(f"print('x' * {size}, flush=True)", limit=LIMIT).run(make_spec(), recorder)
     if fits:
         assert outcome == Outcome(reply="x" * size)
@@ -294,7 +295,7 @@ async def test_a_reply_has_to_fit_into_a_record(make_spec, recorder, size, fits)
 
 
 async def test_a_program_that_never_stops_talking_is_ended(make_spec, recorder) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         outcome = await shell("echo $$ >pid; exec yes", limit=1 << 20).run(make_spec(), recorder)
     assert outcome == Outcome(error="the reply is over limits.maxRecordBytes (1048576 bytes)")
 
@@ -397,7 +398,7 @@ async def test_a_line_has_to_fit_into_a_record(make_spec, recorder, size, fits) 
 
 
 async def test_a_line_without_end_does_not_fill_the_memory(make_spec, recorder) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         outcome = await shell("tr '\\0' x </dev/zero", output="jsonl", limit=1 << 20).run(make_spec(), recorder)
     assert outcome == Outcome(error="a line of output is over limits.maxRecordBytes (1048576 bytes)")
 
@@ -408,7 +409,7 @@ async def test_an_error_of_the_sink_ends_the_program_and_is_the_error(make_spec,
             raise LimitExceeded("the record is too large")
 
     runtime = shell("""echo $$ >pid; echo '{"role":"assistant","content":"x"}'; exec sleep 1000""", output="jsonl")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         assert await runtime.run(make_spec(), Full()) == Outcome(error="the record is too large")
     await gone(int((workspace / "pid").read_text()))
 
@@ -431,7 +432,7 @@ async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, 
         sandbox_config=SandboxConfig(),
         pipe_grace_s=0.001,
     )
-    async with trio.open_nursery() as nursery, _fail_after(20):
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
 
         async def release_when_gone() -> None:
             await arrived.wait()
@@ -447,14 +448,14 @@ async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, 
 
 
 async def test_a_child_that_holds_the_pipes_open_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         outcome = await shell("sleep 1000 & echo $! >pid; echo started").run(make_spec(), recorder)
     assert outcome == Outcome(reply="started")
     await gone(int((workspace / "pid").read_text()))
 
 
 async def test_a_child_that_keeps_talking_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         outcome = await shell("yes >&2 & echo $! >pid; echo started").run(make_spec(), recorder)
     assert outcome == Outcome(reply="started")
     await gone(int((workspace / "pid").read_text()))
@@ -483,7 +484,7 @@ async def test_an_abort_kills_a_child_that_outlives_its_leader(make_spec, record
 
 async def _aborted(runtime: ExecRuntime, spec: Any, recorder: Any) -> None:
     """Run until the program has said something, then cancel."""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runtime.run, spec, recorder)
             await recorder.arrived.wait()

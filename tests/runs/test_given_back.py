@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from inside import inside
+from patience import PATIENCE_S
 
 CONFIG = """
 [agents.defaults]
@@ -39,6 +40,6 @@ async def test_a_failed_create_gives_its_place_back(tmp_path: Path, failures: in
                 assert (await owner.failure("sessions_spawn", task="lost"))["code"] == -32009
         # With one place for sub-agents, the next one would wait for ever.
         made = await owner.call("sessions_spawn", task="found")
-        ended = await owner.call("agent.wait", runId=made["runId"], timeoutMs=20_000)
+        ended = await owner.call("agent.wait", runId=made["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended["reply"]) == ("ok", "found")
         assert parts.services.supervisor.live_runs() == 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from patience import PATIENCE_S
 from sandboxes import OTHER, RELATIVE, UUID, runtime
 
 from sessiond.config import RuntimeConfig, SandboxConfig
@@ -149,7 +150,7 @@ def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> N
         (copy / "tests").mkdir()
         home = Path(folder, "home")
         home.mkdir()
-        for name in ("test_sandbox.py", "test_sandbox_walls.py", "../sandboxes.py", "conftest.py"):
+        for name in ("test_sandbox.py", "test_sandbox_walls.py", "../sandboxes.py", "../patience.py", "conftest.py"):
             shutil.copy(tests / name, copy / "tests" / Path(name).name)
         (copy / "pytest.ini").write_text(
             "[pytest]\ntrio_mode = true\npythonpath = tests\naddopts = --import-mode=importlib -p no:cacheprovider\n"
@@ -175,7 +176,7 @@ def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> N
             check=False,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 0, done.stdout + done.stderr
     if "bubblewrap" in done.stdout:
@@ -245,7 +246,7 @@ async def test_attachments_that_come_later_to_other_sessions_stay_hidden(sandbox
         (workspace / ".openclaw" / "attachments" / OTHER).mkdir()
         await trio.to_thread.run_sync((workspace / "go").write_text, "go")
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(come_later)
             assert await runtime("/bin/sh", "-c", script, store=store).run(spec, recorder) == Outcome(reply="up")
@@ -345,7 +346,7 @@ async def test_an_abort_ends_everything_inside(sandboxed, store, recorder) -> No
     spec = sandboxed()
     # A number that nobody else sleeps for.
     seconds = 4_000_000 + os.getpid()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             command = runtime("/bin/sh", "-c", f"setsid sleep {seconds} & echo up; exec sleep {seconds}", store=store)
             nursery.start_soon(command.run, spec, recorder)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from patience import PATIENCE_S
 from sandboxes import OTHER, RELATIVE, UUID, runtime
 
 from sessiond.config import RuntimeConfig, SandboxConfig
@@ -295,6 +296,6 @@ async def test_the_machine_cannot_be_changed_through_proc(sandboxed: Any, store:
     script = (
         f"echo {before.split()[0]} >/proc/sys/kernel/printk || echo no; echo 5 >/proc/self/oom_score_adj || echo no"
     )
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         outcome = await runtime("/bin/sh", "-c", script, store=store).run(sandboxed(), recorder)
     assert outcome == Outcome(reply="no\nno")

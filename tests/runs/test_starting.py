@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.runs import keeper, process, starting
 from sessiond.runs.starting import ProgramCommand
@@ -45,7 +46,7 @@ async def run_script(script: str, cwd: Path, said: Callable[[bytes], None] = lam
     return (await process.run(command(script, cwd), read, **fields)).status
 
 
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
@@ -66,7 +67,7 @@ async def test_what_leaves_the_group_ends_with_its_run(leaver: str, workspace: P
 @pytest.mark.parametrize("leaver", LEAVERS)
 async def test_what_left_the_group_ends_with_an_aborted_run(leaver: str, workspace: Path) -> None:
     script = LEAVERS[leaver].format(name="left") + AWAIT.format(name="left") + "echo up; exec sleep 600"
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_script, script, workspace, lambda _: nursery.cancel_scope.cancel())
     assert not is_alive(number_in(workspace / "left"))
@@ -95,7 +96,7 @@ def _command_line(pid: int) -> str:
 
 async def test_a_program_that_kills_its_keeper_is_killed_with_all_that_left(workspace: Path) -> None:
     leave = LEAVERS["daemon"].format(name="left") + AWAIT.format(name="left")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         status = await run_script(leave + "echo $$ >me; kill -KILL $PPID; exec sleep 600", workspace)
     assert status == -signal.SIGKILL
     await until(lambda: not is_alive(number_in(workspace / "me")))

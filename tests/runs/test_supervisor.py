@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from patience import PATIENCE_S
 from runs_house import MAIN, Agent, FakeHost, House, house, inline, request
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
@@ -435,7 +436,7 @@ async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_start
             await slow.wait()
         return await inline(function, *args)
 
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with house(tmp_path / "store", run_sync=run_sync) as home:
             session = await home.session()
             with trio.CancelScope() as scope:
@@ -454,7 +455,7 @@ async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_start
 
 
 async def test_the_way_down_ends_live_runs_as_interrupted_and_keeps_the_queued_ones(tmp_path: Path):
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with house(tmp_path / "store") as home:
             home.agent.act = home.agent.wait
             live, queued = await home.accept("live"), await home.accept("queued")
@@ -597,7 +598,7 @@ def _of(home: House, run: Run) -> list[str]:
 )
 async def test_what_is_being_written_of_a_run_when_the_daemon_stops_counts(tmp_path: Path, held: int, steps: list[str]):
     commits = _Commits(held)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with house(tmp_path / "store", run_sync=commits.run_sync) as home:
             run = await _behind_another(home, commits)
             home.supervisor.interrupt_all()
@@ -614,7 +615,7 @@ async def test_what_is_being_written_of_a_run_when_the_daemon_stops_counts(tmp_p
 
 async def test_a_run_that_is_stopped_while_its_start_is_written_has_one_start_and_one_end(tmp_path: Path):
     commits = _Commits(4)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with house(tmp_path / "store", run_sync=commits.run_sync) as home:
             run = await _behind_another(home, commits)
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from sessiond.clock import iso_ms
 from sessiond.model.keys import KeyRules
@@ -243,7 +244,7 @@ async def test_a_cancelled_search_ends_in_the_middle(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             query = Query(text="hello", limit=10**6, shown=shown)
             nursery.start_soon(search, store, Slices(), list(store.catalog.by_key.values()), query)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while not looked:
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from inside import Inside, inside
+from patience import PATIENCE_S
 
 from sessiond.errors import Unauthenticated
 from sessiond.sessions.tokens import Tokens
@@ -115,7 +116,7 @@ async def test_a_revoke_that_is_being_written_when_its_caller_goes_counts(tmp_pa
                 await parts.services.tokens.revoke(token_id=minted["id"], text=None)
 
         parts.services.store.run_sync = slow
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(revoke)
                 await written.wait()

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from live_store import Live, live, message
+from patience import PATIENCE_S
 
 from sessiond.errors import StorageError
 from sessiond.store.catalog import Session
@@ -28,7 +29,6 @@ from sessiond.store.parts import Message, drafts_of, lines_of
 from sessiond.store.store import SessionStore
 
 KEY = "agent:main:main"
-PATIENCE_S = 120.0
 HALF, REST = b'{"type":"message","id":"stranger","message":{"role":"user","co', b'ntent":"half"}}\n'
 WHOLE = b'{"type":"message","id":"whole","message":{"role":"user","content":"whole"}}\n'
 

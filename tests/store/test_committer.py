@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from patience import PATIENCE_S
 
 from sessiond.errors import Stopping, StorageError
 from sessiond.model.entry import Entry
@@ -39,7 +40,7 @@ class Gate:
         return function(*args)
 
     async def came(self, count: int) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while self.waiting < count:
                 self._came = trio.Event()
                 await self._came.wait()
@@ -106,7 +107,7 @@ async def test_appends_to_a_session_are_written_in_the_order_they_were_asked_for
         await gate.came(1)
         for number in range(50):
             nursery.start_soon(append, committer, session, f"{number:02d}")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while session.in_flight < number + 2:
                     await trio.lowlevel.checkpoint()
         gate.let_through()
@@ -151,7 +152,7 @@ async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused
         sync=os.fdatasync, record_limit=1 << 20, run_sync=gate.run_sync, on_committed=lambda session: None
     )
     async with trio.open_nursery() as waiters:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as background:
                 await background.start(committer.run)
                 waiters.start_soon(append, committer, session, "a")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.errors import StoreInUse
 from sessiond.model.entry import MAX_OPEN_RUNS
@@ -376,7 +377,9 @@ def test_it_needs_no_trio_loop_and_prints_as_json(tmp_path: Path) -> None:
     _store(tmp_path)
     imports = "import json, sys, pathlib; from sessiond.store import doctor"
     code = f"{imports}; print(json.dumps(doctor.report(pathlib.Path(sys.argv[1]))))"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, timeout=PATIENCE_S
+    )
     assert json.loads(done.stdout) == doctor.report(tmp_path)
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import dirfd, doctor, opening
@@ -149,7 +150,7 @@ def test_a_holder_that_is_on_its_way_out_is_waited_for(tmp_path):
         with dirfd.closing(dirfd.open_root(store)) as root_fd:
             waiting = threads.submit(opening.lock, root_fd, store, patience_s=60)
             holder.kill()
-            os.close(waiting.result(timeout=60))
+            os.close(waiting.result(timeout=PATIENCE_S))
     assert 0.2 <= opening.LOCK_PATIENCE_S <= 5
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from patience import PATIENCE_S
+
 USER = "sessiond-test"
 UID = 61_423
 HOME = Path("/home") / USER
@@ -177,7 +179,7 @@ class PrivateSystemd:
         found = self.run("systemctl", "--user", "show", unit, f"--property={','.join(names)}").stdout
         return dict(line.split("=", 1) for line in found.splitlines())
 
-    def wait_until(self, condition: object, seconds: float = 20) -> None:
+    def wait_until(self, condition: object, seconds: float = PATIENCE_S) -> None:
         """Ask `condition()` until it is true. AssertionError with the manager's log after `seconds`."""
         assert callable(condition)
         deadline = time.monotonic() + seconds
@@ -198,7 +200,7 @@ class PrivateSystemd:
         """The process id, outside, of the first process inside."""
         assert self._outer is not None
         pid = self._outer.pid
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and self._outer.poll() is None:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             if children and Path(f"/proc/{children[0]}/root{RUNTIME}/systemd/private").exists():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from real_daemon import Daemon, Wire
 
 pytestmark = pytest.mark.system
@@ -222,7 +223,7 @@ def test_killed_at_every_step_each_run_ends_once_and_the_announcement_has_one_id
 
 
 def kill_at(talk: Talk, point: int, *, later_s: float) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while talk.events() < point and not talk.is_over():
         assert time.monotonic() < deadline, f"the conversation never came to {point}"
     time.sleep(later_s)

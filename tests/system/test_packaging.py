@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from tests.system import private_systemd
 from tests.system.private_systemd import HOME, PrivateSystemd
@@ -48,7 +49,7 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
     assert first.stderr.splitlines()[0].startswith("sessiond unpacks itself into ") and "unpacks" not in second.stderr
     with subprocess.Popen([single_file, "serve"], env=env, stderr=subprocess.PIPE, text=True) as daemon:
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_S
             while run("status").returncode != 0:
                 assert daemon.poll() is None, daemon.stderr.read() if daemon.stderr else ""
                 assert time.monotonic() < deadline
@@ -60,7 +61,7 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
         finally:
             daemon.terminate()
             # Read to the end: Popen closes the pipe first, and Python ends with 120 where its last words cannot go.
-            daemon.communicate(timeout=30)
+            daemon.communicate(timeout=PATIENCE_S)
     assert daemon.returncode == 0
     assert (tmp_path / "home/.local/state/sessiond/store.json").exists()
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -87,7 +88,7 @@ def cut(folder: str, durability: str) -> dict[str, int]:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     if done.returncode == 77 or "unshare failed" in done.stderr:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trio
 from announced import told_of
+from patience import PATIENCE_S
 from real_daemon import Daemon, Wire
 
 from sessiond.runs.sandbox import Bubblewrap
@@ -304,7 +305,7 @@ import os, sys, time
 task = sys.stdin.read().split()[-1]
 if task != 'quick':
     # Nobody makes the file where the test run was killed.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not os.path.exists(task) and time.monotonic() < deadline:
         time.sleep(0.01)
 print('done')
@@ -406,7 +407,7 @@ def test_a_child_cut_off_by_a_crash_is_announced_as_interrupted_once(daemon: Dae
 
 
 def test_the_demo_shows_a_spawn_with_a_file_and_its_announcement(daemon: Daemon) -> None:
-    shown = daemon.cli("demo", timeout=60)
+    shown = daemon.cli("demo", timeout=PATIENCE_S)
     assert shown.returncode == 0, shown.stderr
     assert "poem.txt: 4 lines, 22 words" in shown.stdout
     history = shown.stdout.partition("The main session was told")[2]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import store_steps
 import trio
+from patience import PATIENCE_S
 from store_checks import check, look
 
 pytestmark = pytest.mark.system
@@ -49,7 +50,7 @@ def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dic
         ],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: list[dict[str, Any]] = json.loads(done.stdout)
@@ -145,7 +146,7 @@ def test_a_full_disk_refuses_and_the_store_goes_on_when_there_is_room_again(tmp_
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     if done.returncode == 77 or "unshare" in done.stderr:
@@ -158,7 +159,7 @@ def test_two_hundred_kills_at_any_moment_loses_nothing_acknowledged(tmp_path):
         [sys.executable, str(STEPS), "kills", "200", str(tmp_path / "store")],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
     acknowledged = json.loads(done.stdout)

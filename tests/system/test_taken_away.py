@@ -38,7 +38,7 @@ def test_an_agent_taken_out_of_the_configuration_gets_no_messages_and_its_queued
     daemon.config.write_text(MAIN)
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)
-    ended = daemon.call("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 900)
+    ended = daemon.call("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 1000)
     assert (ended["status"], ended["error"]) == (
         "error",
         "agent gone was taken out of the configuration; configure it again and send again",
@@ -59,7 +59,7 @@ def test_a_transcript_removed_in_mid_run_ends_the_run(daemon: Daemon) -> None:
     [path] = daemon.transcripts()
     daemon.wait_for(lambda: daemon.call("daemon.status")["liveRuns"] == 1, "it does not run")
     os.unlink(path)
-    ended = daemon.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 900)
+    ended = daemon.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     assert ended["status"] == "error"
     assert ended["error"] == "the transcript of agent:main:main was removed while the run was going on"
     assert daemon.call("daemon.status")["liveRuns"] == 0

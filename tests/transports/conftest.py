@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.errors import Conflict, Unauthenticated
 from sessiond.model.caller import Caller
@@ -117,7 +118,7 @@ class House:
 
     async def run(self, *command: str | Path, stdin: bytes = b"") -> bytes:
         """What a program prints; it must end well."""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             done = await trio.run_process([str(part) for part in command], stdin=stdin, capture_stdout=True)
         return done.stdout
 
@@ -136,7 +137,7 @@ class House:
 
     async def raw(self, data: bytes, path: Path | None = None) -> bytes:
         """Everything that the server says to `data` on one connection, after which nothing more is sent."""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with await trio.open_unix_socket(path or self.owner) as stream:
                 await stream.send_all(data)
                 await stream.send_eof()
@@ -144,7 +145,7 @@ class House:
 
     async def raw_tcp(self, data: bytes) -> bytes:
         host, port = self.tcp.split(":")
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with await trio.open_tcp_stream(host, int(port)) as stream:
                 await stream.send_all(data)
                 await stream.send_eof()

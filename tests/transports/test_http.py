@@ -6,6 +6,7 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
@@ -20,7 +21,7 @@ BEARER = ("-H", "Authorization: Bearer reader")
 
 
 async def until(condition):
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 
@@ -86,7 +87,7 @@ async def test_cbor_is_a_body_too(open_house):
     async with open_house() as house:
         import httpx
 
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             transport = httpx.AsyncHTTPTransport(uds=str(house.owner))
             async with httpx.AsyncClient(transport=transport, base_url="http://d") as client:
                 cbor = {"Content-Type": "application/cbor"}
@@ -372,7 +373,7 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not(open_h
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
         async with await trio.open_unix_socket(house.owner) as stream:
             await stream.send_all(head % b"/sessions/k/kill")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
                 await stream.send_all(b"abc")
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
@@ -436,7 +437,7 @@ async def test_an_idle_connection_is_closed_in_silence(open_house):
     async with open_house(rules=HouseRules(first_message_s=0.2)) as house:
         async with await trio.open_unix_socket(house.agent) as stream:
             await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
                 assert await stream.receive_some() == b""
 

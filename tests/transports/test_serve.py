@@ -8,6 +8,7 @@ import cbor2
 import msgspec
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.serve import HouseRules
@@ -30,7 +31,7 @@ def error_of(data):
 
 
 async def until(condition):
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 
@@ -169,7 +170,7 @@ async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
                 answer = b"".join([chunk async for chunk in stream])
             assert expected in answer and (expected or not answer)
 
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(silent, house.owner, b"", b"")
                 nursery.start_soon(silent, house.owner, b'{"json', b"No message came within 0.3 seconds")
@@ -188,7 +189,7 @@ async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
                 await stream.send_all(bytes([byte]))
                 await trio.sleep(0.01)
 
-        with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(PATIENCE_S), pytest.raises(trio.BrokenResourceError):
             await drip()
         assert house.server.connections == 0
         await stream.aclose()
@@ -234,7 +235,7 @@ async def test_idle_strangers_keep_nobody_out(open_house):
         await until(lambda: house.server.connections == 5)
         # One who speaks gets the place of who was silent longest, and of nobody else.
         assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32001
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await strangers[1].receive_some() == b""
         await strangers[0].send_all(PING)
         assert msgspec.json.decode(await strangers[0].receive_some()) == PONG
@@ -298,7 +299,7 @@ async def test_running_out_of_descriptors_is_survived(open_house, folder):
         [sys.executable, "-c", OUT_OF_DESCRIPTORS, str(path)], stdout=subprocess.PIPE
     )
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert await process.stdout.receive_some() == b"ready"
             streams = [await trio.open_unix_socket(path) for _ in range(30)]
             for stream in streams:
@@ -324,7 +325,7 @@ async def test_draining_answers_what_is_in_flight_and_ends(open_house):
         async with await trio.open_unix_socket(house.owner) as stream:
             await stream.send_all(WAIT)
             await until(lambda: house.services.started)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await house.server.drain(0.05)
                 answer = b"".join([chunk async for chunk in stream])
         assert msgspec.json.decode(answer)["error"] == {
@@ -339,9 +340,9 @@ async def test_draining_waits_for_what_ends_in_time(open_house):
         async with await trio.open_unix_socket(house.owner) as stream:
             await stream.send_all(WAIT)
             await until(lambda: house.services.started)
-            nursery.start_soon(house.server.drain, 10)
+            nursery.start_soon(house.server.drain, 10 * PATIENCE_S)
             house.services.release.set()
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 answer = b"".join([chunk async for chunk in stream])
         assert msgspec.json.decode(answer)["result"] == {"released": True}
 
@@ -354,7 +355,7 @@ async def test_a_revoked_token_ends_its_connections_and_no_others(open_house):
             await streams[token].send_all(intro(token))
             await streams[token].receive_some()
         assert house.server.visitors.cut(lambda caller: caller.token_id == "t-lister") == 1
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await streams["lister"].receive_some() == b""
         await streams["reader"].send_all(PING)
         assert msgspec.json.decode(await streams["reader"].receive_some()) == PONG

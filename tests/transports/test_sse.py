@@ -2,6 +2,7 @@ import json
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER
 from sessiond.transports.sse import EventStream, encode_event
@@ -10,7 +11,7 @@ BEARER = ("-H", "Authorization: Bearer reader")
 
 
 async def until(condition):
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 

@@ -3,6 +3,7 @@ import socket
 import pytest
 import trio
 import trio.testing
+from patience import PATIENCE_S
 
 from sessiond.transports.streams import ByteStream
 
@@ -26,7 +27,7 @@ async def test_it_is_a_stream_as_trio_means_it():
                 pass
         return streams
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         await trio.testing.check_half_closeable_stream(make, make_clogged)
 
 
@@ -108,7 +109,7 @@ async def test_lingering_lets_a_client_that_still_sends_read_the_last_words():
         finally:
             said.append(await theirs.receive_some())
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(talk)
             await server.receive_some()

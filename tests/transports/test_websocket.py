@@ -8,6 +8,7 @@ import h11
 import pytest
 import trio
 import trio_websocket
+from patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
@@ -19,7 +20,7 @@ KEY = base64.b64encode(b"0123456789abcdef").decode()
 
 
 async def until(condition):
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 
@@ -29,7 +30,7 @@ async def connect(house):
     """A WebSocket client; its stream is closed here, since the library leaves one open that the server closed."""
     host, port = house.tcp.split(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream, trio.open_nursery() as nursery:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             yield await trio_websocket.wrap_client_stream(
                 nursery, stream, house.tcp, "/ws", extra_headers=[(b"Authorization", b"Bearer reader")]
             )
@@ -42,7 +43,7 @@ async def upgraded(house):
     host, port = house.tcp.split(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream:
         await stream.send_all(handshake(house).encode())
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             head = await stream.receive_some()
             assert head.startswith(b"HTTP/1.1 101 ") and head.endswith(b"\r\n\r\n")
             assert b"extensions" not in head.lower()
@@ -50,7 +51,7 @@ async def upgraded(house):
 
 
 async def ask(connection, message):
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         if isinstance(message, bytes):
             await connection.send_message(message)
         else:
@@ -102,7 +103,7 @@ async def test_events_come_as_the_frames_that_were_asked_with(open_house):
         for encode, decode in ((json.dumps, json.loads), (cbor2.dumps, cbor2.loads)):
             async with connect(house) as connection:
                 await connection.send_message(encode({**PING, "method": "subscribe"}))
-                with trio.fail_after(10):
+                with trio.fail_after(PATIENCE_S):
                     got = [decode(await connection.get_message()) for _ in range(4)]
                 assert PONG | {"result": {"subscribed": True}} in got
                 assert [message["params"]["n"] for message in got if "method" in message] == [0, 1, 2]
@@ -146,7 +147,7 @@ async def test_a_message_over_the_limit_closes_the_connection(open_house):
             answer = await ask(connection, {**PING, "method": "echo", "params": {"text": text}})
             assert answer["result"] == {"text": text}
             await connection.send_message(" " * 10_001)
-            with pytest.raises(trio_websocket.ConnectionClosed) as closed, trio.fail_after(10):
+            with pytest.raises(trio_websocket.ConnectionClosed) as closed, trio.fail_after(PATIENCE_S):
                 await connection.get_message()
             assert closed.value.reason.code == 1009
 
@@ -156,7 +157,7 @@ async def test_a_revoked_token_ends_its_websocket(open_house):
         async with connect(house) as connection:
             assert await ask(connection, PING) == PONG
             assert house.server.visitors.cut(lambda caller: caller.token_id == "t-reader") == 1
-            with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(10):
+            with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(PATIENCE_S):
                 await connection.get_message()
 
 
@@ -195,7 +196,7 @@ def handshake(house, **changes):
 )
 async def test_a_bad_handshake_is_refused_at_once(open_house, changes, status):
     async with open_house() as house:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             data = await house.raw_tcp(handshake(house, **changes).encode())
         assert data.startswith(b"HTTP/1.1 %d " % status), data
         if status == 426:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import trio
 from inside import Connection, Inside, inside
+from patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
@@ -148,7 +149,7 @@ async def an_older_one(made: Store, key: str) -> str:
     catalog = made.parts.services.store.catalog
     folder = Path(made.parts.services.store.path) / "agents/main/sessions"
     (folder / f"{session_id}.jsonl").write_text(json.dumps(header) + "\n")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         while session_id not in catalog.by_id:  # noqa: ASYNC110 - the file watcher finds it
             await trio.sleep(0.005)
     assert catalog.by_id[session_id].superseded

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from patience import PATIENCE_S
 from real_daemon import Daemon, RpcFailure
 
 pytestmark = pytest.mark.system
@@ -124,7 +125,7 @@ def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Dae
 def started(daemon: Daemon, **environ: str) -> subprocess.CompletedProcess[str]:
     """A start that has to fail; what it came to."""
     env = {name: value for name, value in daemon.environ.items() if name != "SESSIOND_SOCKET"} | environ
-    return subprocess.run(daemon.command(), env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(daemon.command(), env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_symlinked_runtime_folder_is_refused(daemon: Daemon) -> None:

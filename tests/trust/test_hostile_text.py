@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inside import Connection, Inside, inside
 from msgspec import inspect as kinds
+from patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
@@ -260,7 +261,7 @@ LAYOUT = re.compile(
 async def check(made: House, faults: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]) -> None:
     assert [one for one in answers if one[2] == -32603] == []
     # Runs that were started have ended: a fault in one of them shows in the log only.
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while made.parts.services.supervisor.registry.live:
             await next(iter(made.parts.services.supervisor.registry.live.values())).done.wait()
     assert [entry for entry in faults if entry["log_level"] in ("error", "critical", "exception")] == []

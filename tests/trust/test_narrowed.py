@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from inside import Connection, Inside, Refused, inside
+from patience import PATIENCE_S
 
 from sessiond.model.caller import NOBODY, Caller
 from sessiond.runs.channels import Delivery, NotDelivered
@@ -375,7 +376,7 @@ async def test_the_run_of_another_session_is_not_aborted_through_the_own_one(tmp
             assert await one.call("chat.abort", sessionKey=keys[0], runId=runs[1]) == {"aborted": False, "runIds": []}
             assert await code_of(one, "agent.wait", runId=runs[1]) == -32002
             assert await one.call("chat.abort", sessionKey="current") == {"aborted": True, "runIds": [runs[0]]}
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             status = (await made.owner.call("agent.wait", runId=runs[1], timeoutMs=0))["status"]
         assert status == "running"
 

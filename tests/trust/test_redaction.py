@@ -13,6 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import Connection, Inside, inside
+from patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.model.caller import OWNER, Caller
@@ -120,7 +121,7 @@ async def follow(made: House, caller: Caller, until: Callable[[str], bool]) -> s
     stream = EventStream(send, caller)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer.run, stream)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not any(map(until, said)):  # noqa: ASYNC110 - what is written is not announced
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
