@@ -160,7 +160,7 @@ async def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
 
 async def test_a_wait_for_a_run_that_waits_for_the_caller_ends(fake: Any) -> None:
     fake.answers["agent.wait"] = lambda *_: {"runId": "r1", "status": "running", "reason": "ancestor_busy"}
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client:
             assert (await client.wait("r1"))["reason"] == "ancestor_busy"
 

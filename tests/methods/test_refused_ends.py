@@ -11,6 +11,7 @@ import pytest
 import trio
 from inside import Connection, Inside, inside
 from inside_agents import Program, agent, attached, until
+from patience import PATIENCE_S
 
 from sessiond.errors import StorageError
 
@@ -70,7 +71,7 @@ async def test_who_stops_a_run_is_told_that_its_end_is_not_on_disk(
         # Nothing of it stands in the way of those who come next.
         await owner.call("chat.inject", sessionKey=PARENT, messages=[{"role": "user", "content": "meanwhile"}])
         disk.full = False
-        assert (await owner.call("agent.wait", runId=ids[0], timeoutMs=60_000))["status"] == "aborted"
+        assert (await owner.call("agent.wait", runId=ids[0], timeoutMs=PATIENCE_S * 1000))["status"] == "aborted"
         await owner.call(method, **params)
 
 
@@ -79,7 +80,7 @@ async def test_kill_stops_the_whole_tree_before_it_says_so(tmp_path: Path) -> No
         assert (await owner.failure("sessions.kill", key=PARENT))["code"] == -32009
         disk.full = False
         for run_id in ids:
-            assert (await owner.call("agent.wait", runId=run_id, timeoutMs=60_000))["status"] == "aborted"
+            assert (await owner.call("agent.wait", runId=run_id, timeoutMs=PATIENCE_S * 1000))["status"] == "aborted"
 
 
 async def test_a_steer_is_accepted_and_goes_on_when_the_disk_takes_the_end(tmp_path: Path) -> None:
@@ -87,4 +88,4 @@ async def test_a_steer_is_accepted_and_goes_on_when_the_disk_takes_the_end(tmp_p
         steered = await owner.call("sessions.steer", key=PARENT, message="instead")
         assert steered["interrupted"] == [ids[0]]
         disk.full = False
-        assert (await owner.call("agent.wait", runId=steered["runId"], timeoutMs=60_000))["reply"] == "ended"
+        assert (await owner.call("agent.wait", runId=steered["runId"], timeoutMs=PATIENCE_S * 1000))["reply"] == "ended"
