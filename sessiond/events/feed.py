@@ -138,7 +138,7 @@ class TranscriptFeed:
     async def refold(self, session: Session) -> bool:
         """Make an entry that is wrong anew, from the whole file; no follower is told of a record twice. False where
         that cannot be done just now."""
-        store, entry = self._store, Entry(session_id=session.session_id)
+        store, entry = self._store, folding.begin_anew(session.entry)
         async with store.committer.hold(session):
             try:
                 entry = (await store.run_sync(self._read_on, session, entry, None)).entry

@@ -10,11 +10,13 @@ from sessiond.config_warnings import warnings
 from sessiond.errors import Forbidden, StorageError, reason_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
+from sessiond.model.entry import Entry
 from sessiond.rpc.method import Method
 from sessiond.runs.presets.missing import missing_programs
 from sessiond.store import doctor, layout, repair, scan
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.checks import Finding
+from sessiond.store.inventory import Thing
 from sessiond.store.store import SessionStore
 
 T = TypeVar("T")
@@ -43,7 +45,13 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
     findings += _unclaimed(ctx)
-    steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit)
+    catalog = services.store.catalog
+
+    def entry_of(thing: Thing) -> Entry | None:
+        session = catalog.by_id.get(thing.session_id)
+        return session.entry if session is not None and session.path == thing.path else None
+
+    steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit, entry_of)
     await services.slices.run(_gathered(steps, findings))
     return DaemonDoctorResult(findings=findings)
 

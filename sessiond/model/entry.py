@@ -40,7 +40,8 @@ class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     `check` is a checksum of the bytes before `folded_to`, which tells a file that grew from one that was written anew.
     `passed_to` is how far an unfinished line over the size limit was read already, else 0. `fold` is the version of the
-    fold that read it.
+    fold that read it. `had_messages` is how many were there at most before somebody wrote the file anew, last at
+    `rewritten_at` (milliseconds since 1970); 0 where nobody did. The file does not say that: it goes with the index.
     """
 
     bytes: Count = 0
@@ -51,6 +52,8 @@ class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
     check: int = 0
     passed_to: Count = 0
     fold: int = 0
+    had_messages: Count = 0
+    rewritten_at: Milliseconds = 0
 
 
 class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

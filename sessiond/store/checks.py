@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import msgspec
 
 from sessiond.model import lax
+from sessiond.model.entry import Entry
 from sessiond.model.lax import Count, Milliseconds
-from sessiond.store import dirfd, folding, index, inventory, layout, reading
+from sessiond.store import dirfd, folding, index, inventory, layout, reading, rewrites
 from sessiond.store.inventory import Thing
 from sessiond.store.reading import TranscriptReading
 
@@ -35,6 +36,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Findings = Iterator[Finding | None]
+# What a daemon knows of a transcript just now, which its index says a moment later.
+EntryOf = Callable[[Thing], Entry | None]
 
 
 class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -103,9 +106,9 @@ def _by_kind(thing: Thing) -> Finding | None:
             return None
 
 
-def check_transcripts(root_fd: int, record_limit: int) -> Findings:
-    """Bad lines and records that say nothing, half lines at the end, keys that have more than one transcript, and
-    entries of the index that are not what their transcripts give.
+def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = None) -> Findings:
+    """Bad lines and records that say nothing, half lines at the end, keys that have more than one transcript, entries
+    of the index that are not what their transcripts give, and messages that went when a file was written anew.
     """
     files = records = size = 0
     by_key: dict[str, list[str]] = {}
@@ -120,8 +123,11 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
             yield Finding("ok", thing.path, "empty; it becomes a session with its first record")
         if thing.parts != parts:
             known, parts = _index_of(root_fd, thing), thing.parts
+        entry = live(thing) if live is not None else known.ours.get(thing.session_id)
+        rewrite = rewrites.rewrite_of(root_fd, thing, entry)
+        moment_ms = rewrite.moment_ms if rewrite is not None else 0
         try:
-            found = yield from reading.read(root_fd, thing, record_limit)
+            found = yield from reading.read(root_fd, thing, record_limit, moment_ms=moment_ms)
         except OSError as error:
             yield Finding("error", thing.path, f"cannot be read: {error.strerror}")
             continue
@@ -129,6 +135,8 @@ def check_transcripts(root_fd: int, record_limit: int) -> Findings:
         if found.entry.session_key and not thing.is_archived:
             by_key.setdefault(found.entry.session_key, []).append(thing.path)
         yield from _told_of(thing, found, known)
+        if rewrite is not None and (loss := rewrite.loss(found)) is not None:
+            yield Finding("warn", thing.path, loss, "a backup has them; docs/backup.md says how to put it back")
     for key, paths in by_key.items():
         if len(paths) > 1:
             what = f"{len(paths)} transcripts are of one key, the newest counts: {_some(paths)}"
@@ -154,7 +162,7 @@ def differences_of(thing: Thing, found: TranscriptReading, known: index.Index) -
     """In what the index is wrong about a transcript that it is up to."""
     if not is_current(known, thing):
         return []
-    return found.differences(known.ours[thing.name[: -len(layout.SUFFIX)]])
+    return found.differences(known.ours[thing.session_id])
 
 
 def _index_of(root_fd: int, thing: Thing) -> index.Index:
@@ -165,8 +173,10 @@ def _index_of(root_fd: int, thing: Thing) -> index.Index:
         return index.Index(ours={}, foreign={})
 
 
-def check_indexes(root_fd: int, now_ms: int) -> Findings:
-    """Indexes that are damaged, and transcripts that they are behind of."""
+def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
+    """Indexes that are damaged, and transcripts that changed since they were saved. A daemon that has the store knows
+    of those, and saves its indexes now and then.
+    """
     by_folder: dict[tuple[str, ...], list[Thing]] = {}
     for thing in inventory.things(root_fd):
         if thing.kind == "transcript":
@@ -188,13 +198,13 @@ def check_indexes(root_fd: int, now_ms: int) -> Findings:
             yield Finding("warn", path, what, "sessiond doctor --fix")
             continue
         behind = sum(not is_current(known, thing) for thing in transcripts)
-        if behind:
-            what = f"behind by {behind} of {len(transcripts)} transcripts; the next start reads them again"
+        if behind and not in_use:
+            what = f"{behind} of {len(transcripts)} transcripts changed since it was saved; the next start reads them"
             yield Finding("ok", path, what)
 
 
 def is_current(known: index.Index, thing: Thing) -> bool:
-    entry = known.ours.get(thing.name[: -len(layout.SUFFIX)])
+    entry = known.ours.get(thing.session_id)
     return entry is not None and folding.is_current(entry.file, thing.status)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from sessiond.clock import Clock, iso_ms
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import checks, dirfd, filesystem, layout, opening, repair
-from sessiond.store.checks import Finding, Findings
+from sessiond.store.checks import EntryOf, Finding, Findings
 
 # As limits.maxRecordBytes, which a store does not know.
 RECORD_LIMIT = 8 * 2**20
@@ -41,8 +41,10 @@ def report(store: Path, *, fix: bool = False) -> dict[str, Any]:
     return {"findings": [msgspec.to_builtins(found) for found in findings]}
 
 
-def inspect(root_fd: int, now_ms: int, record_limit: int) -> Findings:
-    """Every check, one after the other; None wherever the work may be interrupted."""
+def inspect(root_fd: int, now_ms: int, record_limit: int, live: EntryOf | None = None) -> Findings:
+    """Every check, one after the other; None wherever the work may be interrupted. `live` is what a daemon knows that
+    looks into its own store.
+    """
     holder = holder_of(root_fd)
     yield Finding("ok", layout.LOCK_FILE, "no daemon has this store" if holder is None else f"{holder} has this store")
     kind = filesystem.deaf_kind(f"/proc/self/fd/{root_fd}")
@@ -51,9 +53,9 @@ def inspect(root_fd: int, now_ms: int, record_limit: int) -> Findings:
         yield Finding("warn", "store", what, "put it on a local disk")
     yield from checks.check_store(root_fd, in_use=holder is not None)
     yield from checks.check_tree(root_fd)
-    yield from checks.check_indexes(root_fd, now_ms)
+    yield from checks.check_indexes(root_fd, now_ms, in_use=holder is not None)
     yield from checks.check_outbox(root_fd)
-    yield from checks.check_transcripts(root_fd, record_limit)
+    yield from checks.check_transcripts(root_fd, record_limit, live)
 
 
 def holder_of(root_fd: int) -> str | None:

@@ -91,15 +91,15 @@ def advance_open(
     stat = os.fstat(fd)
     facts = entry.file
     rewritten = not continues(fd, facts, stat)
+    mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     if rewritten or facts.fold != FOLD_VERSION:
-        entry = Entry(session_id=entry.session_id)
-        facts = FileFacts()
+        entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten else None)
+        facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
     steps: list[Step] = []
     odd = _Oddities()
-    mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     read_to = stat.st_size
     for line in transcript.read_tail(fd, tail, stop=stat.st_size):
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
@@ -119,10 +119,21 @@ def advance_open(
         check=transcript.checksum(fd, folded_to),
         passed_to=0 if more else tail.passed_to,
         fold=FOLD_VERSION,
+        had_messages=facts.had_messages,
+        rewritten_at=facts.rewritten_at,
     )
     entry = replace(entry, file=facts)
     numbered = [Odd(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
+
+
+def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:
+    """An entry to fold the whole file into: it knows nothing but how many messages a file that was rewritten had."""
+    facts = entry.file
+    had, moment = facts.had_messages, facts.rewritten_at
+    if rewritten_at is not None and (entry.message_count or had):
+        had, moment = max(entry.message_count, had), rewritten_at
+    return Entry(session_id=entry.session_id, file=FileFacts(had_messages=had, rewritten_at=moment))
 
 
 class _Oddities:

@@ -30,7 +30,7 @@ Kind = Literal[
 
 # As OpenClaw renames what it resets, deletes or compacts. Source: compatibility.md, "The store".
 _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
-_ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS})
+_ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS, *layout.GIT_FILES})
 # Folders that hold files and nothing else.
 _FLAT = frozenset({layout.KEYS, layout.OUTBOX, layout.SPAWNING})
 WORKSPACE = "workspace"
@@ -51,6 +51,11 @@ class Thing(msgspec.Struct, frozen=True):
         """The path below the store; a stranger's name may hold anything, so what cannot be printed is escaped."""
         path = "/".join((*self.parts, self.name))
         return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
+
+    @property
+    def session_id(self) -> str:
+        """The session whose transcript this is."""
+        return self.name.removesuffix(layout.SUFFIX)
 
     @property
     def is_archived(self) -> bool:
@@ -126,7 +131,7 @@ def _general(name: str, mode: int) -> Kind | None:
 def _root_kind(name: str, mode: int) -> Kind:
     if stat.S_ISREG(mode):
         return "file" if name in _ROOT_FILES else "unknown"
-    return "folder" if name in (*_FLAT, layout.AGENTS, layout.RUN, layout.BACKUPS) else "unknown"
+    return "folder" if name in (*_FLAT, layout.AGENTS, layout.RUN, layout.BACKUPS, layout.GIT) else "unknown"
 
 
 def _flat_kind(_name: str, mode: int) -> Kind:

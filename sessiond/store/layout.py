@@ -21,6 +21,26 @@ SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
 SUFFIX = ".jsonl"
+GIT_IGNORE = ".gitignore"
+# A store may be kept in git; what git keeps there is looked into by nobody here.
+GIT = ".git"
+GIT_FILES = (GIT_IGNORE, ".gitattributes", ".mailmap")
+# Written into a new store, so that `git add -A` in it takes no key along.
+IGNORED_BY_GIT = """\
+# From sessiond, for a store that is kept in git: what is secret, of this machine alone, or made again from the
+# transcripts. Change it as you like; it is not written again.
+/keys/
+/tokens.jsonl
+/store.lock
+/run/
+/outbox/
+/spawning/
+/backups/
+/agents/*/workspace/
+sessions.json
+sessions.json.damaged*
+.tmp-*
+"""
 # A delivery is one text; ten thousand sessions have an index of some 10 MB. Anything beyond is not ours, and is not
 # read into memory to find that out.
 MAX_DELIVERY_BYTES = 32 * 1024 * 1024

@@ -136,6 +136,7 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
     try:
         fd = dirfd.open_file(root_fd, layout.STORE_FILE, os.O_RDONLY)
     except FileNotFoundError:
+        _write_git_ignore(root_fd)
         made = _StoreFile(format=layout.FORMAT, created_at=clock.wall_ms())
         dirfd.write_atomic(root_fd, layout.STORE_FILE, msgspec.json.encode(made) + b"\n")
         return
@@ -149,6 +150,14 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
         raise ConfigError(
             f"the store {path} has format {found.format}, this sessiond reads up to {layout.FORMAT}; upgrade sessiond"
         )
+
+
+def _write_git_ignore(root_fd: int) -> None:
+    """For a store that is new. What stands there is somebody's own, also where it is a link."""
+    with contextlib.suppress(FileExistsError, dirfd.SymlinkRefused):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(dirfd.open_file(root_fd, layout.GIT_IGNORE, flags), "wb") as file:
+            file.write(layout.IGNORED_BY_GIT.encode())
 
 
 def _secret(root_fd: int) -> bytes:

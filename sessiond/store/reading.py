@@ -23,7 +23,8 @@ _LINES_A_STEP = 64
 class TranscriptReading(msgspec.Struct):
     """What stands in a transcript. `bad` are lines that are no records, `odd` records of ours that say nothing.
 
-    `timeless` says that some record has no time of its own: what its file's time was when it was folded is not known.
+    `earlier` are the messages from before a given moment, and those that have no time. `timeless` says that some record
+    has no time of its own: what its file's time was when it was folded is not known.
     """
 
     entry: Entry
@@ -32,6 +33,7 @@ class TranscriptReading(msgspec.Struct):
     records: int = 0
     end: int = 0
     half: int = 0
+    earlier: int = 0
     timeless: bool = False
 
     def differences(self, known: Entry) -> list[str]:
@@ -47,8 +49,13 @@ def open_thing(root_fd: int, thing: Thing) -> int:
         return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
-def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None, TranscriptReading]:
-    """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read."""
+def read(
+    root_fd: int, thing: Thing, record_limit: int, *, moment_ms: int = 0
+) -> Generator[None, None, TranscriptReading]:
+    """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read.
+
+    `moment_ms` is up to when a message is an earlier one.
+    """
     reading = TranscriptReading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
     mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
     with dirfd.closing(open_thing(root_fd, thing)) as fd:
@@ -59,6 +66,7 @@ def read(root_fd: int, thing: Thing, record_limit: int) -> Generator[None, None,
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
             _take(reading, line, folding.describe_place(number, line.offset), mtime_ms)
+            reading.earlier += _is_earlier(line, moment_ms)
             if done % _LINES_A_STEP == 0:
                 yield
         half = thing.status.st_size - reading.end
@@ -80,6 +88,11 @@ def _take(reading: TranscriptReading, line: transcript.Line, place: str, mtime_m
     reading.entry = fold(before, record, line.offset, mtime_ms)
     if reading.entry is before and record.custom_type is not None and (why := complaint_of(before, record)) is not None:
         reading.odd.append(f"{place} ({why})")
+
+
+def _is_earlier(line: transcript.Line, moment_ms: int) -> bool:
+    record = line.record
+    return record is not None and record.is_message and (record.timestamp_ms or 0) <= moment_ms
 
 
 def _newlines(fd: int, begin: int, end: int) -> int:

@@ -153,13 +153,14 @@ def _done(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str
 def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
     """The folder's sessions, read without writing: what has no key of ours yet waits for the next start."""
     folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
+    known = index.load(folder_fd).ours
     sessions: list[Session] = []
     for name in sorted(os.listdir(folder_fd)):
         session_id = layout.session_id_of(name)
         if session_id is None:
             continue
         try:
-            entry = folding.advance(folder_fd, Entry(session_id=session_id), name, record_limit, collect=False).entry
+            entry = _read_anew(folder_fd, name, known.get(session_id), record_limit)
         except OSError:
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
@@ -167,6 +168,17 @@ def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
     # So that of two with one key the older one is told as such.
     Catalog().load(sessions)
     return sessions
+
+
+def _read_anew(folder_fd: int, name: str, known: Entry | None, record_limit: int) -> Entry:
+    """The entry that the whole file gives, with what only the index says: how many messages it had."""
+    entry = Entry(session_id=name.removesuffix(layout.SUFFIX))
+    with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:
+        if known is not None:
+            status = os.fstat(fd)
+            is_rewritten = not folding.continues(fd, known.file, status)
+            entry = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000 if is_rewritten else None)
+        return folding.advance_open(fd, entry, record_limit, collect=False).entry
 
 
 def _flat(thing: Thing) -> str:

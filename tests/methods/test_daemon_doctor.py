@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from inside import inside
 from real_daemon import Daemon
 
@@ -149,3 +150,40 @@ def test_the_command_line_reports_and_repairs(daemon: Daemon) -> None:
     daemon.stop()
     path.chmod(0o644)
     assert "is 0600 now" in daemon.cli("doctor", "--offline", "--fix").stdout
+
+
+async def test_messages_that_a_rewrite_in_place_removed_are_told(tmp_path: Path) -> None:
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        for number in range(3):
+            await client.say("main", f"number {number}")
+        store = daemon.services.store
+        session = store.catalog.by_key["agent:main:main"]
+        path = store.path / session.path
+        whole = path.read_bytes()
+        header, *lines = whole.splitlines(keepends=True)
+
+        async def losses() -> list[str]:
+            found = (await client.call("daemon.doctor"))["findings"]
+            return [one["what"] for one in found if one["thing"] == session.path and one["level"] == "warn"]
+
+        async def until_count(count: int) -> None:
+            with trio.fail_after(30):
+                while session.entry.message_count != count:
+                    daemon.services.feed.poke(session)
+                    await client.call("ping")
+
+        # As programs do that empty the file and write it anew, and as others that put a new one in its place.
+        path.write_bytes(b"")
+        await until_count(0)
+        path.write_bytes(header + b"".join(lines[:4]))
+        kept = sum(b'"type":"message"' in line for line in lines[:4])
+        await until_count(kept)
+        (told,) = await losses()
+        assert told.endswith(f": 6 messages were there, and {kept} of them now")
+        await client.say("main", "and on")
+        (told,) = await losses()
+        assert told.endswith(f": 6 messages were there, and {kept} of them now")
+    # Known as long as the index is; read by another daemon, and by none.
+    async with inside(tmp_path) as daemon, daemon.connect() as client:
+        found = (await client.call("daemon.doctor"))["findings"]
+        assert any(str(one["what"]).endswith(f"and {kept} of them now") for one in found)

@@ -218,7 +218,7 @@ def test_an_index_that_is_behind_is_no_fault_and_is_brought_up(tmp_path: Path) -
         file.write(json.dumps(line) + "\n")
     assert _findings(tmp_path) == []
     (behind,) = (one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json"))
-    assert behind["what"] == "behind by 1 of 1 transcripts; the next start reads them again"
+    assert behind["what"] == "1 of 1 transcripts changed since it was saved; the next start reads them"
     doctor.fix(tmp_path)
     assert json.loads((tmp_path / SESSIONS / "sessions.json").read_bytes())[KEY]["messageCount"] == 3
     assert not [one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json")]
@@ -434,3 +434,56 @@ def test_a_header_with_half_a_character_is_read(tmp_path: Path) -> None:
     head, _, rest = path.read_bytes().partition(b"\n")
     path.write_bytes(json.dumps({**json.loads(head), "cwd": "cut \ud83d"}).encode() + b"\n" + rest)
     assert _only_transcript(tmp_path) == []
+
+
+def test_messages_that_a_rewrite_in_place_removed_are_told_without_a_daemon(tmp_path: Path) -> None:
+    path = _store(tmp_path, messages=3)
+    whole = path.read_bytes()
+    header, first, *_ = whole.splitlines(keepends=True)
+    path.write_bytes(header + first)
+    told = _only(tmp_path)
+    assert told["thing"] == f"{SESSIONS}/{path.name}"
+    assert told["what"].startswith("another program wrote it anew in place at 20")
+    assert told["what"].endswith(": 3 messages were there, and 1 of them now")
+    # Made again from the transcripts, the index still knows it; what is said later does not make up for it.
+    doctor.fix(tmp_path)
+    with path.open("a") as file:
+        for number in range(5):
+            line = {"type": "message", "id": str(number), "timestamp": "2100-01-01T00:00:00.000Z"}
+            file.write(json.dumps({**line, "message": {"role": "user", "content": "later"}}) + "\n")
+    assert _only(tmp_path)["what"].endswith(": 3 messages were there, and 1 of them now")
+    # All of them are there again.
+    path.write_bytes(whole)
+    assert _findings(tmp_path) == []
+
+
+def test_a_rewrite_that_kept_every_message_is_no_loss(tmp_path: Path) -> None:
+    path = _store(tmp_path, messages=3)
+    text = path.read_text().replace('"x"', '"y, and longer"')
+    path.unlink()
+    path.write_text(text)
+    path.chmod(0o600)
+    assert _findings(tmp_path) == []
+
+
+def test_a_store_in_git_is_in_order_and_its_ignores_are_its_owners(tmp_path: Path) -> None:
+    _store(tmp_path)
+    ignores = tmp_path / ".gitignore"
+    assert ignores.stat().st_mode & 0o777 == 0o600
+    for name in (".git", "agents/main/workspace"):
+        (tmp_path / name).mkdir(mode=0o700, exist_ok=True)
+    assert _findings(tmp_path) == []
+    ignores.write_text("mine\n")
+    _store(tmp_path)
+    assert ignores.read_text() == "mine\n"
+    ignores.unlink()
+    _store(tmp_path)  # whoever took it away from a store that is there does not want it
+    assert not ignores.exists()
+
+
+def test_a_link_in_the_place_of_the_ignores_is_not_followed(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir(mode=0o700)
+    (store / ".gitignore").symlink_to(tmp_path / "elsewhere")
+    _store(store)
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,46 @@
+"""Transcripts that another program wrote anew in place, and messages that went with that.
+
+Only the index knows how many there were. Knows files and entries. Does not know what is told of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from sessiond.clock import iso_ms
+from sessiond.model.entry import Entry
+from sessiond.store import dirfd, folding, reading
+from sessiond.store.inventory import Thing
+from sessiond.store.reading import TranscriptReading
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """A transcript had so many messages at most before it was written anew, last at `moment_ms`."""
+
+    had_messages: int
+    moment_ms: int
+
+    def loss(self, found: TranscriptReading) -> str | None:
+        """What is missing of them, in words; None where all of them are there again."""
+        if found.earlier >= self.had_messages:
+            return None
+        there = f"{self.had_messages} message{'s were' if self.had_messages > 1 else ' was'} there"
+        when = iso_ms(self.moment_ms)
+        return f"another program wrote it anew in place at {when}: {there}, and {found.earlier} of them now"
+
+
+def rewrite_of(root_fd: int, thing: Thing, known: Entry | None) -> Rewrite | None:
+    """What is known of a transcript's past by its entry, be it of the daemon or the index; None where it just grew."""
+    if known is None:
+        return None
+    facts = known.file
+    try:
+        with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
+            status = os.fstat(fd)
+            if not folding.continues(fd, facts, status):
+                facts = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000).file
+    except OSError:
+        return None
+    return Rewrite(facts.had_messages, facts.rewritten_at) if facts.had_messages else None
