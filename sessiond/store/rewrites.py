@@ -1,4 +1,4 @@
-"""Transcripts that another program wrote anew in place, and messages that went with that.
+"""Transcripts that were cut off or written anew in place, and messages that went with that.
 
 Only the index knows how many there were. Knows files and entries. Does not know what is told of them.
 """
@@ -28,7 +28,7 @@ class Rewrite(msgspec.Struct, frozen=True):
             return None
         there = f"{self.had_messages} message{'s were' if self.had_messages > 1 else ' was'} there"
         when = iso_ms(self.moment_ms)
-        return f"another program wrote it anew in place at {when}: {there}, and {found.earlier} of them now"
+        return f"cut off or written anew in place at {when}: {there}, and {found.earlier} of them now"
 
 
 def rewrite_of(root_fd: int, thing: Thing, known: Entry | None) -> Rewrite | None:

@@ -162,7 +162,7 @@ async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(
             await trio.sleep(0.005)
     assert (session.entry.sandboxed, session.entry.message_count) == (True, 0)
     await parts.say(key, "after")
-    fresh = folding.advance(session.folder.fd, Entry(session_id=session.session_id), session.file_name, 2**20).entry
+    fresh = folding.advance(session.folder.fd, folding.begin_anew(session.entry), session.file_name, 2**20).entry
     assert fresh == session.entry
     assert (fresh.session_key, fresh.sandboxed, fresh.message_count) == (key, True, 1)
     assert fresh.label == (None if left == "the header" else "dear")

@@ -115,8 +115,9 @@ def _index(store: Path, found: list[Transcript]) -> Iterator[str]:
             for path in folder.glob("*.jsonl"):
                 if not path.stat().st_size:
                     continue
-                fresh = folding.advance(fd, Entry(session_id=path.stem), path.name, LIMIT, collect=False).entry
                 saved = known.ours.get(path.stem)
+                empty = folding.begin_anew(saved) if saved is not None else Entry(session_id=path.stem)
+                fresh = folding.advance(fd, empty, path.name, LIMIT, collect=False).entry
                 if saved != fresh:
                     yield f"{path.name}: the index says {_difference(saved, fresh)}"
 

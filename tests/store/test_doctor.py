@@ -443,7 +443,7 @@ def test_messages_that_a_rewrite_in_place_removed_are_told_without_a_daemon(tmp_
     path.write_bytes(header + first)
     told = _only(tmp_path)
     assert told["thing"] == f"{SESSIONS}/{path.name}"
-    assert told["what"].startswith("another program wrote it anew in place at 20")
+    assert told["what"].startswith("cut off or written anew in place at 20")
     assert told["what"].endswith(": 3 messages were there, and 1 of them now")
     # Made again from the transcripts, the index still knows it; what is said later does not make up for it.
     doctor.fix(tmp_path)
