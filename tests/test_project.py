@@ -1,4 +1,5 @@
-"""The project's own rules that no linter knows: what is pinned, how long things are, where things are found."""
+"""The project's own rules that no linter knows: what is pinned, how long things are, where things are found,
+what the pages say."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import docs_tables
 import pytest
+from docs_references import in_code
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -149,3 +152,27 @@ def test_just_alone_shows_a_menu_in_which_every_recipe_is_explained() -> None:
         recipes
     )
     assert [name for name, comment in recipes.items() if not comment] == []
+
+
+# But for the modules that have such pointers as examples.
+CODE = sorted(file for room in ("sessiond", "tests") for file in (ROOT / room).rglob("*.py") if "docs" not in file.name)
+
+
+def test_every_source_line_and_every_page_that_the_code_names_is_there() -> None:
+    pointers = [pointer for file in CODE for pointer in in_code(file)]
+    wrong = [str(pointer) for pointer in pointers if pointer.problem is not None]
+    assert not wrong, "\n".join(["these point to nothing; docs/ has the pages and their headings:", *wrong])
+    # That they are found at all: a docstring may be written in another way one day.
+    assert len(pointers) > 100
+
+
+@pytest.mark.parametrize("name", docs_tables.TABLES)
+def test_a_table_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
+    """Defaults and ranges of parameters, keys of the configuration, commands and their options."""
+    page, table = docs_tables.TABLES[name]
+    text = (docs_tables.DOCS / page).read_text(encoding="utf-8")
+    assert docs_tables.with_table(text, name, table()) == text, f"docs/{page} is behind: {docs_tables.UPDATE}"
+
+
+def test_what_a_type_says_of_a_parameter_is_said_there_alone() -> None:
+    assert docs_tables.doubly_bound() == [], "take these out of NOT_IN_THE_TYPE in tests/docs_tables.py"
