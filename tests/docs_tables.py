@@ -1,7 +1,7 @@
 """The tables of `docs/` that say what the code says: parameters, configuration, commands.
 
-`python tests/docs_tables.py` writes them into the pages; `test_project.py` holds the pages to them. They stand between two
-comments, `<!-- table: NAME -->` and `<!-- end of table -->`; everything else on a page is written by hand.
+`python tests/docs_tables.py` writes them into the pages; `test_project.py` holds the pages to them. They stand between
+two comments, `<!-- table: NAME -->` and `<!-- end of table -->`; everything else on a page is written by hand.
 """
 
 from __future__ import annotations
