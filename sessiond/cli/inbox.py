@@ -10,7 +10,7 @@ from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import escape, one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, clock, moment_in, now_ms
 
@@ -103,7 +103,7 @@ def _keys_of_inboxes(client: Client) -> list[str]:
 
 def _table(inboxes: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     columns = (
-        Column("KEY", lambda inbox: inbox["sessionKey"], least=16, keep=9, style="bold"),
+        Column("KEY", lambda inbox: inbox["sessionKey"], least=16, keep=9, style="bold", fit=clip_key),
         Column("UNREAD", lambda inbox: f"{inbox['unread']}{'+' if inbox['hasMore'] else ''}", right=True, keep=8),
         Column("OLDEST", lambda inbox: ago(moment_in(inbox.get("oldest")), present_ms), keep=7),
     )

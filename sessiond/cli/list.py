@@ -10,7 +10,7 @@ from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
 
@@ -32,7 +32,7 @@ STATUS_STYLES = {
 def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     """The rows as a table; the messages that came with a row stand under it."""
     columns = (
-        Column("KEY", lambda row: row["key"], least=16, keep=9, style="bold"),
+        Column("KEY", lambda row: row["key"], least=16, keep=9, style="bold", fit=clip_key),
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),

@@ -8,7 +8,7 @@ from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_around, screen
+from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 
@@ -23,7 +23,7 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
     table = render(
         (
             Column("TIME", lambda match: _when(match.get("timestamp"), present_ms), keep=2, style="dim"),
-            Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3),
+            Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3, fit=clip_key),
             Column("ROLE", lambda match: match.get("role"), keep=1),
             Column(
                 "TEXT",

@@ -6,7 +6,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import ask, given
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed, note
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 
@@ -20,7 +20,7 @@ SCOPES = ("list", "read", "send", "spawn", "admin")
 def show(tokens: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     columns = (
         Column("ID", lambda token: token["id"], keep=9),
-        Column("SESSION", lambda token: token.get("sessionKey"), least=12, keep=5),
+        Column("SESSION", lambda token: token.get("sessionKey"), least=12, keep=5, fit=clip_key),
         Column("AGENT", lambda token: token.get("agentId"), least=6, keep=4),
         Column("SCOPES", lambda token: " ".join(token["scopes"]), least=8, keep=6),
         Column("SANDBOX", lambda token: "yes" if token["sandboxed"] else "", keep=1),
@@ -78,9 +78,14 @@ def show_all(args: Args) -> None:
     if args.json:
         as_json(found)
         return
-    lines(show(found["tokens"], now_ms(), screen()))
-    if not found["tokens"]:
-        note("no tokens")
+    present_ms = now_ms()
+    tokens = [token for token in found["tokens"] if args.all or _state(token, present_ms) == "valid"]
+    lines(show(tokens, present_ms, screen()))
+    ended = len(found["tokens"]) - len(tokens)
+    if not tokens:
+        note("no valid tokens" if ended else "no tokens")
+    if ended:
+        note(f"{ended} that {'is' if ended == 1 else 'are'} revoked or expired: sessiond token list --all")
 
 
 COMMAND = Command(
@@ -112,10 +117,12 @@ COMMAND = Command(
         ),
         Command(
             "list",
-            "Show the tokens.",
+            "Show the tokens that are valid, newest first.",
             run=show_all,
-            options=CLIENT_OPTIONS,
-            examples=("sessiond token list --json",),
+            options=(Option("--all", "Those that are revoked or expired, too.", kind="flag"), *CLIENT_OPTIONS),
+            description="Every program that uses the tools has a token for as long as it is connected. "
+            "With --json all tokens are printed.",
+            examples=("sessiond token list", "sessiond token list --all"),
         ),
     ),
 )

@@ -6,17 +6,21 @@ import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect
+from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, moment_of, short
 from sessiond.cli.terminal.output import json_line
-from sessiond.cli.terminal.screen import Screen, clip, columns_of, pad, screen
+from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen
 from sessiond.cli.terminal.times import clock, duration, now_ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sessiond.client.wire import Event
 
-KEY_WIDTH = 24
+# Of a line: what was said needs the rest. A key with a shortened UUID takes 32 columns.
+KEY_WIDTH, WIDE_KEY_WIDTH, WIDE = 24, 32, 100
 _PHASES = {
     "start": ("run", "started", "blue"),
     "end": ("run", "ended", "green"),
@@ -29,8 +33,11 @@ _PHASES = {
 }
 
 
-def line(event: Event, present_ms: int, on: Screen) -> str | None:
-    """The event as `time session who what`, None for what only programs want (deltas, bookkeeping)."""
+def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, Any]] | None = None) -> str | None:
+    """The event as `time session who what`, None for what only programs want (deltas, bookkeeping).
+
+    `known` are the settings of sessions as they were shown last, kept up to date here.
+    """
     key = one_line(str(event.get("sessionKey", "")))
     moment = present_ms
     match event.name:
@@ -44,13 +51,21 @@ def line(event: Event, present_ms: int, on: Screen) -> str | None:
             text = one_line(f"{event.get('name', '?')} {event['phase']}")
         case "sessions.changed" if event.get("phase") in _PHASES:
             who, what, style = _PHASES[event["phase"]]
-            text = f"{what}{_outcome(event)}"
+            outcome = _outcome(event)
+            if event["phase"] == "patch" and not outcome:
+                outcome = _changed_settings(key, event.get("row"), {} if known is None else known)
+                if not outcome:
+                    return None
+            text = f"{what}{outcome}"
         case "session.resync":
             who, text, style = "resync", one_line(f"read again ({event.get('reason')})"), "dim"
         case _:
             return None
     when = clock(moment, present_ms)
-    head = f"{when} {pad(clip(key, KEY_WIDTH), KEY_WIDTH)} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "
+    # Programs get the whole key.
+    room = WIDE_KEY_WIDTH if on.width is not None and on.width >= WIDE else KEY_WIDTH
+    shown_key = pad(key if on.width is None else clip_key(key, room), room)
+    head = f"{when} {shown_key} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "
     if on.width is not None:
         text = clip(text, max(on.width - columns_of(head), 10))
     who_at = len(head) - ROLE_WIDTH - 1 if head.isascii() else head.rindex(clip(who, ROLE_WIDTH))
@@ -69,14 +84,29 @@ def _outcome(event: Event) -> str:
     return f" ({one_line(', '.join(parts))})" if parts else ""
 
 
+def _changed_settings(key: str, row: object, known: dict[str, dict[str, Any]]) -> str:
+    """What of a session's settings is another than was shown last; most changes of a row are the daemon's own notes."""
+    given = row if isinstance(row, dict) else {}
+    settings = {name: given[name] for name in FIELDS.values() if given.get(name) is not None}
+    before = known.get(key, {})
+    if settings:
+        known[key] = settings
+    else:
+        known.pop(key, None)
+    changes = [f"{name}: {settings[name]}" for name in settings if settings[name] != before.get(name)]
+    changes += [f"no {name}" for name in before if name not in settings]
+    return f" ({one_line(', '.join(changes))})" if changes else ""
+
+
 def run(args: Args) -> None:
     on = screen()
+    known: dict[str, dict[str, Any]] = {}
     with connect(args) as client:
         for event in client.subscribe(args.key, args.after):
             if args.json:
                 json_line({"event": event.name, **event.params})
                 continue
-            shown = line(event, now_ms(), on)
+            shown = line(event, now_ms(), on, known)
             if shown is not None:
                 sys.stdout.write(shown + "\n")
                 sys.stdout.flush()

@@ -455,6 +455,86 @@ def test_watch_says_what_happened_to_runs_and_sessions() -> None:
     assert shown("something.new") is None
 
 
+def test_watch_shows_a_changed_setting_once_and_no_note_of_the_daemon() -> None:
+    known: dict[str, dict[str, Any]] = {}
+
+    def shown(**row: Any) -> str | None:
+        event = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "row": row})
+        text = line(event, 0, Screen(None), known)
+        return text and " ".join(text.split()[2:])
+
+    assert shown(messageCount=1) is None
+    assert shown(messageCount=2, label="build") == "session changed (label: build)"
+    assert shown(messageCount=3, label="build") is None
+    assert shown(label="build", model="m\x1b") == "session changed (model: m\\x1b)"
+    assert shown(model="other") == "session changed (model: other, no label)"
+    assert shown(messageCount=4) == "session changed (no model)"
+    assert known == {}
+    queued = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "reason": "queued", "row": {}})
+    assert (line(queued, 0, Screen(None), known) or "").endswith("session   changed (queued)")
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "agent:reader:subagent:8… run"),
+        (99, "agent:reader:subagent:8… run"),
+        (100, "agent:reader:subagent:861bbe0e…  run"),
+        (None, "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8 run"),
+    ],
+)
+def test_watch_shows_so_much_of_a_key_as_there_is_room_for(width: int | None, shown: str) -> None:
+    key = "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8"
+    text = line(Event("sessions.changed", {"sessionKey": key, "phase": "start", "row": {}}), 0, Screen(width))
+    assert text is not None and shown in text
+
+
+def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, sessiond: Sessiond) -> None:
+    token = {"id": "new", "scopes": ["list"], "sandboxed": False, "issuedAt": 0, "expiresAt": 2**45, "revoked": False}
+    ended = [{**token, "id": "old", "revoked": True}, {**token, "id": "late", "expiresAt": 1}]
+    answers(fake, tokens__list={"tokens": [token, *ended]})
+    done = sessiond("token", "list")
+    assert ([row.split()[0] for row in done.out.splitlines()], done.err) == (
+        ["ID", "new"],
+        "  2 that are revoked or expired: sessiond token list --all\n",
+    )
+    every = sessiond("token", "list", "--all").out.splitlines()
+    assert [row.split()[0] for row in every] == ["ID", "new", "old", "late"]
+    answers(fake, tokens__list={"tokens": ended[:1]})
+    done = sessiond("token", "list")
+    assert (done.out, done.err.splitlines()) == (
+        "",
+        ["  no valid tokens", "  1 that is revoked or expired: sessiond token list --all"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [
+        ("agent:reader:subagent:861bbe0e…", 0),
+        ("agent:reader:subagent:861b", 0),
+        ("agent:reader:subagent:861", 4),
+        ("agent:reader:subagent:", 4),
+        ("agent:reader:group:8123", 4),
+    ],
+)
+def test_a_key_that_ends_in_a_uuid_is_known_by_its_beginning(
+    fake: Any, refusal: Any, sessiond: Sessiond, named: str, status: int
+) -> None:
+    key = "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8"
+
+    def delete(params: dict[str, Any], _connection: object) -> dict[str, Any]:
+        if params["key"] != key:
+            raise refusal(-32002, "not_found", "no session", code="session_not_found")
+        return {"key": key, "deleted": True, "archived": True}
+
+    rows = [{**ROW, "key": key}, {**ROW, "key": "agent:reader:group:812345"}]
+    answers(fake, sessions_list={"sessions": rows, "hasMore": False})
+    fake.answers["sessions.delete"] = delete
+    done = sessiond("delete", named)
+    assert (done.status, key in done.out) == (status, status == 0)
+
+
 def test_a_line_of_watch_fits_the_screen_and_colours_only_its_parts() -> None:
     message = {"role": "user", "content": "x" * 200}
     event = Event("session.message", {"sessionKey": "agent:main:discord:group:1234567", "message": message})

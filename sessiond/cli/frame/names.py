@@ -1,4 +1,4 @@
-"""What a person meant who wrote a name that is not there: a label, the beginning of a session's id, a near name.
+"""What a person meant who wrote a name that is not there: a label, the beginning of an id or of a key, a near name.
 
 Asks the daemon only after it has refused a name, so that names that are right cost nothing.
 """
@@ -6,6 +6,7 @@ Asks the daemon only after it has refused a name, so that names that are right c
 from __future__ import annotations
 
 from sessiond.cli.frame.failures import NOT_FOUND, USAGE, CommandFailed
+from sessiond.cli.terminal.screen import is_uuid
 from sessiond.client.errors import ClientError, RpcError
 from sessiond.errors import quote
 
@@ -18,24 +19,29 @@ if TYPE_CHECKING:
 
 # As git asks for more than a letter or two: shorter beginnings name too many.
 MIN_PREFIX = 8
+MIN_KEY_DIGITS = 4
 MAX_CANDIDATES = 5
 # By these names sessions go over the wire.
 KEY_PARAMS = ("sessionKey", "key")
 
 
 def find_meant_session(call: Call, text: str, key: str | None = None) -> str:
-    """The key of the one session with the label or the beginning of an id that `text` is.
+    """The key of the one session with the label, or the beginning of an id or of a key, that `text` is.
 
     CommandFailed with the nearest names, or with the candidates where there are several. `key` is what the daemon took
     an alias such as `main` for.
     """
+    # A table without room for a whole key shows its beginning with an ellipsis.
+    text = text.removesuffix("…")
     # The search looks at labels and ids too.
     rows = call("sessions_list", {"search": text, "limit": 200})["sessions"]
     is_prefix = len(text) >= MIN_PREFIX
     found: list[str] = [
         row["key"]
         for row in rows
-        if row.get("label") == text or (is_prefix and str(row.get("sessionId", "")).startswith(text.lower()))
+        if row.get("label") == text
+        or (is_prefix and str(row.get("sessionId", "")).startswith(text.lower()))
+        or _begins_key(text, row["key"])
     ]
     if len(found) == 1:
         return found[0]
@@ -47,6 +53,12 @@ def find_meant_session(call: Call, text: str, key: str | None = None) -> str:
     where = f", which is {key} here" if key else ""
     hint = nearest_hint(text, known, "sessiond list")
     raise CommandFailed(f"no session {quote(text)}{where}", hint=hint, status=NOT_FOUND)
+
+
+def _begins_key(text: str, key: str) -> bool:
+    """Whether `text` is `key` up to somewhere in the UUID at its end. A name that a person gave is never completed."""
+    head, _, last = key.rpartition(":")
+    return is_uuid(last) and len(text) >= len(head) + 1 + MIN_KEY_DIGITS and key.startswith(text)
 
 
 def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:

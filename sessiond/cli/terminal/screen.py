@@ -79,6 +79,21 @@ def clip(text: str, width: int) -> str:
     return kept + "…"
 
 
+def clip_key(key: str, width: int) -> str:
+    """A session's key in at most `width` columns: its UUID gives way first, down to the 8 digits that name it."""
+    if columns_of(key) <= width:
+        return key
+    head, _, last = key.rpartition(":")
+    short = f"{head}:{last[:8]}…" if is_uuid(last) else key
+    return clip(short, width)
+
+
+def is_uuid(text: str) -> bool:
+    """Whether it has the form that the daemon gives to UUIDs."""
+    groups = text.split("-")
+    return [len(group) for group in groups] == [8, 4, 4, 4, 12] and set("".join(groups)) <= set("0123456789abcdef")
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` filled with blanks to `width` columns; `right` puts them before it."""
     blanks = " " * (width - columns_of(text))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.cli.terminal.screen import Screen, clip, clip_around, columns_of, pad
+from sessiond.cli.terminal.screen import Screen, clip, clip_around, clip_key, columns_of, pad
 
 
 @given(st.text(max_size=40), st.integers(0, 30))
@@ -12,6 +12,22 @@ def test_clipped_text_fits_and_is_the_texts_own_beginning(text: str, width: int)
     cut = clip(text, width)
     assert columns_of(cut) <= width
     assert cut == text or (text.startswith(cut.removesuffix("…")) and (cut.endswith("…") or width == 0))
+
+
+@given(st.text(max_size=20), st.uuids().map(str) | st.text(max_size=40), st.integers(0, 70))
+def test_a_clipped_key_fits_and_is_the_keys_own_beginning(head: str, last: str, width: int) -> None:
+    key = f"{head}:{last}"
+    cut = clip_key(key, width)
+    assert columns_of(cut) <= width
+    assert cut == key or (key.startswith(cut.removesuffix("…")) and (cut.endswith("…") or width == 0))
+
+
+def test_the_uuid_of_a_key_gives_way_first() -> None:
+    key = "agent:counter:subagent:ad5e3015-e420-59e6-be4c-6888631e407f"
+    assert clip_key(key, 59) == key
+    assert {clip_key(key, width) for width in (58, 40, 32)} == {"agent:counter:subagent:ad5e3015…"}
+    assert clip_key(key, 31) == "agent:counter:subagent:ad5e301…"
+    assert clip_key("agent:main:a-b-c-d-e-of-somebody", 16) == "agent:main:a-b-…"
 
 
 @given(st.text(max_size=20), st.integers(0, 30), st.booleans())
