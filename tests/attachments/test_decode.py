@@ -135,6 +135,14 @@ def test_a_size_counts_bytes_and_not_characters() -> None:
     assert refusal([text(content="éé")], config)[1] == "attachments_file_bytes_exceeded"
 
 
+@pytest.mark.parametrize(("limit", "code"), [("max_file_bytes", "file_bytes"), ("max_total_bytes", "total_bytes")])
+def test_bytes_are_counted_and_not_characters(limit: str, code: str) -> None:
+    """Text that might be too long, going by its characters, and is not."""
+    config = AttachmentsConfig(**{limit: 6})
+    assert prepare([text("a", "äöü")], config).total_bytes == 6
+    assert refusal([text("a", "äöüx")], config)[1] == f"attachments_{code}_exceeded"
+
+
 def test_the_total_is_limited_on_both_sides() -> None:
     config = AttachmentsConfig(max_total_bytes=10)
     assert prepare([text("a", "x" * 5), b64("AAAAAAA=", "b")], config).total_bytes == 10

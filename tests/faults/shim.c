@@ -22,6 +22,10 @@ enum mode { COUNT, KILL_BEFORE, KILL_AFTER, FAIL, HALF };
 /* What a call needs of the disk: room, that it takes what it has, or anything else. */
 enum kind { GROW = 1, SYNC = 2, OTHER = 4 };
 
+/* What becomes of writes over bytes that are there, as when an append is blanked out: all of them, half of each, or half
+   of the first and then a kill. */
+enum over { WHOLE, SHORT, TORN };
+
 struct control {
     uint64_t counter; /* calls so far */
     uint64_t first;   /* the first call that is hit, from 1; 0: none */
@@ -30,6 +34,7 @@ struct control {
     uint32_t error;   /* for FAIL */
     uint32_t forever; /* the kinds (a mask) of every later call that is hit as well */
     uint32_t logging;
+    uint32_t over;    /* once a call was hit: WHOLE, SHORT or TORN */
     char root[512];
 };
 
@@ -83,10 +88,15 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Begin a call: 0 make it, 1 make half of it, 2 make it and die, -1 it failed. The lock is held afterwards. */
-static int enter(enum kind kind, int halves) {
+/* Begin a call: 0 make it, 1 make half of it, 2 make it and die, 3 make half of it and die, -1 it failed. The lock is held
+   afterwards. */
+static int enter(enum kind kind, int halves, int over) {
     pthread_mutex_lock(&lock);
     uint64_t number = ++control->counter;
+    if (over && control->over && control->hit) {
+        control->hit++;
+        return control->over == TORN ? 3 : 1;
+    }
     if (!control->first || number < control->first || (number > control->first && !(control->forever & kind))) return 0;
     if (control->mode == HALF && !halves) return 0;
     control->hit++;
@@ -111,7 +121,7 @@ static void leave(int verdict, const char *name, const char *path, const char *t
         syscall(SYS_write, log_fd, head, length);
         if (size) syscall(SYS_write, log_fd, data, size);
     }
-    if (verdict == 2) die();
+    if (verdict == 2 || verdict == 3) die();
     pthread_mutex_unlock(&lock);
     errno = kept;
 }
@@ -119,7 +129,7 @@ static void leave(int verdict, const char *name, const char *path, const char *t
 /* A call about `path` that moves no bytes. */
 #define PLAIN(KIND, NAME, PATH, TO, OFFSET, CALL)                    \
     ({                                                               \
-        int verdict_ = enter(KIND, 0);                               \
+        int verdict_ = enter(KIND, 0, 0);                              \
         int64_t result_ = verdict_ < 0 ? -1 : (CALL);                \
         leave(verdict_, NAME, PATH, TO, OFFSET, NULL, result_);      \
         result_;                                                     \
@@ -148,7 +158,7 @@ int openat64(int dir, const char *name, int flags, ...) { OPEN(dir, name, flags)
 ssize_t write(int fd, const void *data, size_t size) {
     char path[2048];
     if (!ours() || !path_of(fd, path, sizeof path) || !counted(path)) return syscall(SYS_write, fd, data, size);
-    int verdict = enter(GROW, 1);
+    int verdict = enter(GROW, 1, 0);
     ssize_t result = verdict < 0 ? -1 : syscall(SYS_write, fd, data, verdict == 1 && size > 1 ? size / 2 : size);
     int kept = errno;
     int64_t offset = result < 0 ? 0 : lseek(fd, 0, SEEK_CUR) - result; /* O_APPEND: known only afterwards */
@@ -162,8 +172,9 @@ static ssize_t write_at(int fd, const void *data, size_t size, off_t offset) {
     if (!ours() || !path_of(fd, path, sizeof path) || !counted(path)) return syscall(SYS_pwrite64, fd, data, size, offset);
     struct stat status;
     int over = syscall(SYS_fstat, fd, &status) == 0 && offset + (off_t)size <= status.st_size;
-    int verdict = enter(over ? OTHER : GROW, 1);
-    ssize_t result = verdict < 0 ? -1 : syscall(SYS_pwrite64, fd, data, verdict == 1 && size > 1 ? size / 2 : size, offset);
+    int verdict = enter(over ? OTHER : GROW, 1, over);
+    size_t part = (verdict == 1 || verdict == 3) && size > 1 ? size / 2 : size;
+    ssize_t result = verdict < 0 ? -1 : syscall(SYS_pwrite64, fd, data, part, offset);
     leave(verdict, "write", path, NULL, offset, data, result);
     return result;
 }

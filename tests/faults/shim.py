@@ -37,20 +37,32 @@ ALL = Kind.GROW | Kind.SYNC | Kind.OTHER
 _GROWING = ("create", "truncate", "write", "rename", "link", "mkdir")
 
 
+class Over(enum.IntEnum):
+    """What becomes of writes over bytes that are there, once the fault was met. As in shim.c."""
+
+    WHOLE = 0
+    SHORT = 1
+    TORN = 2
+
+
 class Point(NamedTuple):
-    """One fault: what happens at the n-th call. `forever`: at every later one of these kinds too."""
+    """One fault: what happens at the n-th call. `forever`: at every later one of these kinds too. `over`: what becomes
+    of what is overwritten afterwards, as where an append is taken back.
+    """
 
     mode: Mode
     number: int
     error: int = 0
     forever: Kind = Kind(0)
+    over: Over = Over.WHOLE
 
     def __str__(self) -> str:
         what = self.mode.name.lower().replace("_", " ")
         if self.mode is Mode.FAIL:
             what = errno.errorcode[self.error]
         kinds = {Kind(0): "at", Kind.GROW: "for want of room from", Kind.SYNC: "of every sync from"}
-        return f"{what} {kinds.get(self.forever, 'of everything from')} {self.number}"
+        taken_back = {Over.WHOLE: "", Over.SHORT: ", taken back by halves", Over.TORN: ", killed while taking back"}
+        return f"{what} {kinds.get(self.forever, 'of everything from')} {self.number}{taken_back[self.over]}"
 
 
 class Call(NamedTuple):
@@ -82,6 +94,7 @@ class _Fields(ctypes.Structure):
         ("error", ctypes.c_uint32),
         ("forever", ctypes.c_uint32),
         ("logging", ctypes.c_uint32),
+        ("over", ctypes.c_uint32),
         ("root", ctypes.c_char * 512),
     ]
 
@@ -117,15 +130,16 @@ class Control:
         """Count from nought and log, and hit this point where there is one."""
         fields = self._fields
         fields.first = 0
-        fields.counter = fields.hit = 0
+        fields.counter = fields.hit = fields.over = 0
         fields.logging = True
         if point is not None:
             fields.mode, fields.error, fields.forever = point.mode, point.error, point.forever
+            fields.over = point.over
             fields.first = point.number
 
     def disarm(self) -> None:
         """Nothing more is hit; counting goes on."""
-        self._fields.first = 0
+        self._fields.first = self._fields.over = 0
 
     @property
     def counter(self) -> int:

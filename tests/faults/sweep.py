@@ -20,7 +20,7 @@ from faults.house import FaultyDaemon, House, open_house
 from faults.operations import OPERATIONS, Operation, configuration
 from faults.promises import broken
 from faults.scenes import Scene
-from faults.shim import ALL, Call, Kind, Mode, Point
+from faults.shim import ALL, Call, Kind, Mode, Over, Point
 from patience import PATIENCE_S
 
 # What a power cut may undo: a note of what is to be removed, which is gone through again; the first backup's folder;
@@ -76,7 +76,8 @@ class Sweep:
     def points(self) -> list[Point]:
         """Killed before and after each call, failed once and for good, and half of each write.
 
-        For good: a full disk, syncs that fail, and a disk that takes nothing any more.
+        For good: a full disk, syncs that fail, and a disk that takes nothing any more. What was refused is taken back
+        by overwriting it: that is done by halves, too, and killed in the middle.
         """
         found: list[Point] = []
         for call in self.calls:
@@ -90,6 +91,9 @@ class Sweep:
             found.append(Point(Mode.FAIL, number, errno.EIO, ALL))
             if call.name == "write":
                 found += [Point(Mode.HALF, number), Point(Mode.HALF, number, 0, Kind.GROW)]
+            if call.path.endswith(".jsonl") and (call.name == "write" or kind is Kind.SYNC):
+                refused = Point(Mode.HALF if kind is Kind.GROW else Mode.FAIL, number, errno.EIO)
+                found += [refused._replace(over=over) for over in (Over.SHORT, Over.TORN)]
         if self.calls:
             found.append(Point(Mode.KILL_AFTER, self.calls[-1].number))
         return found

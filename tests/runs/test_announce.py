@@ -19,7 +19,8 @@ from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import MAX_ACCEPTED_RUNS
-from sessiond.model.record import ENTRY
+from sessiond.model.fold import MAX_KEYED_RUNS
+from sessiond.model.record import ENTRY, RUN
 from sessiond.runs.announce import STEP_LIMIT_S, Announcer
 from sessiond.runs.persistence import RETRY_S
 from sessiond.runs.run import Request, Run
@@ -510,14 +511,39 @@ async def test_a_crash_before_any_write_loses_and_doubles_nothing(
     assert disk.count >= 3
     for number, post in enumerate(posts, 1):
         host = says(primary="done", announce="said")
+        left = set(post.files)
         async with telling(tmp_path / f"copy{number}", config, host=host, post=post) as again:
             await trio.testing.wait_all_tasks_blocked()
+            # Else an outbox would send it at once, and once more when it is handed over.
+            assert left <= post.held
             [text] = again.texts()
             interrupted = "Status: error: interrupted\n"
             assert text.startswith(("Status: ok\nResult: said\n", "Status: ok\nResult: done\n", interrupted))
             assert [one[0] for one in post.sent] == [f"announce-{run.run_id}"]
             steps = [data for data in again.home.steps(CHILD) if data[1] == "accepted"]
             assert len(steps) == len(set(steps)) <= 2
+
+
+async def test_what_was_announced_is_known_however_many_keys_were_used_since(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    photos: list[Path] = []
+    async with telling(tmp_path / "store", QUIET) as told:
+        Disk(told.home, lambda number: photos.append(told.home.photo(tmp_path / f"copy{number}")))
+        await told.announced(await told.spawn("x"))
+    # The requester has it, and the child does not know so yet.
+    last = photos[-1]
+    async with house(last) as home:
+        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        await lifecycle.reset(births, feed, await home.session(), home.supervisor.stop)
+        used = {"status": "noted", "at": NOW, "payload": "p"}
+        keys = [Custom(RUN, {"runId": f"r{one}", "idempotencyKey": f"k{one}", **used}) for one in range(MAX_KEYED_RUNS)]
+        await home.store.append(await home.session(), keys)
+    async with telling(last, QUIET) as again:
+        await trio.testing.wait_all_tasks_blocked()
+        assert "announced" in (again.home.store.catalog.by_key[CHILD].entry.spawn or {})
+    told_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
+    assert [path.parent.name for path in told_in] == ["archive"]
 
 
 async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock: object) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from faults import power
+from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runs_house import NOW, House, clock, house, inline
@@ -374,6 +376,32 @@ class TestFiles:
             files.write(good)
         assert list((tmp_path / "outbox").iterdir()) == []
         files.close()
+
+
+_FILES = """
+import os
+from sessiond.runs.channels import Delivery
+from sessiond.runs.outbox_files import OutboxFiles
+files = OutboxFiles(os.open(root, os.O_RDONLY | os.O_DIRECTORY), sync=True)
+"""
+_WRITE = """
+files.write(Delivery(delivery_id="d1", channel="c", to="t", session_key="k", text="t", title="t", created_at=1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "left"), [(_WRITE, {"outbox", "outbox/d1.json"}), (_WRITE + 'files.remove("d1")', {"outbox"})]
+)
+def test_a_power_cut_takes_back_neither_that_a_delivery_is_to_go_out_nor_that_it_is_over(
+    tmp_path: Path, code: str, left: set[str]
+):
+    root = tmp_path / "root"
+    (root / "outbox").mkdir(parents=True)
+    before = power.snapshot(root)
+    calls = record(tmp_path / "shim", root, _FILES + code)
+    cut = power.last_cut(before, calls)
+    assert set(cut.files) == left
+    assert all(json.loads(data)["deliveryId"] == "d1" for data in cut.files.values() if data is not None)
 
 
 def _plain() -> Delivery:
