@@ -69,6 +69,13 @@ class RuntimeConfig(Table, frozen=True):
     env: dict[str, str] = {}
     preset: Preset | None = None
 
+    @property
+    def hears_steps(self) -> bool:
+        """Whether what is run can tell an announce step from a message. A program that only gets text cannot, unless
+        it is one that we know; nor can the echo.
+        """
+        return self.type not in ("echo", "exec") or self.preset is not None or self.input == "json"
+
     def __hash__(self) -> int:
         """Without `env`, which has none: agents as they are configured are keys of what is built for them."""
         return hash((self.type, self.command, self.input, self.output, self.preset))

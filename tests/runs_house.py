@@ -82,6 +82,8 @@ class FakeHost:
         self.cost: float | None = None
         self.retired: list[str] = []
         self.unknown: set[str] = set()
+        # Agents that take an announce step for a message.
+        self.plain: set[str] = set()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.agents.get(agent_id)
@@ -105,6 +107,9 @@ class FakeHost:
 
     def knows(self, agent_id: str) -> bool:
         return agent_id not in self.unknown
+
+    def hears_steps(self, agent_id: str) -> bool:
+        return agent_id not in self.plain
 
     def retire(self, run: Run) -> None:
         self.retired.append(run.run_id)

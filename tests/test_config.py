@@ -689,3 +689,19 @@ def test_clamps_floor_and_keep_both_ends() -> None:
     with pytest.raises(InvalidParams) as caught:
         clamp.of(float("nan"), "$.limit")
     assert (caught.value.message, caught.value.data) == ("$.limit is not a number", {"field": "$.limit"})
+
+
+@pytest.mark.parametrize(
+    ("runtime", "hears"),
+    [
+        ({"type": "echo"}, False),
+        ({"type": "exec", "command": ("wc",)}, False),
+        ({"type": "exec", "command": ("wc",), "output": "jsonl"}, False),
+        ({"type": "exec", "command": ("x",), "input": "json"}, True),
+        ({"type": "exec", "preset": "claude"}, True),
+        ({"type": "attached"}, True),
+        ({"type": "acp"}, True),
+    ],
+)
+def test_only_who_is_told_the_step_is_asked_for_an_announcement(runtime: dict[str, Any], hears: bool):
+    assert RuntimeConfig(**runtime).hears_steps is hears

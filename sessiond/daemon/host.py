@@ -86,6 +86,10 @@ class DaemonHost:
     def knows(self, agent_id: str) -> bool:
         return self._config().agent(agent_id) is not None or self._attached.was_here(agent_id)
 
+    def hears_steps(self, agent_id: str) -> bool:
+        agent = self._config().agent(agent_id)
+        return self._attached.runtime(agent_id) is not None or agent is None or agent.runtime.hears_steps
+
     def _exec_runtime(self, agent: AgentConfig) -> ExecRuntime:
         key = agent
         if key not in self._exec:

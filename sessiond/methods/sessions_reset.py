@@ -28,7 +28,7 @@ async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResu
 
 async def reset(services: Services, session: Session) -> tuple[Session, bool]:
     """The new session of the key, and whether the old transcript is in the archive."""
-    return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop)
+    return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop_for_reset)
 
 
 async def freshened(services: Services, session: Session) -> Session:
@@ -39,7 +39,9 @@ async def freshened(services: Services, session: Session) -> Session:
 
     if not due(session):
         return session
-    made, _ = await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop, due=due)
+    made, _ = await lifecycle.reset(
+        services.births, services.feed, session, services.supervisor.stop_for_reset, due=due
+    )
     return made
 
 

@@ -173,6 +173,10 @@ class Acceptance(ABC):
         """Whether anybody could run the agent of this session, or its messages are kept for a reader."""
         return self.keeps(key) or self._host.knows(agent_of(key))
 
+    def hears_steps(self, key: str) -> bool:
+        """Whether the agent of this session can be asked for an announcement, and does not take that for a message."""
+        return self._host.hears_steps(agent_of(key))
+
     def _check(self, key: str) -> None:
         """NotFound where nobody could ever answer."""
         if not self.answers(key):

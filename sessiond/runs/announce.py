@@ -209,7 +209,8 @@ class Announcer:
         if found is None:
             agent = self._config().agent(agent_of(child.key))
             subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
-            if status != "ok" or subagents.announce != "agent" or child.archived:
+            asks = subagents.announce == "agent" and self._supervisor.hears_steps(child.key)
+            if status != "ok" or not asks or child.archived:
                 return None
             task = await outcome.task_of(self._store, registry, child, run_id)
             request = self._step_request(requester_key, task)

@@ -62,6 +62,10 @@ class Announcing:
             return "skipped"
         return "delivered" if self._channels.in_transcript(target.channel) else None
 
+    def has_target(self, session: Session) -> bool:
+        """Whether anything that is said of this session would go anywhere, be it its own transcript."""
+        return self._target(session, "words") is not None
+
     def leaves(self, session: Session, text: str | None) -> bool:
         """Whether these words have to leave the daemon."""
         return self.silent(session, text) is None

@@ -24,6 +24,7 @@ from sessiond.policy import replyback
 from sessiond.policy.replyback import Done, Ending, Step
 from sessiond.runs import talk as talks
 from sessiond.runs.announcing import Announcing
+from sessiond.runs.outbox import DeliveryStatus
 from sessiond.runs.persistence import TranscriptGone
 from sessiond.runs.run import Request, Run, View
 from sessiond.runs.supervisor import RunSupervisor
@@ -69,6 +70,10 @@ class Conversations:
         if opened is None:
             self._open.pop(run.run_id, None)
             return ()
+        status = self._over_at_once(opened, run)
+        if status is not None:
+            self._open.pop(run.run_id, None)
+            return (talks.closing(Closing(talk_id=run.run_id, delivery=status)),)
         self._open[run.run_id] = Talk(opened, run.session, resumed=False)
         return (talks.opening(opened),)
 
@@ -118,6 +123,28 @@ class Conversations:
         if wanted and self._announcing.leaves(run.session, run.reply):
             return Opened(talk_id=run.run_id)
         return None
+
+    def _over_at_once(self, opened: Opened, run: Run) -> DeliveryStatus | None:
+        """How the delivery of a talk stands that ends with its first run: nobody is to have a turn or to be asked."""
+        if opened.topic is None:
+            return None
+        state, move = replyback.begin(opened.topic.conversation, run.reply)
+        unasked = self._unasked(run.session) if isinstance(move, Step) and move.kind == "announce" else None
+        if unasked is None:
+            return None
+        _, done = replyback.advance(state, unasked, None)
+        assert isinstance(done, Done)
+        return self._announcing.silent(run.session, done.announcement)
+
+    def _unasked(self, home: Session) -> Ending | None:
+        """What counts as the end of an announce step that nobody is asked for; None where the agent is asked.
+
+        Words that would go nowhere are not worth a run. A program that would take the question for a message is not
+        asked either: its latest reply stands.
+        """
+        if not self._announcing.has_target(home):
+            return "aborted"
+        return None if self._supervisor.hears_steps(home.key) else "error"
 
     async def _resume(self, talk: Talk) -> None:
         log.info("talk resumed", talk_id=talk.talk_id, session_key=talk.home.key)
@@ -174,7 +201,7 @@ class Conversations:
         talk, state = self._open.get(talk_id), self._states.get(talk_id)
         if talk is None or state is None or state.turn or run.session is not talk.home:
             return ()  # it is resumed later, and looks at how the step ended; or it is closed in another transcript
-        _, done = replyback.advance(state, self._ending(run, run.session), run.reply)
+        _, done = replyback.advance(state, talks.ending_of(run), run.reply)
         assert isinstance(done, Done)
         status = self._announcing.silent(talk.home, done.announcement)
         talk.closed = status is not None
@@ -186,7 +213,9 @@ class Conversations:
         """The end of one step: of the run that an earlier life made of it, or of a new one."""
         run = await self._taken(talk, number, step) if talk.resumed else None
         if isinstance(run, View):
-            return self._ending(run, self._supervisor.registry.session_of(run.run_id)), run.reply
+            return talks.ending_of(run), run.reply
+        if run is None and step.kind == "announce" and (unasked := self._unasked(talk.home)) is not None:
+            return unasked, None
         if run is None:
             request = self._request(talk, topic, number, step)
             try:
@@ -201,7 +230,7 @@ class Conversations:
                 return ("aborted" if isinstance(error, NotFound) and step.kind == "announce" else "error"), None
         # Also where it has ended in memory: only what is on disk decides what comes next.
         await run.done.wait()
-        return self._ending(run, run.session), run.reply
+        return talks.ending_of(run), run.reply
 
     async def _accept(self, talk: Talk, topic: Topic, number: int, step: Step, request: Request) -> Run:
         """The run of a step, in the session that stands for its key now. NotFound where none does."""
@@ -242,13 +271,6 @@ class Conversations:
                 raise
 
         return await self._supervisor.persistence.until_stored(look, "the records of a run", run_id=run_id)
-
-    @staticmethod
-    def _ending(run: Run | View, session: Session | None) -> Ending:
-        """How a step ended, as the conversation counts it. One that a reset cut off was stopped by nobody."""
-        ending = talks.ending_of(run)
-        left = session is not None and (session.archived or session.leaving is not None)
-        return "interrupted" if ending == "aborted" and left else ending
 
     def _session_for(self, talk: Talk, topic: Topic, step: Step) -> Session | None:
         """The session a step belongs to, in whichever of its transcripts: `settled` knows the newest."""

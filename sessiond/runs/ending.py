@@ -20,7 +20,8 @@ from sessiond.store.store import Custom, Message, Part
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """`reply_id` is the assistant record that is the reply; without one a non-empty reply is still to be written.
 
-    `counted` says that messages of the run told their usage themselves.
+    `counted` says that messages of the run told their usage themselves, `by_reset` of an aborted run that its session
+    began anew.
     """
 
     status: Literal["ok", "error", "timeout", "aborted"]
@@ -31,6 +32,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     notes: tuple[str, ...] = ()
     counted: bool = False
+    by_reset: bool = False
 
 
 def of(outcome: Outcome, said: Said) -> Ending:
@@ -66,8 +68,8 @@ def lost(key: str) -> Ending:
     return Ending(status="error", error=f"the transcript of {key} was removed while the run was going on")
 
 
-def aborted() -> Ending:
-    return Ending(status="aborted", error="aborted")
+def aborted(*, by_reset: bool = False) -> Ending:
+    return Ending(status="aborted", error="aborted", by_reset=by_reset)
 
 
 def timed_out(limit_s: float) -> Ending:
@@ -81,6 +83,9 @@ def parts(run: Run, end: Ending, now_ms: int, price: float | None) -> list[Part]
     usage = None if end.counted else end.usage
     if end.error is not None:
         data["error"] = end.error
+    if end.by_reset:
+        # On record: a daemon killed in the middle of the reset finds a session that looks as if there had been none.
+        data["reason"] = "reset"
     if end.reply_id is not None:
         data["replyId"] = end.reply_id
     elif end.reply:

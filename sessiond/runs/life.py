@@ -40,6 +40,9 @@ class Host(Protocol):
     def knows(self, agent_id: str) -> bool:
         """Whether anybody could run this agent: it is configured, or attached."""
 
+    def hears_steps(self, agent_id: str) -> bool:
+        """Whether the agent is told what a run is for. One that is not would answer an announce step like a message."""
+
     def retire(self, run: Run) -> None:
         """The run is over: its token is dead."""
 
@@ -102,7 +105,7 @@ class RunLife:
             case "lost":
                 return ending.lost(run.key)
             case _:
-                return ending.aborted()
+                return ending.aborted(by_reset=run.by_reset)
 
     async def _turn(self, run: Run) -> ending.Ending | Unended:
         """One turn of the agent. Whatever goes wrong in it is its result."""

@@ -28,6 +28,7 @@ class _RunFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
     reply: str | None = None
     reply_id: str | None = None
     reply_before: bool = False
+    reason: str | None = None
 
 
 class Registry:
@@ -111,6 +112,7 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> View
         status = data.status
         if status in FINAL:
             facts |= {"status": status, "ended_at": data.at, "error": data.error, "reply": data.reply}
+            facts["by_reset"] = data.reason == "reset"
             reply_id = data.reply_id or data.reply_before
         elif status == "running":
             facts.setdefault("status", "running")

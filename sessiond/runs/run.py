@@ -79,7 +79,7 @@ class Run:
         self.settled = trio.Event()
         self.refusal: str | None = None
         self.scope: trio.CancelScope | None = None
-        self.stop_as: Literal["aborted", "interrupted", "lost"] | None = None
+        self.stop_as: Literal["aborted", "reset", "interrupted", "lost"] | None = None
         # Whether it takes one of the places of `places.py`. How many waits for other runs it is in, and for which:
         # while there are any it takes none.
         self.placed = False
@@ -98,6 +98,11 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def by_reset(self) -> bool:
+        """Whether it was stopped because its session begins anew."""
+        return self.stop_as == "reset"
 
     def close(self) -> None:
         """Its end is on disk, and whoever waits for it is told."""
@@ -121,7 +126,10 @@ class Run:
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of a run, from memory or from its records. `error` is a sentence."""
+    """What may be said of a run, from memory or from its records. `error` is a sentence.
+
+    `by_reset`: it was aborted because its session began anew; nobody meant this run.
+    """
 
     run_id: str
     key: str
@@ -130,6 +138,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     started_at: int | None = None
     ended_at: int | None = None
+    by_reset: bool = False
 
 
 def view(run: Run) -> View:
@@ -143,6 +152,7 @@ def view(run: Run) -> View:
         error=run.error if over else None,
         started_at=run.started_at,
         ended_at=run.ended_at if over else None,
+        by_reset=run.by_reset,
     )
 
 

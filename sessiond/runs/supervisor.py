@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 import structlog
 import trio
@@ -123,15 +124,22 @@ class RunSupervisor(Acceptance):
 
         StorageError where the disk refuses an end: they are stopped, and their ends are written when it takes them.
         """
+        return await self._stop(session, run_id, "aborted")
+
+    async def stop_for_reset(self, session: Session) -> list[str]:
+        """As `stop`, for a session that begins anew: the ends of its runs say that this was why."""
+        return await self._stop(session, None, "reset")
+
+    async def _stop(self, session: Session, run_id: str | None, stop_as: Literal["aborted", "reset"]) -> list[str]:
         stopped = [run for run in self.registry.of_session(session.key) if run_id in (None, run.run_id)]
         for run in stopped:
             if run.ended:
                 continue  # its end is being written
-            run.stop_as = run.stop_as or "aborted"
+            run.stop_as = run.stop_as or stop_as
             if run.scope is not None:
                 run.scope.cancel()
             elif self.queues.take(run):
-                self._end_soon(run, ending.aborted())
+                self._end_soon(run, ending.aborted(by_reset=run.by_reset))
         for run in stopped:
             await run.settled.wait()
         refused = [run for run in stopped if not run.done.is_set()]
@@ -224,7 +232,8 @@ class RunSupervisor(Acceptance):
                 self.queues.put_back(run)
                 self.agents_changed()
             case Unended.UNATTENDED:
-                await self._finish(run, ending.aborted() if run.stop_as == "aborted" else ending.interrupted())
+                stopped = run.stop_as in ("aborted", "reset")
+                await self._finish(run, ending.aborted(by_reset=run.by_reset) if stopped else ending.interrupted())
             case ending.Ending() as end:
                 await self._finish(run, end)
 

@@ -130,7 +130,10 @@ def ending_of(run: Run | View) -> Ending:
     match run.status:
         case "error":
             return "interrupted" if run.error == INTERRUPTED else "error"
-        case "ok" | "timeout" | "aborted":
+        case "aborted":
+            # One that a reset cut off was stopped by nobody.
+            return "interrupted" if run.by_reset else "aborted"
+        case "ok" | "timeout":
             return run.status
         case "queued" | "running":
             raise AssertionError("the step has not ended")

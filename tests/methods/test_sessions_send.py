@@ -25,6 +25,7 @@ allow = ["*"]
 """
 ALICE, BOB = "agent:alice:main", "agent:bob:main"
 PENDING = {"status": "pending", "mode": "announce"}
+SKIPPED = {"status": "skipped", "mode": "announce"}
 
 
 class TestRoads:
@@ -37,7 +38,8 @@ class TestRoads:
             "status": "ok",
             "reply": "what?",
             "sessionKey": fresh,
-            "delivery": PENDING,
+            # It has no channel that anything could be posted to.
+            "delivery": SKIPPED,
         }
 
     def test_nobody_waits(self, call: Call, shared: Daemon, fresh: str) -> None:
@@ -237,9 +239,8 @@ async def test_an_answer_after_the_time_out_is_followed_by_the_conversation(tmp_
                 got = await as_alice.call("sessions_send", sessionKey=BOB, message="x", timeoutSeconds=1)
             assert got["status"] == "timeout"
             bob.gate.set()
-            await until(lambda: len(bob.turns) == 2)
+            await until(lambda: alice.turns)
         assert [(turn["step"], turn["message"]) for turn in alice.turns] == [("reply", "bob at primary")]
-        assert bob.turns[1]["step"] == "announce"
 
 
 async def test_a_client_that_loses_its_connection_misses_nothing(tmp_path: Path):
@@ -382,8 +383,7 @@ async def test_a_storm_of_messages_is_held_up_and_each_that_was_accepted_ends(tm
         assert {one["status"] for one in accepted} == {"ok"}
         assert {(one["code"], one["data"]["code"]) for one in refused} == {(-32007, "rate_limited")}
         assert all(0 < one["data"]["retryAfterMs"] <= 60_000 for one in refused)
-        await until(lambda: [turn["step"] for turn in bob.turns].count("announce") == 5)
-        assert len([turn for turn in bob.turns if turn["step"] == "primary"]) == 5
+        assert [turn["step"] for turn in bob.turns] == ["primary"] * 5
 
 
 async def test_the_delivery_is_told_to_who_asks_again(tmp_path: Path):
@@ -393,9 +393,14 @@ async def test_the_delivery_is_told_to_who_asks_again(tmp_path: Path):
         ask = {"sessionKey": group, "message": "x", "idempotencyKey": "k"}
         assert (await owner.call("sessions_send", **ask))["delivery"] == PENDING
         async with adapter(there, "telegram") as telegram:
-            await until(lambda: telegram.asked and not list((tmp_path / "store/outbox").iterdir()))
-            assert (await owner.call("sessions_send", **ask))["delivery"] == {**PENDING, "status": "delivered"}
-            assert [params["text"] for _, params in telegram.asked] == ["Agent-to-agent announce step."]
+            # The file in the outbox goes a moment before the delivery counts as over.
+            await until(lambda: telegram.asked)
+            with trio.fail_after(30):
+                while (delivery := (await owner.call("sessions_send", **ask))["delivery"]) == PENDING:
+                    await trio.lowlevel.checkpoint()
+            assert delivery == {**PENDING, "status": "delivered"}
+            # The echo is not asked what to post: it would repeat the question.
+            assert [params["text"] for _, params in telegram.asked] == ["x"]
 
 
 async def test_secrets_in_a_reply_are_masked_for_a_token(tmp_path: Path):

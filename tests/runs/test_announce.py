@@ -212,6 +212,18 @@ async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clo
         ]
 
 
+async def test_a_program_that_would_take_the_step_for_a_message_is_not_asked(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """`wc -w` would say that the question has four words, and the requester never hear of its answer."""
+    host = says(primary="5", announce="4")
+    host.plain = {"main"}
+    async with telling(tmp_path / "store", host=host) as told:
+        await told.announced(await told.spawn("a b c d e"))
+        assert "\nResult: 5\n" in told.texts()[0]
+        assert told.home.said(CHILD) == ["user: a b c d e", "assistant: 5"]
+
+
 @pytest.mark.parametrize("config", [REPLY, ""])
 async def test_announce_skip_is_silence(tmp_path: Path, autojump_clock: object, config: str) -> None:
     host = says(primary="ANNOUNCE_SKIP" if config else "done", announce=" ANNOUNCE_SKIP\n")
@@ -367,7 +379,7 @@ async def test_a_requester_that_was_reset_is_told_in_its_new_session(tmp_path: P
     async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
         home = told.home
         run = await told.spawn("x")
-        await lifecycle.reset(Births(home.store), told.feed, await home.session(), home.supervisor.stop)
+        await lifecycle.reset(Births(home.store), told.feed, await home.session(), home.supervisor.stop_for_reset)
         gate.set()
         assert await told.announced(run) == "posted"
         assert len(told.texts()) == 1
@@ -404,7 +416,7 @@ async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
         home = told.home
         run = await told.spawn("x")
         await home.agent.lives("x").wait()
-        heir, _ = await lifecycle.reset(Births(home.store), told.feed, run.session, home.supervisor.stop)
+        heir, _ = await lifecycle.reset(Births(home.store), told.feed, run.session, home.supervisor.stop_for_reset)
         await told.over.wait()
         assert (heir.entry.spawn or {})["announced"] == "posted"
         home.photo(tmp_path / "copy")

@@ -244,16 +244,67 @@ async def test_what_a_run_was_asked_to_deliver_goes_to_the_channel_of_its_sessio
         assert await house.announcing.status(run.session, run.run_id) == "delivered"
 
 
-async def test_a_whole_send_without_a_channel_is_five_writes(tmp_path: Path, autojump_clock: Any):
-    """Two until the answer; the announce step two more, and its end closes the talk."""
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=scripted("words"))) as house:
-        await house.home.session("agent:bob:main")
-        before = house.home.store.committer.syncs
-        run = await house.send("please", source=None, target="agent:bob:main")
-        await run.done.wait()
-        assert house.home.store.committer.syncs == before + 2
+async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path: Path, autojump_clock: Any):
+    """Nothing is asked for that would go nowhere; where it goes, the announce step is two writes more."""
+    bob = scripted("words")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob)) as house:
+        for key, writes in (("agent:bob:main", 2), ("agent:bob:webchat:group:1", 4)):
+            await house.home.session(key)
+            before = house.home.store.committer.syncs
+            run = await house.send("please", source=None, target=key)
+            await run.done.wait()
+            assert house.home.store.committer.syncs == before + 2
+            await house.settled()
+            assert house.home.store.committer.syncs == before + writes
+    assert heard(bob) == [
+        ("primary", None, "please"),
+        ("primary", None, "please"),
+        ("announce", None, "Agent-to-agent announce step."),
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Path, autojump_clock: Any, killed: bool):
+    """Also where the daemon is killed between the last turn and what would be the announce step."""
+    alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+        if killed:
+            house.conversations._announce = never  # type: ignore[method-assign]
+        run = await house.send("please", target="agent:bob:main")
+        if killed:
+            await trio.sleep(10)
+            house.home.photo(tmp_path / "photo")
+        else:
+            await house.settled()
+            assert await house.announcing.status(run.session, run.run_id) == "skipped"
+        assert [turn.step for turn in (*alice.turns, *bob.turns)] == ["reply", "reply", "primary", "reply"]
+    if killed:
+        late = scripted("late")
+        async with talk_house(tmp_path / "photo", host_with(tmp_path, alice=late, bob=late)) as house:
+            await house.settled()
+            session = house.home.store.catalog.by_key["agent:bob:main"]
+            assert await house.announcing.status(session, run.run_id) == "skipped"
+        assert late.turns == []
+
+
+@pytest.mark.parametrize(("alices", "said"), [(None, "b0"), (["REPLY_SKIP"], "b0"), (["a1", "REPLY_SKIP"], "b1")])
+async def test_a_program_that_would_take_the_announce_step_for_a_message_is_not_asked(
+    tmp_path: Path, autojump_clock: Any, alices: list[str] | None, said: str
+):
+    """What it replied last is what is posted."""
+    bob, telegram = scripted("b0", "b1", "3"), Adapter()
+    host = host_with(tmp_path, alice=scripted(*(alices or ["never"])), bob=bob)
+    host.plain = {"bob"}
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        run = await house.send("please", source=ALICE if alices else None)
         await house.settled()
-        assert house.home.store.committer.syncs == before + 4
+        assert await house.announcing.status(run.session, run.run_id) == "delivered"
+    assert telegram.texts == [said]
+    assert "announce" not in [turn.step for turn in bob.turns]
+
+
+async def never(*_: Any) -> None:
+    await trio.sleep_forever()
 
 
 async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, autojump_clock: Any):

@@ -22,6 +22,7 @@ from sessiond.policy.replyback import ANNOUNCE_MESSAGE
 from sessiond.runs.persistence import RETRY_S
 from sessiond.runs.runtime import Outcome
 from sessiond.sessions.lifecycle import Births, reset
+from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
 
@@ -218,7 +219,7 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         await alice.lives("b0").wait()
         key = BOB if who == "target" else ALICE
         births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
-        new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop)
+        new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset)
         assert archived
         alice.gate.set()
         while not telegram.texts:  # noqa: ASYNC110
@@ -232,9 +233,11 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         assert await talking.announcing.status(run.session, run.run_id) == "delivered"
 
 
-@pytest.mark.parametrize("killed", [False, True])
-async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(tmp_path: Path, autojump_clock: Any, killed: bool):
-    """Also where the daemon is killed right after the reset."""
+@pytest.mark.parametrize("killed", [None, "in the middle", "afterwards"])
+async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
+    tmp_path: Path, autojump_clock: Any, killed: str | None
+):
+    """Also where the daemon is killed right after the reset, or when it has aborted the runs and moved nothing yet."""
     bob, telegram = Agent(), Adapter()
 
     async def act(spec: Any, sink: Any) -> Outcome:
@@ -251,7 +254,14 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(tmp_path: Path,
         if killed:
             talking.conversations._announce = never  # type: ignore[method-assign]
         births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
-        await reset(births, feed, home.store.catalog.by_key[BOB], home.supervisor.stop)
+
+        async def stop(session: Session) -> None:
+            await home.supervisor.stop_for_reset(session)
+            if killed == "in the middle":
+                await trio.testing.wait_all_tasks_blocked()
+                home.photo(tmp_path / "photo")
+
+        await reset(births, feed, home.store.catalog.by_key[BOB], stop)
         if not killed:
             while not telegram.texts:  # noqa: ASYNC110 - as in `settled`, which does not see archived sessions
                 await trio.sleep(1)
@@ -259,7 +269,8 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(tmp_path: Path,
             assert telegram.texts == ["re: please"]
             return
         await trio.testing.wait_all_tasks_blocked()
-        home.photo(tmp_path / "photo")
+        if killed == "afterwards":
+            home.photo(tmp_path / "photo")
     host = host_with(tmp_path, alice=scripted("x"), bob=scripted("x"))
     for expected in (["re: please"], []):
         telegram = Adapter()
@@ -280,7 +291,7 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         await home.supervisor.registry.live[first].done.wait()
         births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
         for number in range(2):
-            await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop)
+            await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
             await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
         session = home.store.catalog.by_key[MAIN]
         assert await home.supervisor.accept_once(session, asked) == first
@@ -315,7 +326,7 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
         await home.agent.lives("live").wait()
         births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
         home.store.on_committed = photograph
-        await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop)
+        await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
         home.agent.gate.set()
         for text in ("after 1", "after 2"):
             await home.accept(text, idempotency_key=text, payload="p")
