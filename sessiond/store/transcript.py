@@ -9,8 +9,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +25,7 @@ BLOCK = 64 * 1024
 CHECKED = 128
 # The lines of this much are counted in a few milliseconds.
 _COUNTED = 16 * 2**20
+_NEWLINE = re.compile(rb"\n")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -192,22 +195,20 @@ def _take_back(fd: int, offset: int, data: bytes, code: int) -> None:
 def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> None:
     """Overwrite bytes that this process appended with spaces and a newline (or another `ending`).
 
-    Truncating would race with a stranger's append behind ours and lose it; overwriting our own bytes cannot.
+    Truncating would race with a stranger's append behind ours and lose it; overwriting our own bytes cannot. The last
+    line goes first: cut off by a crash, it leaves what a shorter append leaves, no record without those before it.
     """
     if length <= 0:
         return
+    cuts = [0, *_line_ends(fd, offset, length - 1), length]
     # On Linux pwrite on an O_APPEND descriptor ignores the offset. The flag is taken away for the moment, since there
     # may be no second descriptor to be had.
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
     try:
-        done = 0
-        blanks = b" " * (length - len(ending)) + ending
-        while done < length:
-            step = os.pwrite(fd, blanks[done:], offset + done)
-            if not step:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            done += step
+        for begin, end in reversed(list(pairwise(cuts))):
+            last = ending if end == length else b"\n"
+            _overwrite(fd, offset + begin, b" " * (end - begin - len(last)) + last)
     except OSError:
         # Copy-on-write file systems need room to overwrite. What is ours alone at the end can still be cut off.
         if os.fstat(fd).st_size != offset + length:
@@ -215,3 +216,16 @@ def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> No
         os.ftruncate(fd, offset)
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def _line_ends(fd: int, offset: int, length: int) -> list[int]:
+    """Where lines end within `length` bytes from `offset` on, counted from there."""
+    return [found.end() for found in _NEWLINE.finditer(os.pread(fd, length, offset))]
+
+
+def _overwrite(fd: int, offset: int, data: bytes) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        if not done:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        offset, data = offset + done, data[done:]

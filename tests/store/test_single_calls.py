@@ -61,6 +61,27 @@ def test_blanks_that_were_half_written_are_written_to_their_end(shim: Path, tmp_
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n       \nstranger\n"
 
 
+_TAKEN_BACK = """
+from sessiond.store import transcript
+fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
+os.write(fd, b"one\\na\\nbb\\nccc\\nstranger\\n")
+try:
+    transcript.blank_out(fd, 4, 9)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "left"), [(3, b"a\nbb\nccc\n"), (4, b"a\nbb\n   \n"), (5, b"a\n  \n   \n"), (6, b" \n  \n   \n")]
+)
+def test_what_is_taken_back_goes_from_its_last_line_on(shim: Path, tmp_path: Path, number: int, left: bytes) -> None:
+    """Cut off anywhere, it never leaves the start of a run without its acceptance."""
+    told, _ = run(shim, tmp_path, _TAKEN_BACK, Point(Mode.FAIL, number, 5))
+    assert told == ("5" if number < 6 else "")
+    assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n" + left + b"stranger\n"
+
+
 _MADE = """
 from sessiond.store import making
 from sessiond.store.catalog import Folder

@@ -149,7 +149,7 @@ transcript.append(fd, b"after\\n")
         (b"one\n", 4, errno.EFBIG, b"one\nafter\n"),
         (b"one\n", 9, errno.ENOSPC, b"one\n    \nafter\n"),
         (b"one\n", 14, errno.ENOSPC, b"one\n         \nafter\n"),
-        (b'{"torn', 10, errno.ENOSPC, b'{"torn   \nafter\n'),
+        (b'{"torn', 10, errno.ENOSPC, b'{"torn\n  \nafter\n'),
     ],
 )
 def test_half_a_write_is_blanked_out_and_the_next_append_works(tmp_path, before, room, error, after):
