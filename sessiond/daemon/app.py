@@ -208,6 +208,7 @@ class _Parts:
         self.announcer.ended, self.announcer.announced = self.archive.ended, self.archive.announced
         self.archive.engages, self.conversations.on_closed = self.conversations.engages, self.archive.freed
         self.feed.on_lost = self.supervisor.forsake
+        self.feed.on_found = self.supervisor.regain
         # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
         follow_ups: list[FollowUp] = [self.announcer, self.conversations]
         self.supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]

@@ -52,6 +52,8 @@ class TranscriptFeed:
         self.changed = trio.Event()
         # Told of every session that left the catalog by somebody else's doing.
         self.on_lost: Callable[[Session], None] = lambda _session: None
+        # Told of every session that appeared so, or is back.
+        self.on_found: Callable[[Session], None] = lambda _session: None
         store.on_committed = self.poke
         store.on_created = self.created
         store.on_folder = self._folders.opened
@@ -114,6 +116,7 @@ class TranscriptFeed:
     def found(self, session: Session) -> None:
         """A session appeared that somebody else has made: announce it, and let its followers read all of it."""
         self.changed.set()
+        self.on_found(session)
         if session.superseded:
             return
         rivals = self._store.catalog.superseded(session.key)

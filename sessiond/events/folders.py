@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -50,6 +51,8 @@ class Folders:
         self._by_path: dict[str, Folder] = {}
         # Copies of a transcript under several agents share its id; the catalog finds one of them by it.
         self._twins: dict[tuple[str, str], Session] = {}
+        # Those whose file went, for as long as somebody holds them: a run goes on when the file is there again.
+        self._left: WeakValueDictionary[tuple[str, str], Session] = WeakValueDictionary()
         self._indexes: dict[str, tuple[tuple[int, ...], index.Index]] = {}
         self._retired: list[Folder] = []
         self._adopting = trio.Lock()
@@ -205,6 +208,7 @@ class Folders:
         folder.waiting.discard(name)
         if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
             return  # no transcript, or not yet; or the daemon has made it in the meantime
+        session = self._known_before(session)
         catalog = self._store.catalog
         namesake = catalog.by_id.get(session.session_id)
         if namesake is not None and not namesake.folder.archived:
@@ -216,6 +220,14 @@ class Folders:
         catalog.add(session)
         folder.dirty = True
         self._news.found(session)
+
+    def _known_before(self, read: Session) -> Session:
+        """The session that left and is back, as those know it who still hold it; else the one that was read."""
+        known = self._left.pop((read.folder.agent_id, read.session_id), None)
+        if known is None or known.key != read.key or self._store.catalog.has(known):
+            return read
+        known.come_back(read)
+        return known
 
     def _foreign(self, folder: Folder) -> Foreign | None:
         """What another program's index says, None where that is not known yet; read once for many files that come
@@ -266,6 +278,7 @@ class Folders:
     def _drop(self, session: Session) -> None:
         self._store.catalog.remove(session)
         self._twins.pop((session.folder.agent_id, session.session_id), None)
+        self._left[session.folder.agent_id, session.session_id] = session
         session.folder.dirty = True
         self._news.lost(session, "file removed")
 

@@ -5,7 +5,8 @@ Starts, ends, steps and announcements all go through it. Knows refusals of the d
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Final, TypeVar
 
@@ -40,6 +41,28 @@ class Persistence:
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self._stopped = trio.Event()
+        self._missing: dict[Session, trio.Event] = {}
+
+    @contextmanager
+    def missing(self, session: Session) -> Iterator[trio.Event]:
+        """While this lasts the transcript is away, and may come back: what is to be written waits for it.
+
+        The event is set when it is there again.
+        """
+        back = self._missing[session] = trio.Event()
+        try:
+            yield back
+        finally:
+            del self._missing[session]
+
+    def regain(self, session: Session) -> None:
+        """The transcript is there."""
+        if session in self._missing:
+            self._missing[session].set()
+
+    def is_missing(self, session: Session) -> bool:
+        """Whether the transcript is away, and may come back."""
+        return session in self._missing
 
     @property
     def stopping(self) -> bool:
@@ -93,7 +116,7 @@ class Persistence:
             try:
                 await write()
             except StorageError:
-                if not self._store.catalog.has(session):
+                if not self._store.catalog.has(session) and not self.is_missing(session):
                     raise TranscriptGone(f"the transcript of {session.key} was removed") from None
                 raise
 

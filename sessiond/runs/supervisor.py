@@ -162,14 +162,31 @@ class RunSupervisor(Acceptance):
             self._start_soon(self._live, run)
 
     def forsake(self, session: Session) -> None:
-        """The transcript may be gone for good: the runs of the session end with it, where it is."""
-        self.follow(self._forsake, session)
+        """The transcript went. Programs save a file by moving the old one away, and a folder is replaced: where it
+        does not come back, the runs of the session end with it.
+        """
+        if not self.persistence.is_missing(session) and self._open_runs(session):
+            self.follow(self._forsake, session)
+
+    def regain(self, session: Session) -> None:
+        """The transcript is there: what had to wait for it goes on."""
+        self.persistence.regain(session)
+
+    def _open_runs(self, session: Session) -> list[Run]:
+        return [one for one in self.registry.live.values() if one.session is session]
 
     async def _forsake(self, session: Session) -> None:
-        await trio.lowlevel.checkpoint()  # a file that changed its name or its key is there again by now
+        if self._store.catalog.has(session):
+            return  # a file that changed its name or its key is there again by now
+        standing = self._store.standing
+        with self.persistence.missing(session) as back, standing.expecting(session.key):
+            with trio.move_on_after(standing.patience_s):
+                await back.wait()
         if self._store.catalog.has(session):
             return
-        for run in [one for one in self.registry.live.values() if one.session is session and not one.ended]:
+        for run in self._open_runs(session):
+            if run.ended:
+                continue
             run.stop_as = run.stop_as or "lost"
             if run.scope is not None:
                 run.scope.cancel()

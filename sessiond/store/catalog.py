@@ -54,7 +54,7 @@ class Remnant(NamedTuple):
     data: bytes
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
 
@@ -76,6 +76,12 @@ class Session:
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     _order: tuple[int, str] | None = None
+
+    def come_back(self, read: Session) -> None:
+        """Its file went and is there again, maybe another one and in another folder: it is as it was read just now."""
+        self.entry, self.folder = read.entry, read.folder
+        self.written_id, self.written_end = None, 0
+        self.epoch += 1
 
     @property
     def session_id(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -33,6 +34,7 @@ class Standing:
         self._path, self._root_fd = path, root_fd
         self.patience_s = 2.0
         self._found_out: trio.Event | None = None
+        self._expected: dict[str, trio.Event] = {}
 
     def loss(self) -> str | None:
         """What is not where it belongs, in words; None where all of it is there, or cannot be looked at."""
@@ -86,10 +88,24 @@ class Standing:
             self._found_out.set()
             self._found_out = None
 
-    async def until_known(self) -> None:
-        """Return when it is known which sessions there are: at once, unless a folder went just now."""
-        while self._found_out is not None:
-            await self._found_out.wait()
+    @contextmanager
+    def expecting(self, key: str) -> Iterator[None]:
+        """While this lasts the key's transcript is away, and may come back."""
+        over = self._expected[key] = trio.Event()
+        try:
+            yield
+        finally:
+            if self._expected.get(key) is over:
+                del self._expected[key]
+            over.set()
+
+    async def until_known(self, key: str) -> None:
+        """Return when it is known whether the key has a session: at once, unless a folder or its file went just now."""
+        while True:
+            away = self._expected.get(key) if self._found_out is None else self._found_out
+            if away is None:
+                return
+            await away.wait()
 
 
 def exists(folder_fd: int, name: str) -> bool:

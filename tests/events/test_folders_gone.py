@@ -13,6 +13,7 @@ from live_store import PATIENCE_S, Live, live
 from sessiond.errors import StorageError, StoreGone
 from sessiond.events.watch import Kind
 from sessiond.store.catalog import Folder
+from sessiond.store.store import Message
 
 KEY = "agent:main:main"
 BACKENDS: list[Kind] = ["inotify", "polling"]
@@ -86,6 +87,32 @@ async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tm
         assert (created, session.entry.message_count) == (False, 1)
         await there.say(KEY, "after")
         assert transcripts(tmp_path / "store") == [str(session.path)]
+
+
+@pytest.mark.parametrize("part", ["agents/main/sessions", "agents/main/sessions/{id}.jsonl"])
+@pytest.mark.parametrize("copied", [False, True])
+async def test_whoever_holds_a_session_that_went_holds_it_when_it_is_back(
+    tmp_path: Path, part: str, copied: bool
+) -> None:
+    async with live(tmp_path) as there:
+        await there.create(KEY, "before")
+        there.store.standing.patience_s = PATIENCE_S
+        held, away = there.session(KEY), tmp_path / "away"
+        place = tmp_path / "store" / part.format(id=held.session_id)
+        place.rename(away)
+        with trio.fail_after(PATIENCE_S):
+            while there.store.catalog.has(held):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            if copied:
+                (shutil.copytree if away.is_dir() else shutil.copy)(away, place)
+            else:
+                away.rename(place)
+            while not there.store.catalog.has(held):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert there.session(KEY) is held
+        await there.store.append(held, [Message({"role": "user", "content": "after"})])
+        assert held.entry.message_count == 2
+        assert b"after" in (tmp_path / "store" / held.path).read_bytes()
 
 
 @pytest.mark.parametrize("part", ["", "agents", "agents/main", "agents/main/sessions"])

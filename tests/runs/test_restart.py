@@ -168,6 +168,34 @@ async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path,
         assert await home.end(run) == ("ok", "re: hello")
 
 
+async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, autojump_clock: Any):
+    """Programs save a file by moving the old one away; whoever writes to the key meanwhile waits as well."""
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        live, queued = await home.accept("live"), await home.accept("queued")
+        await home.agent.lives("live").wait()
+        session, births = live.session, Births(home.store)
+        path, away = home.store.path / session.path, tmp_path / "away"
+        path.rename(away)
+        home.store.catalog.remove(session)
+        home.supervisor.forsake(session)
+        home.agent.gate.set()  # the end cannot be written now
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+
+            async def ensure() -> None:
+                assert await births.ensure(MAIN, "main", cwd="") == (session, False)
+
+            nursery.start_soon(ensure)
+            await trio.sleep(home.store.standing.patience_s / 2)
+            assert not live.done.is_set()
+            away.rename(path)
+            home.store.catalog.add(session)
+            home.supervisor.regain(session)
+        assert [await home.end(run) for run in (live, queued)] == [("ok", "re: live"), ("ok", "re: queued")]
+        assert [status for _, status in home.steps()] == ["accepted", "running", "accepted", "ok", "running", "ok"]
+
+
 async def test_a_message_for_an_agent_that_nobody_knows_is_refused_in_words(tmp_path: Path, autojump_clock: Any):
     async with house(tmp_path / "store") as home:
         session = await home.session("agent:gone:main")
