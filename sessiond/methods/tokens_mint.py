@@ -50,6 +50,7 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         sandboxed=params.sandboxed,
         ttl_seconds=_no_longer(ctx, params.ttl_seconds),
         parent=ctx.caller.token_id,
+        run_id=ctx.caller.run_id,
     )
     return TokensMintResult(token=text, id=claims.id, expires_at=claims.expires_at_ms)
 

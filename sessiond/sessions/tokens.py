@@ -88,8 +88,12 @@ class Tokens:
         sandboxed: bool,
         ttl_seconds: float,
         parent: str | None = None,
+        run_id: str | None = None,
     ) -> tuple[str, Claims]:
-        """A token for somebody outside, its issue on disk when this returns. It dies with `parent`, who minted it."""
+        """A token for somebody outside, its issue on disk when this returns. It dies with `parent`, who minted it.
+
+        What a run mints (`run_id`) is the run's: it acts in it, has no more scopes than it, and dies with it.
+        """
         from sessiond.auth import tokens
 
         key, log, _ = self._load()
@@ -100,6 +104,7 @@ class Tokens:
             ttl_seconds=ttl_seconds,
             session_key=session_key,
             agent_id=agent_id,
+            run_id=run_id,
             sandboxed=sandboxed,
         )
         await self._note(log.issue(claims, parent))
@@ -129,8 +134,11 @@ class Tokens:
         self.on_dead(lambda caller: caller.run_id == run_id)
 
     def rows(self) -> list[TokenRow]:
-        """The tokens issued, newest first."""
-        return self._load()[1].rows()
+        """The tokens issued, newest first. Those of a run that is over count as revoked."""
+        return [
+            replace(row, revoked=True) if row.run_id is not None and not self._alive(row.run_id) else row
+            for row in self._load()[1].rows()
+        ]
 
     def _load(self) -> tuple[SigningKey, TokenLog, TokenVerifier]:
         if self._loaded is None:

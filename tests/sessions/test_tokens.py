@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from inside import Inside, inside
+from inside_agents import Program, agent, attached, until
 from patience import PATIENCE_S
 
 from sessiond.errors import Unauthenticated
@@ -145,3 +146,45 @@ async def test_a_token_minted_by_a_token_dies_with_it_and_so_does_what_its_holde
         assert [rows[one["id"]] for one in (first, second, third, other)] == [True, True, True, False]
     async with inside(tmp_path) as there:
         assert [counts(there, one["token"]) for one in (first, second, third, other)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("key", ["agent:coder:a", "agent:coder:below"])
+async def test_what_a_run_mints_ends_with_the_run_and_so_does_what_is_minted_with_that(
+    tmp_path: Path, key: str
+) -> None:
+    async def wait(program: Program, _params: dict[str, Any]) -> Any:
+        await program.gate.wait()
+        return {"reply": "done"}
+
+    async with (
+        inside(tmp_path, attached("coder", more=CONFIG)) as there,
+        there.connect() as owner,
+        agent(there, "coder", wait) as living,
+    ):
+        tokens = there.services.tokens
+        await owner.call("sessions.create", key="agent:coder:a")
+        await owner.call("sessions.create", key="agent:coder:below", parentSessionKey="agent:coder:a")
+        run_id = (await owner.call("chat.send", sessionKey="agent:coder:a", message="x"))["runId"]
+        of_run = tokens.mint_for_run(
+            run_id=run_id, session_key="agent:coder:a", scopes=frozenset({"admin"}), sandboxed=False
+        )
+        asked = {"scopes": ["admin"], "sessionKey": key, "ttlSeconds": 10**6}
+        async with there.connect(tokens.caller(of_run)) as holder:
+            first = await holder.call("tokens.mint", **asked)
+        async with there.connect(tokens.caller(first["token"])) as holder:
+            second = await holder.call("tokens.mint", **asked)
+        other = await owner.call("tokens.mint", **asked)
+        minted = [first, second, other]
+        callers = [tokens.caller(one["token"]) for one in minted]
+        assert [caller.run_id for caller in callers] == [run_id, run_id, None]
+        told: list[bool] = []
+        tokens.on_dead = lambda is_dead: told.extend(is_dead(caller) for caller in callers)
+        living.gate.set()
+        await owner.call("agent.wait", runId=run_id)
+        await until(lambda: told)
+        assert told == [True, True, False]
+        assert [counts(there, one["token"]) for one in minted] == [False, False, True]
+        rows = {row["id"]: row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]}
+        assert [rows[one["id"]] for one in minted] == [True, True, False]
+    async with inside(tmp_path, attached("coder", more=CONFIG)) as there:
+        assert [counts(there, one["token"]) for one in minted] == [False, False, True]
