@@ -42,11 +42,6 @@ class Queues:
             return []
         return [*([queue.current] if queue.current is not None else []), *queue.waiting]
 
-    def before(self, run: Run) -> list[Run]:
-        """The runs that have to end before this one begins."""
-        runs = self.of(run.key)
-        return runs[: runs.index(run)] if run in runs else []
-
     def waiting_of(self, agent_id: str) -> list[Run]:
         """All runs of an agent that wait."""
         return [run for key in self._ready if agent_of(key) == agent_id for run in self._queues[key].waiting]

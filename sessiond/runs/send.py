@@ -180,6 +180,7 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
     A run that is queued waits for all that are before it in its session.
     """
     passed: set[str] = set()
+    lines: dict[str, _Line] = {}
     ahead = [run]
     while ahead:
         one = ahead.pop()
@@ -190,5 +191,21 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
         passed.add(one.run_id)
         awaited = (supervisor.registry.live.get(run_id) for run_id in one.waits_for)
         ahead += [found for found in awaited if found is not None]
-        ahead += supervisor.queues.before(one)
+        if one.key not in lines:
+            lines[one.key] = _Line(supervisor.queues.of(one.key))
+        ahead += lines[one.key].before(one)
     return False
+
+
+class _Line:
+    """The runs of a session in their order. Each is given once, however many are behind it: a thousand may be."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self._runs, self._given = runs, 0
+        self._places = {run.run_id: place for place, run in enumerate(runs)}
+
+    def before(self, run: Run) -> list[Run]:
+        """The runs that have to end before this one begins, but for those that were given before."""
+        begin, end = self._given, self._places.get(run.run_id, 0)
+        self._given = max(begin, end)
+        return self._runs[begin:end]

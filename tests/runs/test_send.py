@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,30 @@ class TestWaiting:
             supervisor.park(b, a.run_id)
             assert not waits_on(supervisor, a, c)
             assert waits_on(supervisor, a, b)
+
+    async def test_each_run_of_a_long_queue_is_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b")) as house:
+            supervisor = house.home.supervisor
+            queued = [await house.home.accept(str(number), "agent:a:main") for number in range(200)]
+            other = await house.home.accept("other", "agent:b:main")
+            for run in queued[1:]:
+                supervisor.park(run, queued[0].run_id)
+            calls = 0
+
+            def count(_frame: Any, event: str, _what: Any) -> None:
+                nonlocal calls
+                calls += event in ("call", "c_call")
+
+            sys.setprofile(count)
+            try:
+                found = waits_on(supervisor, queued[-1], other)
+            finally:
+                sys.setprofile(None)
+            assert not found
+            assert calls < 20 * len(queued)
+            assert waits_on(supervisor, queued[-1], queued[0]) and not waits_on(supervisor, queued[0], queued[-1])
+            for run in queued[1:]:
+                supervisor.unpark(run, queued[0].run_id)
 
     async def test_a_message_back_to_one_that_waits_for_the_sender_says_so(self, tmp_path: Path, autojump_clock: Any):
         async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as house:
