@@ -23,6 +23,10 @@ class EventBus:
         """Whether anyone follows this session: no event need be made where nobody does."""
         return bool(self._everything) or key in self._by_key
 
+    def count_of(self, key: str) -> int:
+        """How many are told of what is said in this session, at most."""
+        return len(self._everything) + len(self._by_key.get(key, ()))
+
     @property
     def watched(self) -> bool:
         """Whether anyone follows everything."""

@@ -27,8 +27,9 @@ from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, Step
 from sessiond.store.store import SessionStore
 
-# What is read and folded in one go on the loop: some 3 ms of work, and as much again for each few subscribers.
-MAX_STEP_BYTES = 128 * 1024
+# What is read and folded in one go on the loop: a millisecond and a half of small records, and about as much again for
+# each subscriber, so that the more there are the less it is.
+MAX_STEP_BYTES = 64 * 1024
 
 
 log = structlog.get_logger("sessiond.feed")
@@ -71,15 +72,17 @@ class TranscriptFeed:
             nursery.start_soon(self._folders.again.run)
             await self._folders.follow(watcher)
 
-    def poke(self, session: Session) -> None:
-        """Read what the file has and the entry has not. Called on the loop, after a commit of the daemon's own."""
-        more = True
-        # An append returns when it is announced; what strangers wrote behind it may wait for its turn.
-        while more:
-            more = self._step(session) and session.entry.file.folded_to < session.written_end
+    def poke(self, session: Session) -> bool:
+        """Read some of what the file has and the entry has not. Called on the loop, after a commit of the daemon's own.
+
+        Whether something of what the daemon wrote is left to be announced: an append returns when it is. What strangers
+        wrote behind it has its turn later.
+        """
+        more = self._step(session) and session.entry.file.folded_to < session.written_end
         if session.archived:
             # Who is in it still goes on, and when nothing more can come goes over to the key's next session.
             self._bus.wake(session.key)
+        return more
 
     def _step(self, session: Session) -> bool:
         """Read on by one step; whether there is more."""
@@ -90,9 +93,8 @@ class TranscriptFeed:
         is_kept = bool(entry.file.inode) and not entry.file.folded_to
         base = Entry(session_id=entry.session_id, file=entry.file) if is_kept else entry
         try:
-            got = folding.advance(
-                session.folder.fd, base, session.file_name, self._store.record_limit, max_bytes=MAX_STEP_BYTES
-            )
+            name, max_bytes = session.file_name, self._step_bytes(session)
+            got = folding.advance(session.folder.fd, base, name, self._store.record_limit, max_bytes=max_bytes)
         except OSError as error:
             # Moved or removed: the watcher tells, and the caller of the append gets its own error.
             self._again.takes(session, error)
@@ -104,6 +106,9 @@ class TranscriptFeed:
             self._behind[session] = None
             self._work.set()
         return got.more
+
+    def _step_bytes(self, session: Session) -> int:
+        return MAX_STEP_BYTES // (1 + self._bus.count_of(session.key))
 
     def created(self, session: Session, steps: list[Step]) -> None:
         """A session was made by the daemon: announce it and what it began with."""

@@ -30,7 +30,7 @@ Foreign = dict[str, dict[str, Any]]
 class News(Protocol):
     """Who is told."""
 
-    def poke(self, session: Session) -> None:
+    def poke(self, session: Session) -> bool:
         """The session's file changed."""
 
     def found(self, session: Session) -> None:

@@ -39,6 +39,10 @@ def _nobody(*_: object) -> None:
     pass
 
 
+def _nothing_more(_session: Session) -> bool:
+    return False
+
+
 class SessionStore:
     """All transcripts and their entries. Build it with `open_store`."""
 
@@ -58,7 +62,7 @@ class SessionStore:
         self.rules = KeyRules()
         self.record_limit = record_limit
         self.run_sync = run_sync
-        self.on_committed: Callable[[Session], None] = _nobody
+        self.on_committed: Callable[[Session], bool] = _nothing_more
         self.on_created: Callable[[Session, list[folding.Step]], None] = _nobody
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()

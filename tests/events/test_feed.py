@@ -85,6 +85,27 @@ async def test_the_daemons_own_append_is_told_before_it_is_acknowledged_and_not_
     assert reader.told == [*map(str, range(20)), "a stranger's"]
 
 
+async def test_what_is_announced_at_once_is_less_the_more_there_are_who_follow(parts: Live) -> None:
+    readers = [parts.follow(KEY)[1] for _ in range(16)]
+    largest, before, done = 0, 0, trio.Event()
+
+    async def watch() -> None:
+        # Between two turns of this task there is one slice, or none.
+        nonlocal largest, before
+        while not done.is_set():
+            largest, before = max(largest, len(readers[0].events) - before), len(readers[0].events)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        strangers, own = [f"a stranger's {number}" for number in range(2000)], [*map(str, range(2000))]
+        parts.write(KEY, *strangers)
+        await parts.say(KEY, *own)
+        assert all(reader.told == strangers + own for reader in readers)
+        done.set()
+    assert largest < 1500, "a slice takes three milliseconds, and a few dozen records"
+
+
 async def test_half_a_line_waits_for_its_end(parts: Live) -> None:
     _, reader = parts.follow(KEY)
     data = line("finished later")

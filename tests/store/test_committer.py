@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from patience import PATIENCE_S
 from sessiond.errors import Stopping, StorageError
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.committer import LANES, Committer
+from sessiond.store.committer import LANES, TELL_S, Committer
 
 
 class Gate:
@@ -57,9 +58,9 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
 
 @asynccontextmanager
 async def committing(
-    run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: None
+    run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: False, **options: Any
 ) -> AsyncIterator[Committer]:
-    committer = Committer(sync=None, record_limit=1 << 20, run_sync=run_sync, on_committed=on_committed)
+    committer = Committer(sync=None, record_limit=1 << 20, run_sync=run_sync, on_committed=on_committed, **options)
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         yield committer
@@ -149,7 +150,7 @@ async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):
 async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused(tmp_path, folder):
     session, gate = made(folder, tmp_path), Gate()
     committer = Committer(
-        sync=os.fdatasync, record_limit=1 << 20, run_sync=gate.run_sync, on_committed=lambda session: None
+        sync=os.fdatasync, record_limit=1 << 20, run_sync=gate.run_sync, on_committed=lambda session: False
     )
     async with trio.open_nursery() as waiters:
         with trio.fail_after(PATIENCE_S):
@@ -185,6 +186,92 @@ async def test_the_fold_is_poked_after_the_commit_and_before_the_caller_goes_on(
         await append(committer, session, "a")
         seen.append("caller")
     assert seen == [(session, line("a", None), 0), "caller"]
+
+
+class Passing:
+    """A clock by which every piece of work takes longer than a slice."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def __call__(self) -> float:
+        self.time_s += TELL_S
+        return self.time_s
+
+
+async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answered_before_it_is(tmp_path, folder):
+    session, other = made(folder, tmp_path), made(folder, tmp_path, "other")
+    events: list[str] = []
+    left = {session: 5, other: 5}
+
+    def announce(one: Session) -> bool:
+        left[one] -= 1
+        events.append(f"announce {one.session_id}")
+        return left[one] > 0
+
+    async def note_turns() -> None:
+        while True:
+            events.append("turn")
+            await trio.lowlevel.checkpoint()
+
+    def tell(places: list[tuple[int, int]], error: StorageError | None) -> None:
+        assert places and error is None
+        events.append("told")
+
+    async with committing(on_committed=announce, now=Passing()) as committer, trio.open_nursery() as nursery:
+        nursery.start_soon(note_turns)
+        for number in range(20):
+            committer.append_later(session, lambda parent: [line("x", parent)], str(number), tell)
+        await append(committer, other, "a")
+        async with committer.hold(session):
+            events.append("held")
+        nursery.cancel_scope.cancel()
+    own = [event for event in events if event not in ("turn", "announce other")]
+    assert own == ["announce s"] * 5 + ["told"] * 20 + ["held"]
+    assert events.count("announce other") == 5
+    # What comes together is a slice of each lane, and one of the turn before.
+    together = [len(list(group)) for is_turn, group in groupby(events, lambda event: event == "turn") if not is_turn]
+    assert max(together) <= LANES
+
+
+async def test_nothing_is_written_to_a_session_while_what_was_written_is_announced(tmp_path, folder):
+    session, sizes, rest = made(folder, tmp_path), [], 6
+
+    def announce(_: Session) -> bool:
+        nonlocal rest
+        if rest == 6:
+            committer.append_later(session, lambda parent: [line("b", parent)], "b", lambda _places, _error: None)
+        sizes.append((tmp_path / "s.jsonl").stat().st_size)
+        rest -= 1
+        return rest > 0
+
+    async with committing(on_committed=announce, now=Passing()) as committer:
+        await append(committer, session, "a")
+        with trio.fail_after(5):
+            while session.in_flight:
+                await trio.lowlevel.checkpoint()
+    assert ids_of(tmp_path) == ["a", "b"]
+    assert sizes == [len(line("a", None))] * 6 + [(tmp_path / "s.jsonl").stat().st_size]
+
+
+async def test_what_was_written_is_announced_and_answered_though_the_daemon_stops(tmp_path, folder):
+    session, told, left = made(folder, tmp_path), [], 5
+
+    def announce(_: Session) -> bool:
+        nonlocal left
+        left -= 1
+        if left == 3:
+            stop.cancel()
+        return left > 0
+
+    with trio.CancelScope() as stop:
+        async with committing(on_committed=announce, now=Passing()) as committer:
+            for number in range(3):
+                committer.append_later(
+                    session, lambda parent: [line("x", parent)], str(number), lambda places, _: told.append(places)
+                )
+            await trio.sleep_forever()
+    assert (left, len(told)) == (0, 3)
 
 
 async def test_a_failed_write_is_an_error_to_its_callers_alone(tmp_path, folder):
