@@ -28,15 +28,20 @@ SIGHT = {
     "sessions": '[tools.sessions]\nvisibility = "all"\n',
     "agentToAgent": '[tools.agentToAgent]\nenabled = true\nallow = ["*"]\n',
 }
-# Without a configuration there is this agent; with one it has to be said.
-MAIN = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
+# Without a configuration there is this agent; with one it has to be said. Who writes from outside spawns in its name.
+MAIN = (
+    '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\n'
+    "subagents = {{ allowAgents = [{agents}] }}\n"
+)
 
 
 class SetupPlan:
     """What is to be done: lines for the configuration, command lines that tell the programs, and how to undo them."""
 
-    def __init__(self, path: Path, config: list[str], commands: list[list[str]], undo: list[list[str]]) -> None:
-        self.path, self.config, self.commands, self.undo = path, config, commands, undo
+    def __init__(
+        self, path: Path, config: list[str], agents: list[str], commands: list[list[str]], undo: list[list[str]]
+    ) -> None:
+        self.path, self.config, self.agents, self.commands, self.undo = path, config, agents, commands, undo
 
     @property
     def is_empty(self) -> bool:
@@ -45,11 +50,14 @@ class SetupPlan:
     def render(self) -> list[str]:
         shown = []
         if self.config:
-            shown += [f"To {self.path}:", "", *("    " + line for line in "\n".join(self.config).splitlines()), ""]
+            added = "\n".join(self.config).splitlines()
+            shown += [f"To {_below_home(self.path)}:", "", *("    " + line for line in added), ""]
         if self.commands:
             shown += ["To give these programs your sessions as tools:", ""]
             shown += ["    " + shlex.join(command) for command in self.commands] + [""]
-        undo = [f"take what stands between '{MARK}' and '{END_MARK}' out of {self.path}"] if self.config else []
+        undo = []
+        if self.config:
+            undo = [f"in {_below_home(self.path)}, remove the lines from", f"  {MARK}", "to", f"  {END_MARK}"]
         return [*shown, "To undo it:", "", *("    " + step for step in [*undo, *map(shlex.join, self.undo)])]
 
 
@@ -92,17 +100,21 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
     from sessiond.runs.presets.detect import detect, not_configured
     from sessiond.runs.presets.tool_servers import PROGRAMS, has_tool_server
 
-    found = detect(os.environ.get("PATH", os.defpath))
+    words = {name: [_with_ourselves(word) for word in server.allow] for name, server in PROGRAMS.items()}
+    found = detect(os.environ.get("PATH", os.defpath), words=words)
     if not found:
-        note(f"none of these programs is installed: {', '.join(PRESETS)}")
+        note(f"none of these programs is in your PATH: {', '.join(PRESETS)}")
+        note("install one, say who you are to it, and run this again: npm install -g @anthropic-ai/claude-code")
         return None
     commands, undo = [], []
     for program in found:
         server = PROGRAMS.get(program.preset)
         if server is not None and not has_tool_server(server, Path.home(), os.environ):
-            commands.append([program.path, *(_ourselves(word) for word in server.add)])
+            commands.append([program.path, *map(_with_ourselves, server.add)])
             undo.append([program.path, *server.remove])
-    return SetupPlan(path, _config_lines(path, not_configured(found, config), tools=bool(commands)), commands, undo)
+    new = not_configured(found, config)
+    agents = [program.preset for program in new]
+    return SetupPlan(path, _config_lines(path, new, tools=bool(commands)), agents, commands, undo)
 
 
 def _config_lines(path: Path, found: list[Found], *, tools: bool) -> list[str]:
@@ -112,17 +124,21 @@ def _config_lines(path: Path, found: list[Found], *, tools: bool) -> list[str]:
     data = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     added = [program.config for program in found]
     if added and not data.get("agents", {}).get("list"):
-        added.insert(0, MAIN)
+        added.insert(0, MAIN.format(agents=", ".join(f'"{program.preset}"' for program in found)))
     if tools:
         added += [table for name, table in SIGHT.items() if name not in data.get("tools", {})]
     return [MARK + "\n" + "\n".join(added) + END_MARK + "\n"] if added else []
 
 
-def _ourselves(word: str) -> str:
-    """Our own program by its whole path: what starts it has a PATH of its own."""
-    if word != "{sessiond}":
-        return word
-    return os.path.abspath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "sessiond" else "sessiond"
+def _with_ourselves(word: str) -> str:
+    """`word` with our own program by its whole path: what starts it has a PATH of its own."""
+    ours = os.path.abspath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "sessiond" else "sessiond"
+    return word.replace("{sessiond}", ours)
+
+
+def _below_home(path: Path) -> str:
+    """The path as a shell takes it, short."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _agreed() -> bool:
@@ -169,7 +185,7 @@ def _tell_programs(plan: SetupPlan, *, quiet: bool) -> int:
     status = 0
     say = note if quiet else print
     if plan.config:
-        say(f"wrote {plan.path}")
+        say(f"wrote {_below_home(plan.path)}")
     for command in plan.commands:
         try:
             done = subprocess.run(
@@ -180,11 +196,15 @@ def _tell_programs(plan: SetupPlan, *, quiet: bool) -> int:
             failure = str(error)
         name = os.path.basename(command[0])
         if failure is None:
-            say(f"told {name}")
+            say(f"{name} has your sessions as tools now")
         else:
             status = FAILED
-            say(f"{name} was not told: {escape(failure, lines=True)}")
-    note("the daemon takes the configuration at its start, or now: sessiond config reload")
+            say(f"{name} does not have them, since this failed: {shlex.join(command)}")
+            say(escape(failure, lines=True))
+    if plan.config:
+        note("a daemon that runs takes the new lines with: sessiond config reload")
+        if plan.agents:
+            note(f'then try: sessiond send --agent {plan.agents[0]} "hello"')
     return status
 
 

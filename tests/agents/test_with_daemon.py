@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from real_daemon import Daemon
 
+from sessiond.runs.presets.tool_servers import PROGRAMS
+
 pytestmark = pytest.mark.agents
-PROGRAMS = ("claude", "codex")
 # A run of such a program takes some seconds; on a machine that does much else, more.
 RUN_MS = 120_000
-SEND = "mcp__sessiond__sessions_send"
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=("claude", "codex"))
 def program(request: pytest.FixtureRequest) -> Any:
     agents = sys.modules[request.getfixturevalue("model").__class__.__module__]
     return agents.PROGRAMS[request.param]
@@ -31,11 +31,11 @@ class Desk:
         self._path, self._home = path, home
         self._workspace = home.parent / "workspace"
 
-    def start(self, *extra: str) -> Daemon:
+    def start(self, *words: str) -> Daemon:
         # Tools of servers stand in its requests at once, where the stub looks, instead of being searched for first.
         env = {"HOME": str(self._home), "ENABLE_TOOL_SEARCH": "false"}
         env |= self.program.setup(self._home, self.model.port)
-        command = [str(self._path), *self.program.extra, *extra]
+        command = [str(self._path), *(words or self.program.extra)]
         return self.daemon.start(
             '[tools.sessions]\nvisibility = "agent"\n'
             "[[agents.list]]\n"
@@ -48,22 +48,17 @@ class Desk:
         )
 
     def with_sessions(self) -> Daemon:
-        """Start it with `sessiond mcp` among the program's own tool servers."""
-        server = {"command": sys.executable, "args": ["-m", "sessiond", "mcp"]}
+        """Start it with `sessiond mcp` among the program's own tools, let in as `sessiond setup` does it."""
+        ours = self._home / "sessiond"
+        ours.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
+        ours.chmod(0o755)
+        allow = [word.replace("{sessiond}", str(ours)) for word in PROGRAMS[self.program.name].allow]
         if self.program.name == "claude":
             file = self._home / "mcp.json"
+            server = {"command": str(ours), "args": ["mcp"]}
             file.write_text(json.dumps({"mcpServers": {"sessiond": server}}))
-            return self.start("--mcp-config", str(file), "--allowedTools", SEND)
-        # Codex hands its tool servers no more of its environment than it is told to.
-        names = '["SESSIOND_SOCKET", "SESSIOND_TOKEN_FILE"]'
-        return self.start(
-            "-c",
-            f"mcp_servers.sessiond.command={json.dumps(server['command'])}",
-            "-c",
-            f"mcp_servers.sessiond.args={json.dumps(server['args'])}",
-            "-c",
-            f"mcp_servers.sessiond.env_vars={names}",
-        )
+            return self.start("--mcp-config", str(file), *allow)
+        return self.start(*allow)
 
     def say(self, key: str, text: str) -> Any:
         sent = self.daemon.call("chat.send", sessionKey=key, message=text)

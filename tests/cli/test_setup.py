@@ -66,7 +66,7 @@ def home(tmp_path: Path) -> Home:
 def test_it_shows_what_it_would_do_and_does_nothing(home: Home) -> None:
     done = home.setup("--print")
     assert done.returncode == 0, done.stderr
-    assert f"To {home.config}:" in done.stdout
+    assert "To ~/.config/sessiond/config.toml:" in done.stdout
     assert f"{home.programs}/codex mcp add sessiond -- sessiond mcp" in done.stdout
     assert f"{home.programs}/codex mcp remove sessiond" in done.stdout.partition("To undo it:")[2]
     plan = json.loads(home.setup("--json").stdout)
@@ -82,6 +82,23 @@ def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_n
     assert [agent.id for agent in config.agents.list] == ["main", "claude", "codex", "gemini"]
     assert (config.default_agent(), config.agents.list[0].runtime.type) == ("main", "echo")
     assert (config.tools.sessions.visibility, config.tools.agent_to_agent.enabled) == ("all", True)
+    # In a run there is nobody whom a program could ask for leave.
+    commands = {agent.id: agent.runtime.command for agent in config.agents.list[1:]}
+    assert commands == {
+        "claude": (f"{home.programs}/claude", "--allowedTools", "mcp__sessiond__*"),
+        "codex": (
+            f"{home.programs}/codex",
+            "-c",
+            'mcp_servers.sessiond={command="sessiond", args=["mcp"], default_tools_approval_mode="approve", '
+            'env_vars=["SESSIOND_SOCKET", "SESSIOND_TOKEN_FILE"]}',
+        ),
+        "gemini": (f"{home.programs}/gemini",),
+    }
+    assert config.agents.list[0].subagents.allow_agents == ("claude", "codex", "gemini")
+    assert done.stderr.splitlines() == [
+        "  a daemon that runs takes the new lines with: sessiond config reload",
+        '  then try: sessiond send --agent claude "hello"',
+    ]
     assert [call[:3] for call in home.calls()] == [[name, "mcp", "add"] for name in SETTINGS]
     written, calls = home.config.read_text(), home.calls()
     assert written.count("# added by: sessiond setup") == written.count("# end of what sessiond setup added") == 1
@@ -127,8 +144,18 @@ def test_a_program_that_refuses_is_said_and_the_others_are_told(home: Home) -> N
     (home.folder / "broken").touch()
     done = home.setup("--yes")
     assert done.returncode == 1
-    assert done.stdout.count("was not told: no settings to be written") == 3
+    for text in ("\nno settings to be written\n", " does not have them, since this failed: "):
+        assert done.stdout.count(text) == 3
     assert home.config.exists()
+
+
+def test_where_there_is_no_program_it_says_what_to_do(home: Home) -> None:
+    for program in home.programs.iterdir():
+        program.unlink()
+    done = home.setup()
+    assert (done.returncode, done.stdout, home.config.exists()) == (0, "", False)
+    assert "none of these programs is in your PATH: claude, codex, gemini, opencode, pi" in done.stderr
+    assert "run this again" in done.stderr
 
 
 def test_a_bad_configuration_is_mended_first(home: Home) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,16 +33,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     config: str
 
 
-def detect(path: str, *, names: Iterable[str] = tuple(PRESETS)) -> list[Found]:
-    """The agent programs in `path` (a PATH), in the order of the presets."""
+def detect(path: str, *, words: Mapping[str, Sequence[str]] | None = None) -> list[Found]:
+    """The agent programs in `path` (a PATH), in the order of the presets; `words` follow a preset's in its command."""
     found = []
-    for name in names:
-        program = shutil.which(PRESETS[name].program, path=path)
+    for name, preset in PRESETS.items():
+        program = shutil.which(preset.program, path=path)
         if program is not None:
             where = os.path.abspath(program)
-            found.append(
-                Found(preset=name, path=where, version=_version(where, path), config=_config(name, where, path))
-            )
+            config = _config(name, where, path, (words or {}).get(name, ()))
+            found.append(Found(preset=name, path=where, version=_version(where, path), config=config))
     return found
 
 
@@ -69,11 +68,13 @@ def _version(program: str, path: str) -> str | None:
     return version[0] if version is not None else None
 
 
-def _config(name: str, program: str, path: str) -> str:
+def _config(name: str, program: str, path: str, words: Sequence[str]) -> str:
     """The lines; with the full path of what a service would not find."""
     parts = ['type = "exec"', f"preset = {_quoted(name)}"]
-    if os.path.dirname(program) not in _SERVICE_PATH:
-        parts.append(f"command = [{_quoted(program)}]")
+    is_found = os.path.dirname(program) in _SERVICE_PATH
+    if words or not is_found:
+        command = [PRESETS[name].program if is_found else program, *words]
+        parts.append(f"command = [{', '.join(map(_quoted, command))}]")
     interpreter = _interpreter(program, path)
     if interpreter is not None and os.path.dirname(interpreter) not in _SERVICE_PATH:
         parts.append(f"env = {{ PATH = {_quoted(':'.join((os.path.dirname(interpreter), *_SERVICE_PATH)))} }}")
@@ -97,5 +98,7 @@ def interpreter_word(program: str) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    # A JSON string is a TOML basic string.
+    # A JSON string is a TOML basic string; a literal one is easier to read where there are quotation marks.
+    if '"' in text and "'" not in text and text.isprintable():
+        return f"'{text}'"
     return msgspec.json.encode(text).decode()

@@ -14,7 +14,7 @@ SERVER = "sessiond"
 
 
 class ToolServerProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """`add` and `remove` follow the program's name; `{sessiond}` stands for our own.
+    """`add`, `remove` and `allow` follow the program's name; `{sessiond}` stands for our own.
 
     `settings` is the file below the home that has the servers by name under `table`; where the variable `moved_by` is
     set, it is the file `moved_to` below the folder that this names.
@@ -26,6 +26,8 @@ class ToolServerProgram(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     moved_by: str
     moved_to: str
+    # What follows the program in an agent's command: in a run there is nobody to ask, and all else is denied.
+    allow: tuple[str, ...] = ()
 
 
 PROGRAMS: dict[str, ToolServerProgram] = {
@@ -36,6 +38,7 @@ PROGRAMS: dict[str, ToolServerProgram] = {
         table="mcpServers",
         moved_by="CLAUDE_CONFIG_DIR",
         moved_to=".claude.json",
+        allow=("--allowedTools", "mcp__sessiond__*"),
     ),
     "codex": ToolServerProgram(
         add=("mcp", "add", SERVER, "--", "{sessiond}", "mcp"),
@@ -44,6 +47,12 @@ PROGRAMS: dict[str, ToolServerProgram] = {
         table="mcp_servers",
         moved_by="CODEX_HOME",
         moved_to="config.toml",
+        # The whole server: Codex does not start where it is told of a setting of a server that its own file lacks.
+        allow=(
+            "-c",
+            'mcp_servers.sessiond={command="{sessiond}", args=["mcp"], default_tools_approval_mode="approve", '
+            'env_vars=["SESSIOND_SOCKET", "SESSIOND_TOKEN_FILE"]}',
+        ),
     ),
     "gemini": ToolServerProgram(
         add=("mcp", "add", "--scope", "user", SERVER, "{sessiond}", "mcp"),

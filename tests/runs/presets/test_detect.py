@@ -42,6 +42,19 @@ def test_a_program_is_found_with_its_version_and_its_lines(bin_folder, tmp_path)
     assert (agent.id, agent.runtime.preset, agent.runtime.command) == ("codex", "codex", (f"{bin_folder}/codex",))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--allowedTools", "mcp__sessiond__*"), ("-c", 'x={command="/a b/c"}'), ("it's", "\"both\" isn't", 'a\n"b', "\\")],
+)
+def test_words_of_a_program_follow_it_in_its_command(bin_folder, tmp_path, words: tuple[str, ...]) -> None:
+    script(bin_folder / "codex", "#!/bin/sh\n")
+    script(bin_folder / "claude", "#!/bin/sh\n")
+    found = detect(str(bin_folder), words={"codex": words})
+    (tmp_path / "config.toml").write_text("".join(one.config for one in found))
+    commands = {agent.id: agent.runtime.command for agent in load(tmp_path / "config.toml").agents.list}
+    assert commands == {"codex": (f"{bin_folder}/codex", *words), "claude": (f"{bin_folder}/claude",)}
+
+
 def test_a_script_gets_the_folder_of_its_interpreter(bin_folder, tmp_path) -> None:
     script(bin_folder / "node", "#!/bin/sh\necho 'v1.2.3 of the interpreter'\n")
     script(bin_folder / "gemini", "#!/usr/bin/env -S node --flag\n")
