@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docs_tables
+import msgspec
 import pytest
 from docs_references import in_code
 from packaging.requirements import Requirement
@@ -19,6 +20,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import sessiond
+from sessiond.methods.table import METHODS
+from sessiond.model.row import Row
+from sessiond.rpc.errors import status_of, wire_errors
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -176,3 +180,27 @@ def test_a_table_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
 
 def test_what_a_type_says_of_a_parameter_is_said_there_alone() -> None:
     assert docs_tables.doubly_bound() == [], "take these out of NOT_IN_THE_TYPE in tests/docs_tables.py"
+
+
+def test_the_protocol_page_has_a_row_for_every_method_and_every_error() -> None:
+    page = (docs_tables.DOCS / "protocol.md").read_text(encoding="utf-8")
+    _, _, calls = page.partition("\n## Calls\n")
+    calls, _, _ = calls.partition("\n## Events\n")
+    cells = " ".join(row.split(" | ")[0] for row in calls.splitlines() if row.startswith("| "))
+    # `.unsubscribe` stands for the name before it with another end.
+    named = set(re.findall(r"`([^`]+)`", cells.replace("`.unsubscribe`", "`sessions.messages.unsubscribe`")))
+    assert {name for method in METHODS for name in (method.name, *method.aliases)} - named == set()
+    rows = {
+        slug: (int(code), int(status))
+        for code, slug, status in re.findall(r"^\| (-\d+) \| `(\w+)` \| (\d+) \|", page, re.MULTILINE)
+    }
+    errors = {error["message"]: (error["code"], status_of(error["message"])) for error in wire_errors()}
+    assert rows == errors
+
+
+def test_the_protocol_page_names_every_field_of_a_sessions_row() -> None:
+    page = (docs_tables.DOCS / "protocol.md").read_text(encoding="utf-8")
+    found = re.search(r"\*\*The row of a session\*\*: `([^`]+)`", page)
+    assert found is not None
+    named = [name.strip() for name in found[1].replace("\n", " ").split(",")]
+    assert [name.rstrip("?") for name in named] == [field.encode_name for field in msgspec.structs.fields(Row)]
