@@ -93,7 +93,7 @@ def advance_open(
     rewritten = not continues(fd, facts, stat)
     mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     if rewritten or facts.fold != FOLD_VERSION:
-        entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten else None)
+        entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten and not holds(fd, facts, stat) else None)
         facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
@@ -173,6 +173,9 @@ def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
     """Whether the file still begins with what was folded; False where it was emptied, cut, or is another one."""
     if facts.inode == 0:
         return True
-    if facts.inode != stat.st_ino or stat.st_size < facts.bytes:
-        return False
-    return transcript.checksum(fd, facts.folded_to) == facts.check
+    return facts.inode == stat.st_ino and holds(fd, facts, stat)
+
+
+def holds(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
+    """Whether what was folded stands in the file, be it another one: a copy, as in a store that was moved."""
+    return stat.st_size >= facts.bytes and transcript.checksum(fd, facts.folded_to) == facts.check

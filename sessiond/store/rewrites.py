@@ -39,7 +39,7 @@ def rewrite_of(root_fd: int, thing: Thing, known: Entry | None) -> Rewrite | Non
     try:
         with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
             status = os.fstat(fd)
-            if not folding.continues(fd, facts, status):
+            if not folding.holds(fd, facts, status):
                 facts = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000).file
     except OSError:
         return None

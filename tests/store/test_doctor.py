@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -455,6 +456,15 @@ def test_messages_that_a_rewrite_in_place_removed_are_told_without_a_daemon(tmp_
     # All of them are there again.
     path.write_bytes(whole)
     assert _findings(tmp_path) == []
+
+
+def test_a_store_that_was_copied_has_lost_nothing(tmp_path: Path) -> None:
+    path = _store(tmp_path / "store")
+    # The times of files are behind the clock by a tick, and in an archive whole seconds: no message was said so early.
+    os.utime(path, ns=(0, 1_000_000_000))
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    assert _findings(tmp_path / "copy") == []
+    assert _findings(tmp_path / "store") == []
 
 
 def test_a_rewrite_that_kept_every_message_is_no_loss(tmp_path: Path) -> None:
