@@ -28,7 +28,11 @@ class RunCredentials:
                     os.unlink(self._folder / name)
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
-        """The file with the run's token. StorageError where it cannot be made."""
+        """The file with the run's token. StorageError where it cannot be made.
+
+        In the place of the one of an earlier turn of the same run, which reached nobody.
+        """
+        self._remove(run)
         text = self._tokens.mint_for_run(
             run_id=run.run_id, session_key=run.key, scopes=self._scopes(run.key), sandboxed=sandboxed
         )
@@ -51,9 +55,14 @@ class RunCredentials:
 
     def retire(self, run: Run) -> None:
         """The run is over."""
+        if self._remove(run):
+            self._tokens.run_ended(run.run_id)
+
+    def _remove(self, run: Run) -> bool:
+        """Take the run's file away; whether there was one."""
         path = self._files.pop(run.run_id, None)
         if path is not None:
             # A folder that somebody put in its place stays: the token in it counts no more either way.
             with contextlib.suppress(OSError):
                 path.unlink()
-            self._tokens.run_ended(run.run_id)
+        return path is not None

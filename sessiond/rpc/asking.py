@@ -21,7 +21,7 @@ from sessiond.rpc.sending import PeerGone
 
 
 class PeerNotReached(PeerGone):
-    """The connection was gone before the request left: the other side knows nothing of it."""
+    """The connection ended before the other side read the request: it knows nothing of it."""
 
 
 class RemoteError(Exception):
@@ -41,20 +41,26 @@ class _ErrorMember(msgspec.Struct):
 
 
 class _Asked:
-    __slots__ = ("answer", "done", "unreadable")
+    __slots__ = ("answer", "done", "end", "unread", "unreadable")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.answer: Envelope | None = None
         self.unreadable = ""
+        self.end = 0
+        self.unread = False
+
+
+def _surely(_end: int) -> bool:
+    return True
 
 
 class Asking:
-    """The requests of one connection that wait for an answer. `send` takes JSON text and never waits; `is_broken` says
-    afterwards whether the connection was found broken by it.
+    """The requests of one connection that wait for an answer. `send` takes JSON text, never waits, and gives where it
+    ends among all that was sent; `is_broken` says afterwards whether the connection was found broken by it.
     """
 
-    def __init__(self, send: Callable[[bytes], object], is_broken: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, send: Callable[[bytes], int], is_broken: Callable[[], bool] = lambda: False) -> None:
         self._send, self._is_broken = send, is_broken
         self._asked: dict[int, _Asked] = {}
         self._ids = count(1)
@@ -66,7 +72,7 @@ class Asking:
             raise PeerNotReached("The connection is gone.")
         request_id = next(self._ids)
         asked = self._asked[request_id] = _Asked()
-        self._send(encode_call(method, params, request_id))
+        asked.end = self._send(encode_call(method, params, request_id))
         try:
             if self._is_broken():
                 raise PeerNotReached("The connection is gone.")
@@ -78,6 +84,8 @@ class Asking:
                 self._send(encode_call("$/cancelRequest", {"id": request_id}))
         if asked.unreadable:
             raise RemoteError(0, f"The answer cannot be read: {asked.unreadable}")
+        if asked.answer is None and asked.unread:
+            raise PeerNotReached("The connection closed before the request was read.")
         if asked.answer is None:
             raise PeerGone("The connection closed before the answer came.")
         return _result_of(asked.answer, result_type)
@@ -120,10 +128,11 @@ class Asking:
             self.refuse(answer.request_id, error.message)
         return mended
 
-    def end(self) -> None:
-        """No answer will come any more."""
+    def end(self, may_have_read: Callable[[int], bool] = _surely) -> None:
+        """No answer will come any more. `may_have_read` says of what ends there whether the other side read it."""
         self._ended = True
         for asked in self._asked.values():
+            asked.unread = asked.unread or not may_have_read(asked.end)
             asked.done.set()
 
 

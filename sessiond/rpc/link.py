@@ -30,3 +30,7 @@ class Link(Sink, Protocol):
     def hung_up(self) -> bool:
         """Whether the other side has gone altogether, and not only ended its own half."""
         ...
+
+    def left_unread(self) -> bool:
+        """Whether the other side is known to have closed without reading the last frame that it was sent."""
+        ...

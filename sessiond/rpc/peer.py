@@ -58,7 +58,7 @@ class Peer:
         self._out = SendQueue(link)
         self._idle = trio.lowlevel.ParkingLot()
         self._hold = False
-        self._asking = Asking(self.reply, lambda: self._out.broken)
+        self._asking = Asking(self._ask, lambda: self._out.broken)
         self._line: dict[LinePlace, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.reserved = Reserved(self, self._out, dispatcher.budgets)
@@ -154,6 +154,15 @@ class Peer:
         """
         return await self._asking.ask(method, params, timeout, result_type)
 
+    def _ask(self, text: bytes) -> int:
+        """Send a request of ours; where it ends among all that was ever sent."""
+        self.reply(text)
+        return self._out.end
+
+    def _may_have_read(self, end: int) -> bool:
+        """Whether the other side, which is gone, may have read what ends there: it left, and was not left unread."""
+        return self._out.may_have_left(end) and not (self._out.is_last(end) and self._link.left_unread())
+
     def settle(self, answer: Envelope) -> None:
         """An answer to a request of ours has come in."""
         self._asking.settle(answer)
@@ -218,7 +227,7 @@ class Peer:
         finally:
             self._out.break_off()
             self.reserved.release()
-            self._asking.end()
+            self._asking.end(self._may_have_read)
             self.closed.set()
             for callback in self._callbacks:
                 callback()

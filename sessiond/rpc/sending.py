@@ -69,6 +69,8 @@ class SendQueue:
         # How much of what was ever accepted the system has.
         self.delivered_bytes = 0
         self.broken = False
+        # What the system is being given just now. Where that broke off nobody knows how much of it it took.
+        self._in_flight = 0
         self._sink = sink
         self._frames: deque[bytes | memoryview | Unmade | Piecewise] = deque()
         self._corked: list[bytes] | None = None
@@ -156,6 +158,7 @@ class SendQueue:
                     del self._frames[0]
                     frames.append(ready)
                     size += len(ready)
+                self._in_flight = size
                 await self._sink.write(frames)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.break_off()
@@ -169,8 +172,8 @@ class SendQueue:
         try:
             for piece in long.pieces:
                 if self._sink.joins:
+                    written = self._in_flight = min(left, len(piece))
                     await self._sink.write([piece])
-                    written = min(left, len(piece))
                     left -= written
                     self._has_written(written)
                 else:
@@ -179,6 +182,7 @@ class SendQueue:
                 if self.broken:
                     return
             if whole:
+                self._in_flight = left
                 await self._sink.write([memoryview(whole)])
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.break_off()
@@ -188,6 +192,7 @@ class SendQueue:
 
     def _has_written(self, size: int) -> None:
         if not self.broken:
+            self._in_flight = 0
             self.queued_bytes -= size
             self.delivered_bytes += size
             self._room.unpark_all()
@@ -207,6 +212,14 @@ class SendQueue:
     def has_delivered(self, end: int) -> bool:
         """Whether the system has everything up to `end`, or never will."""
         return self.broken or self.delivered_bytes >= end
+
+    def may_have_left(self, end: int) -> bool:
+        """Whether the system may have everything up to `end`; also known when the connection has broken."""
+        return self.delivered_bytes + self._in_flight >= end
+
+    def is_last(self, end: int) -> bool:
+        """Whether nothing that was accepted behind `end` can have reached the system."""
+        return self.delivered_bytes + self._in_flight <= end
 
     async def progress(self, end: int) -> None:
         """Wait until something more was taken, unless everything up to `end` has been."""

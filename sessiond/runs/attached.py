@@ -27,7 +27,7 @@ class ConnectionLost(Exception):
 
 
 class NotReached(ConnectionLost):
-    """The connection ended before the request left: the agent knows nothing of it."""
+    """The connection ended before the agent read the request: it knows nothing of it."""
 
 
 class Refused(Exception):

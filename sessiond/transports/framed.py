@@ -76,6 +76,9 @@ class FramedLink:
     def hung_up(self) -> bool:
         return self._stream.hung_up()
 
+    def left_unread(self) -> bool:
+        return self._stream.left_unread()
+
     def write_now(self, frame: bytes) -> int:
         return self._stream.send_now(frame)
 

@@ -223,6 +223,9 @@ class _Exchange:
     def hung_up(self) -> bool:
         return False  # whoever serves the request notices, and cancels it
 
+    def left_unread(self) -> bool:
+        return False  # nothing is asked over it
+
     def write_now(self, frame: bytes) -> int:
         self.answers.append(frame)
         return len(frame)

@@ -33,6 +33,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
         self._pushed = b""
         self._is_sending = False
         self._half_ended = False
+        self._was_reset = False
 
     def push_back(self, data: bytes) -> None:
         """The next `receive_some` gives `data` first."""
@@ -56,6 +57,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
             except BlockingIOError:
                 continue
             except OSError as error:
+                self._was_reset = error.errno == errno.ECONNRESET
                 raise _translated(error) from error
 
     def send_now(self, data: bytes | memoryview) -> int:
@@ -102,6 +104,17 @@ class ByteStream(trio.abc.HalfCloseableStream):
         poll = select.poll()
         poll.register(self.socket, 0)
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+    def left_unread(self) -> bool:
+        """Whether the other side is known to have closed without reading all that it was sent.
+
+        Linux tells so of a Unix socket: closed with bytes unread, it resets the connection, and else it ends it.
+        """
+        if self.socket.family != socket.AF_UNIX or self.socket.fileno() < 0:
+            return False
+        pending = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._was_reset = self._was_reset or pending == errno.ECONNRESET
+        return self._was_reset
 
     async def linger(self) -> None:
         """End our half and read on for a moment, so that a client still sending gets to read our last words.

@@ -232,6 +232,9 @@ class WebSocketLink:
     def hung_up(self) -> bool:
         return self._connection.closed is not None or self._stream.stream.hung_up()
 
+    def left_unread(self) -> bool:
+        return False  # the library's own frames, a pong or a ping, may stand behind ours
+
     def write_now(self, frame: bytes) -> int:  # noqa: ARG002
         return 0  # the library sends with `await` only
 
