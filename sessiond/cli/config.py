@@ -87,12 +87,13 @@ def reload(args: Args) -> None:
                 raise CommandFailed("the daemon did not say whether it took it over", hint='see "sessiond status"')
             time.sleep(0.02)  # noqa: TID251 - at a process border: a signal has no answer
             after = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
+        agents = len(client.call("agents_list", timeout_s=CALL_TIMEOUT_S)["agents"])
     if args.json:
         as_json({"ok": "reloadProblem" not in after, "problem": after.get("reloadProblem")})
     if after.get("reloadProblem"):
         raise CommandFailed(f"not taken over: {after['reloadProblem']}", hint="the old one holds", status=BAD_CONFIG)
     if not args.json:
-        lines(["taken over"])
+        lines([f"the daemon has the new configuration: {_count(agents)}"])
 
 
 def _count(agents: int) -> str:

@@ -56,8 +56,8 @@ def _online(args: Args) -> list[Finding]:
             return _from_status(client) + _from_daemon(client, args.fix)
         except (DaemonNotRunning, ConnectionLost) as error:
             raise CommandFailed(
-                f"{error}: {START_IT}",
-                hint="to look into the store without it: sessiond doctor --offline",
+                str(error),
+                hint=f"look into the store without it: sessiond doctor --offline\n  or {START_IT}",
                 status=NOT_RUNNING,
             ) from None
 

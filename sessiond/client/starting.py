@@ -9,7 +9,7 @@ FILE_NAME = "starting"
 
 
 def progress(socket_path: str) -> str | None:
-    """How far the daemon is that will listen at `socket_path`, None where none is starting."""
+    """How far the daemon is that will listen at `socket_path` (it may say nothing), None where none is starting."""
     try:
         with open(os.path.join(os.path.dirname(socket_path), FILE_NAME), encoding="utf-8") as file:
             pid, _, text = file.read(4096).partition("\n")
@@ -18,7 +18,7 @@ def progress(socket_path: str) -> str | None:
             is_ours = b"sessiond" in file.read()
     except (OSError, ValueError):
         return None
-    return text.strip() or "starting" if is_ours else None
+    return text.strip() if is_ours else None
 
 
 def is_listening(socket_path: str) -> bool:

@@ -102,7 +102,7 @@ class _Life:
         listening.check_length(sockets.agent)
         self._starting = sockets.sessiond.parent / STARTING
         listening.prepare_folder(self._starting.parent, private=sockets.private)
-        self._tell_progress("starting")
+        self._tell_progress("")
         try:
             await self._live(config, sockets)
         finally:

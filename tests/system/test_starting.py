@@ -71,5 +71,5 @@ def test_a_reload_that_was_refused_is_told_until_one_is_taken(daemon: Daemon) ->
     again = daemon.cli("config", "reload")
     assert again.returncode == 78 and "config.toml:1" in again.stderr
     daemon.config.write_text("")
-    assert daemon.cli("config", "reload").stdout == "taken over\n"
+    assert daemon.cli("config", "reload").stdout == "the daemon has the new configuration: 1 agent\n"
     assert "reloadProblem" not in daemon.call("daemon.status")

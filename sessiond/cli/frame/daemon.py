@@ -59,7 +59,7 @@ class CommandClient(Client):
         said = None
         while (text := progress(error.path)) is not None:
             if text != said:
-                sys.stderr.write(f"sessiond is starting: {text}\n")
+                sys.stderr.write(f"sessiond is starting{f': {text}' if text else ''}\n")
                 sys.stderr.flush()
                 said = text
             if is_listening(error.path):

@@ -24,7 +24,7 @@ PERMISSION = 77
 BAD_CONFIG = 78
 INTERRUPTED = 130  # as the shell has it: 128 + SIGINT
 
-START_IT = 'start it with "sessiond serve" or "systemctl --user start sessiond"'
+START_IT = "start it: sessiond serve (or, where it is installed as a service: systemctl --user start sessiond)"
 
 _BY_SLUG = {
     "not_found": NOT_FOUND,
@@ -80,9 +80,11 @@ def describe(error: ClientError) -> CommandFailed:
     match error:
         case RpcError():
             message = in_words_of_the_command_line(error.message)
-            return CommandFailed(message, hint=_HINTS.get(error.slug), status=_BY_SLUG.get(error.slug, FAILED))
+            # A run that is not there is no session that is not there; its sentence says where a run's id comes from.
+            hint = None if error.reason == "run_not_found" else _HINTS.get(error.slug)
+            return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))
         case DaemonNotRunning():
-            return CommandFailed(f"{error}: {START_IT}", status=NOT_RUNNING)
+            return CommandFailed(str(error), hint=START_IT, status=NOT_RUNNING)
         case ConnectionLost():
             return CommandFailed(
                 f"{error} before it answered; what was asked may have been done",

@@ -48,6 +48,9 @@ def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> li
     widths = {column: max(columns_of(text) for text in [column.title, *texts[column]]) for column in shown}
     if screen.width is not None:
         _fit(shown, widths, screen.width)
+        for column in shown:  # what is shown of a text may be shorter than its room
+            fitted = [columns_of(column.fit(text, widths[column])) for text in texts[column]]
+            widths[column] = min(widths[column], max(columns_of(column.title), *fitted))
     if not rows or not shown:
         return []
     lines = [_line([(column, column.title, "dim") for column in shown], widths, screen)]

@@ -15,8 +15,9 @@ import pytest
 from fake_daemon import NO_ANSWER
 
 from sessiond import cli
+from sessiond.cli.frame.daemon import CommandClient
 from sessiond.cli.frame.failures import CommandFailed, describe
-from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, NotPermitted
+from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, DaemonNotRunning, NotPermitted
 
 
 def test_no_daemon_is_exit_3_and_says_how_to_start_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,8 +25,8 @@ def test_no_daemon_is_exit_3_and_says_how_to_start_it(tmp_path: Path, capsys: py
     assert cli.run(["list", "--socket", str(path)]) == 3
     assert capsys.readouterr() == (
         "",
-        f"sessiond: sessiond is not running (no socket at {path}): "
-        'start it with "sessiond serve" or "systemctl --user start sessiond"\n',
+        f"sessiond: sessiond is not running (no socket at {path})\n"
+        "  start it: sessiond serve (or, where it is installed as a service: systemctl --user start sessiond)\n",
     )
 
 
@@ -62,6 +63,39 @@ def test_the_daemons_refusals_have_their_exit_codes(
     done = sessiond("call", "ping")
     assert (done.status, done.out) == (status, "")
     assert "sessiond: that cannot be \\x1b[2J\n" in done.err
+
+
+def test_a_run_that_is_not_there_is_no_session_that_is_not_there(
+    fake: Any, refusal: Any, sessiond: Callable[..., Any]
+) -> None:
+    sentence = "no run 'x'; a run's id is in the answer that accepted it"
+
+    def refuse(*_: Any) -> None:
+        raise refusal(-32002, "not_found", sentence, code="run_not_found")
+
+    fake.answers["agent.wait"] = refuse
+    done = sessiond("wait", "x")
+    assert (done.status, done.err) == (4, f"sessiond: {sentence}\n")
+
+
+@pytest.mark.parametrize(("told", "shown"), [("", ""), ("reading: 1 of 2", ": reading: 1 of 2")])
+def test_a_daemon_that_starts_is_said_with_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: str, shown: str
+) -> None:
+    # What /proc has for its command line is there only once it runs.
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "sessiond"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None and daemon.stdout is not None
+        daemon.stdout.readline()
+        (tmp_path / "starting").write_text(f"{daemon.pid}\n{told}")
+        path = tmp_path / "d.sock"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen()
+            error = DaemonNotRunning(str(path), "nobody listens")
+            CommandClient(str(path), name="test", version="0")._wait_for_start(error)
+        daemon.stdin.close()
+    assert capsys.readouterr().err == f"sessiond is starting{shown}\n"
 
 
 def test_a_daemon_that_dies_before_it_answers_is_exit_3(fake: Any, sessiond: Callable[..., Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.cli.terminal.screen import Screen, columns_of
+from sessiond.cli.terminal.screen import Screen, clip_key, columns_of
 from sessiond.cli.terminal.table import Column, pairs, render
 
 CELL = st.text(max_size=30) | st.none() | st.integers()
@@ -47,6 +47,16 @@ def test_columns_line_up_and_numbers_are_on_the_right() -> None:
         "KEY                       STATUS   MSGS",
         "agent:main:subagent:1234  ok          5",
         "main                      running  1200",
+    ]
+
+
+def test_a_column_is_no_wider_than_what_is_shown_of_it() -> None:
+    key = "agent:counter:subagent:ad5e3015-e420-59e6-be4c-6888631e407f"
+    columns = (Column("KEY", lambda row: row[0], least=8, fit=clip_key), *COLUMNS[1:])
+    assert render(columns, [(key, "ok", 5), ("main", "ok", 2)], Screen(60)) == [
+        "KEY                               STATUS  MSGS",
+        "agent:counter:subagent:ad5e3015…  ok         5",
+        "main                              ok         2",
     ]
 
 
