@@ -2,14 +2,15 @@
 
 Every shape has a needle, found by `str.find`, and a pattern matched only there. The patterns have no unbounded part
 that can be tried twice (possessive quantifiers, bounded gaps), and after a hit the search goes on behind it: the cost
-is linear whatever the text. Source: security.md, "Redaction".
+is linear whatever the text. In a long text everything is done a piece at a time, so that a thread which does it lets go
+of the interpreter in between. Source: security.md, "Redaction".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sessiond.errors import ConfigError, quote
 from sessiond.patterns import compile_pattern
@@ -18,6 +19,10 @@ MASK = "***"
 _SHORT = 18
 # The shortest token that says what it is (xoxb-0123456789). Most strings of a message are shorter: roles, types, ids.
 _SHORTEST = 15
+
+# Matching that much takes two milliseconds at most. No secret is as long: what looks like one and does not end before
+# is masked to the end of its line.
+_PIECE = 64 * 1024
 
 # A key may stand in quotes, and those in a JSON string: \"token\":\"...\"
 _QUOTE = r"""\\{0,4}["'`]"""
@@ -182,23 +187,44 @@ def _shaped(text: str) -> Iterator[Span]:
     if len(text) < _SHORTEST and "=" not in text and ":" not in text and "--" not in text:
         return
     low = _lower(text)
+    find = low.find if len(low) <= _PIECE else partial(_find, low)
     for needle, pattern in _SHAPES:
-        at = low.find(needle)
+        at = find(needle, 0)
         while at >= 0:
-            hit = pattern.match(text, at)
+            hit = pattern.match(text, at, at + _PIECE)
             if hit is None:
-                at = low.find(needle, at + 1)
+                at = find(needle, at + 1)
                 continue
             start, end = hit.span(hit.lastindex or 0)
-            if _is_secret(needle, hit[0], text[start:end]):
+            is_secret = _is_secret(needle, hit[0], text[start:end])
+            if hit.end() == at + _PIECE:
+                line_end = _find(text, "\n", end)
+                end = len(text) if line_end < 0 else line_end
+            if is_secret:
                 yield start, end, None
-            at = low.find(needle, max(hit.end(), at + 1))
+            at = find(needle, max(hit.end(), at + 1, end if is_secret else 0))
+
+
+def _find(text: str, needle: str, at: int) -> int:
+    """As `text.find`, a piece at a time."""
+    while at < len(text):
+        found = text.find(needle, at, at + _PIECE + len(needle) - 1)
+        if found >= 0:
+            return found
+        at += _PIECE
+    return -1
 
 
 def _lower(text: str) -> str:
     """`text` in lower case with every character in its place: one alone, U+0130, becomes two."""
-    low = text.lower()
-    return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
+    low = _lower_pieces(text)
+    return low if len(low) == len(text) else _lower_pieces(text.replace("\u0130", "i"))
+
+
+def _lower_pieces(text: str) -> str:
+    if len(text) <= _PIECE:
+        return text.lower()
+    return "".join(text[at : at + _PIECE].lower() for at in range(0, len(text), _PIECE))
 
 
 def _is_secret(needle: str, whole: str, value: str) -> bool:
@@ -217,16 +243,20 @@ def _is_secret(needle: str, whole: str, value: str) -> bool:
 
 def _pem(text: str) -> Iterator[Span]:
     """Private keys in PEM: all between the first and the last line. Without a last line, all that follows."""
-    hit = _PEM.search(text)
-    while hit is not None:
-        end = text.find("-----END ", hit.end())
+    at = _find(text, "-----BEGIN ", 0)
+    while at >= 0:
+        hit = _PEM.match(text, at)
+        if hit is None:
+            at = _find(text, "-----BEGIN ", at + 1)
+            continue
+        end = _find(text, "-----END ", hit.end())
         # Inside a JSON text lines end in a backslash and an n, and it is to stay JSON.
         newline = next((mark for mark in ("\n", "\\n") if text.startswith(mark, hit.end())), "")
         if end < 0:
             yield hit.end(), len(text), newline + MASK
             return
         yield hit.end(), end, newline + MASK + newline
-        hit = _PEM.search(text, end)
+        at = _find(text, "-----BEGIN ", end)
 
 
 def _matched(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]:

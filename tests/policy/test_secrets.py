@@ -219,6 +219,60 @@ def test_lower_case_keeps_every_character_in_its_place() -> None:
     assert [chr(c) for c in range(sys.maxunicode + 1) if len(chr(c).lower()) != 1] == ["\u0130"]
 
 
+PIECE = 64 * 1024
+
+
+@pytest.mark.parametrize("text", [text for text, _ in MASKED if "BEGIN" not in text or "END" in text])
+def test_a_secret_in_a_long_text_is_masked_wherever_the_pieces_meet(text: str) -> None:
+    small = mask_secrets(f"word\n{text}\nword")[0].removeprefix("word\n").removesuffix("\nword")
+    for back in (0, 1, len(text) // 2, len(text) - 1, len(text)):
+        before = ("word\n" * PIECE)[-(PIECE - back) :]
+        after = "\n" + "word\n" * PIECE
+        assert mask_secrets(before + text + after) == (before + small + after, True)
+
+
+@pytest.mark.parametrize("start", ["token=", 'password: "', "sk-", "bearer ", "authorization: ", "cookie: a="])
+@pytest.mark.parametrize("size", [PIECE // 2, PIECE, 3 * PIECE])
+def test_of_a_secret_that_is_longer_than_a_piece_nothing_is_shown(start: str, size: int) -> None:
+    masked, found = mask_secrets(f"before {start}{'Ab1' * (size // 3)}\nbehind")
+    assert found
+    assert masked.startswith(f"before {start}"[:-3]) and masked.endswith("\nbehind")
+    assert len(masked) < 60
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a ",
+        "a",
+        "token=",
+        'token="' + "x" * 100,
+        "-----BEGIN PRIVATE KEY-----\n",
+        "\u0130",
+        "eyJaaaaaaaaaaa.",
+        "cookie: a",
+    ],
+)
+def test_nothing_holds_the_interpreter_for_long(text: str) -> None:
+    """What one call into C takes on a processor of its own: meanwhile no other thread goes on."""
+    long, longest, began = text + text[-1] * 8 * MEGABYTE, 0.0, 0.0
+
+    def note(_frame: Any, event: str, _what: Any) -> None:
+        nonlocal longest, began
+        if event == "c_call":
+            began = time.thread_time()
+        elif event == "c_return":
+            longest = max(longest, time.thread_time() - began)
+
+    sys.setprofile(note)
+    try:
+        mask_secrets(long)
+    finally:
+        sys.setprofile(None)
+    # A piece takes two milliseconds; all at once, 250.
+    assert longest < 0.1
+
+
 # --- hostile text ----------------------------------------------------------------------------------------------
 
 MEGABYTE = 1_000_000
