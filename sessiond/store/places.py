@@ -9,7 +9,7 @@ import os
 
 from sessiond.errors import StorageError, reason_of
 from sessiond.store import cursor as cursor_text
-from sessiond.store import dirfd, transcript
+from sessiond.store import dirfd, layout, transcript
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.cursor import Cursors, Position
 
@@ -74,8 +74,17 @@ class CursorPlaces:
 
 def _look_before(session: Session, offset: int) -> tuple[bool, int]:
     """Whether a line begins at the offset, and the checksum there. Some 20 us, on the loop."""
-    fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
-    try:
+    with dirfd.closing(_open(session)) as fd:
         return transcript.boundary(fd, offset), transcript.checksum(fd, offset)
-    finally:
-        os.close(fd)
+
+
+def _open(session: Session) -> int:
+    folder_fd, name = session.folder.fd, session.file_name
+    try:
+        return dirfd.open_file(folder_fd, name, os.O_RDONLY)
+    except FileNotFoundError:
+        if session.folder.archived:
+            raise
+        # A reset moves it to the archive just now; the session hears of that when the move is on disk.
+        with dirfd.closing(dirfd.open_dir(folder_fd, layout.ARCHIVE)) as archive_fd:
+            return dirfd.open_file(archive_fd, name, os.O_RDONLY)

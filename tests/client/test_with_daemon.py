@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sessiond.client import Client, Event, TrioClient
 pytestmark = pytest.mark.system
 
 KEYS = ["agent:main:main", "agent:main:one", "agent:main:two"]
+PROBE = "agent:main:probe"
 ROUNDS = 150
 LOSSES = 25
 
@@ -60,6 +62,18 @@ def busy(daemon: Daemon) -> bool:
     return bool(daemon.call("daemon.status")["subscribers"])
 
 
+def say_until(daemon: Daemon, key: str, text: str, heard: Callable[[], object]) -> None:
+    """Say it until it is heard. That somebody has subscribed says less: a client does so for a moment, too, to learn
+    what `main` is called.
+    """
+
+    def is_heard() -> bool:
+        daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
+        return bool(heard())
+
+    daemon.wait_for(is_heard, "nobody hears it")
+
+
 def seen_by(wire: Any, key: str) -> int:
     return int(wire.call("sessions_history", sessionKey=key, limit=1)["positions"][-1]["seq"])
 
@@ -84,9 +98,7 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
 
     follower = threading.Thread(target=follow)
     follower.start()
-    started.wait_for(lambda: busy(started), "nobody subscribes")
-    started.call("chat.inject", sessionKey=keys[0], messages=[{"role": "user", "content": "ready"}])
-    assert ready.wait(PATIENCE_S)
+    say_until(started, keys[0], "ready", ready.is_set)
     done = threading.Event()
 
     def lose() -> None:
@@ -210,7 +222,8 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
     with Client(str(started.socket)) as client:
         follower = threading.Thread(target=follow, args=(client,))
         follower.start()
-        started.wait_for(lambda: busy(started), "nobody subscribes")
+        started.call("sessions.create", key=PROBE)
+        say_until(started, PROBE, "ready", lambda: PROBE in heard)
         for key in KEYS:
             say(started, key, "live")
         for key in KEYS:

@@ -15,7 +15,7 @@ import trio
 from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
-from sessiond.store import index
+from sessiond.store import dirfd, index
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.paging import Page
@@ -339,6 +339,23 @@ async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
         (folder,) = store.dirty()
         await store.save(folder)
         assert store.dirty() == [folder]
+
+
+async def test_a_place_is_found_while_its_transcript_moves_to_the_archive(opener):
+    """As of one who subscribes again from where it was, in the middle of a reset."""
+    found: list[Any] = []
+
+    async def meanwhile(function: Any, *args: Any) -> Any:
+        done = function(*args)
+        if function is dirfd.move:
+            found.append(store.locate(session, cursor))
+        return done
+
+    async with opener(run_sync=meanwhile) as store:
+        session, written = await store.create(KEY, "main", [Message({"role": "user", "content": "x"})] * 3)
+        cursor = store.cursor(session, written[0].end, 1)
+        await store.archive(session)
+        assert found == [store.locate(session, cursor)] == [(session, Position(written[0].end, 1))]
 
 
 async def test_a_cancelled_save_leaves_the_index_behind(opener):
