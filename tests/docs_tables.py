@@ -6,9 +6,13 @@ two comments, `<!-- table: NAME -->` and `<!-- end of table -->`; everything els
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from collections.abc import Callable, Iterator
+from inspect import getsource
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -124,6 +128,28 @@ def doubly_bound() -> list[tuple[str, str]]:
         if (default and _value(own.get("default"))) or (bounds and _bounds(schema)):
             wrong.append(place)
     return wrong
+
+
+def clamped_in_handlers() -> Iterator[tuple[tuple[str, str], tuple[int, int, int]]]:
+    """Default, least and most of what a handler clamps itself, by `clamp(params.x, ...)` or `SOME.of(params.x)`."""
+    for method in METHODS:
+        module = sys.modules[method.handle.__module__]
+        wire = {field.name: field.encode_name for field in msgspec.structs.fields(method.params)}
+        for call in ast.walk(ast.parse(getsource(module))):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            match call.func, call.args[0]:
+                case ast.Name("clamp"), ast.Attribute(ast.Name("params"), name):
+                    default, most = (_evaluated(argument, module) for argument in call.args[1:3])
+                    least = next((_evaluated(one.value, module) for one in call.keywords if one.arg == "least"), 1)
+                    yield (method.name, wire[name]), (default, least, most)
+                case ast.Attribute(ast.Name(clamp), "of"), ast.Attribute(ast.Name("params"), name):
+                    bounds = getattr(module, clamp)
+                    yield (method.name, wire[name]), (bounds.default, bounds.minimum, bounds.maximum)
+
+
+def _evaluated(expression: ast.expr, module: ModuleType) -> Any:
+    return eval(compile(ast.Expression(expression), "", "eval"), vars(module))
 
 
 def configuration() -> str:
