@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import trio
 from inside import Connection, Inside, inside
 
 import sessiond
@@ -77,14 +78,29 @@ async def world(folder: Path) -> AsyncIterator[tuple[Inside, Connection, Connect
             yield parts, owner, connection
 
 
+def serves_a_connection() -> bool:
+    """Whether this task is one of a connection's. The others save the index and read what the watcher saw, any time."""
+    try:
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    while task is not None:
+        if task.name.endswith("Inside.connect.<locals>.serve"):
+            return True
+        task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
+    return False
+
+
 @contextmanager
 def steps() -> Iterator[list[str]]:
-    """Every function of ours that is called meanwhile, but for what goes on beside."""
+    """Every function of ours that is called for a connection meanwhile, but for what goes on beside."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
         file = Path(frame.f_code.co_filename)
-        if event == "call" and ROOT in file.parents and file.relative_to(ROOT).parts[0] not in BESIDE:
+        if event != "call" or ROOT not in file.parents or not serves_a_connection():
+            return
+        if file.relative_to(ROOT).parts[0] not in BESIDE:
             found.append(f"{file.relative_to(ROOT)}:{frame.f_code.co_qualname}")
 
     sys.setprofile(note)
