@@ -1,6 +1,8 @@
 """Hostile clients by the thousand, by the byte and by the megabyte: everybody else is answered within 50 ms.
 
-Measured from another process, while it goes on: pings on connections that stand, on both sockets, and on new ones.
+Measured from another process, while it goes on: pings on connections that stand, on both sockets, and on new ones. On a
+quiet machine, that is: `pytest -n 0 -m benchmark tests/trust/test_load.py`. What is asked on any machine is that they
+are answered, and how long the event loop works at a stretch, by the clock of its own thread.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Any
 
 import cbor2
 import pytest
+from budget_attacks import TimedDaemon
 from lasting_roads import free_port
 from real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 
 MIB = 1 << 20
-ANSWERED_S = 0.050
+# A frame that is parsed in the loop takes 300 and more.
+STEP_MS = 100
 PERCENTILE = 0.99
 # The machine is shared with whatever else runs on it: a measurement is repeated before it counts against the daemon.
 ATTEMPTS = 3
@@ -70,10 +74,10 @@ print(json.dumps({"old": old, "new": new}))
 
 
 @pytest.fixture(scope="module")
-def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
-    made = Daemon(tmp_path_factory.mktemp("load"))
+    made = TimedDaemon(tmp_path_factory.mktemp("load"))
     made.port = free_port()
     made.start(f'[http]\nlisten = "127.0.0.1:{made.port}"\n')
     yield made
@@ -101,15 +105,27 @@ def measured(daemon: Daemon, token: str, attack: Callable[[], object]) -> dict[s
     return {kind: sorted(took) for kind, took in times.items()}
 
 
-def hold(daemon: Daemon, token: str, attack: Callable[[], object]) -> None:
-    """Everybody else is answered in time while `attack` goes on."""
-    worst: dict[str, float] = {}
-    for _ in range(ATTEMPTS):
-        times = measured(daemon, token, attack)
-        worst = {kind: took[int(len(took) * PERCENTILE)] for kind, took in times.items()}
-        if max(worst.values()) < ANSWERED_S:
-            return
-    raise AssertionError(f"the slowest hundredth took {worst} s")
+Hold = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture(params=[pytest.param(5.0, id="any"), pytest.param(0.050, id="quiet", marks=pytest.mark.benchmark)])
+def hold(besieged: TimedDaemon, token: str, request: pytest.FixtureRequest) -> Hold:
+    """`hold(attack)`: everybody else is answered in time while `attack` goes on."""
+    answered_s: float = request.param
+
+    def hold(attack: Callable[[], object]) -> None:
+        worst: dict[str, float] = {}
+        for _ in range(ATTEMPTS):
+            besieged.steps()
+            times = measured(besieged, token, attack)
+            steps = besieged.steps()
+            assert steps["slowest_ms"] < STEP_MS, steps
+            worst = {kind: took[int(len(took) * PERCENTILE)] for kind, took in times.items()}
+            if max(worst.values()) < answered_s:
+                return
+        raise AssertionError(f"the slowest hundredth took {worst} s")
+
+    return hold
 
 
 def connected(daemon: Daemon, listener: str) -> socket.socket:
@@ -133,13 +149,13 @@ def during(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("listener", ["sessiond", "agent", "tcp"])
-def test_a_thousand_idle_connections(besieged: Daemon, token: str, listener: str) -> None:
+def test_a_thousand_idle_connections(besieged: Daemon, hold: Hold, listener: str) -> None:
     # They come first, and stay: the burst of their coming is another matter than their being there.
     with idle(besieged, listener, 1000):
-        hold(besieged, token, lambda: during(0.5))
+        hold(lambda: during(0.5))
 
 
-def test_a_byte_a_second_from_everywhere(besieged: Daemon, token: str) -> None:
+def test_a_byte_a_second_from_everywhere(besieged: Daemon, hold: Hold) -> None:
     message = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
     def drip() -> None:
@@ -154,7 +170,7 @@ def test_a_byte_a_second_from_everywhere(besieged: Daemon, token: str) -> None:
     def _idle_at(where: str) -> Any:
         return idle(besieged, where, 60)
 
-    hold(besieged, token, drip)
+    hold(drip)
 
 
 def blast(daemon: Daemon, listener: str, data: bytes) -> bytes:
@@ -203,17 +219,17 @@ def huge() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", list(huge()))
-def test_frames_of_64_mib(besieged: Daemon, token: str, kind: str) -> None:
+def test_frames_of_64_mib(besieged: Daemon, hold: Hold, kind: str) -> None:
     data = huge()[kind]
     for listener in ("sessiond", "agent"):
-        hold(besieged, token, lambda listener=listener: blast(besieged, listener, data))  # type: ignore[misc]
+        hold(lambda listener=listener: blast(besieged, listener, data))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_bodies_of_64_mib(besieged: Daemon, token: str, *, chunked: bool) -> None:
+def test_bodies_of_64_mib(besieged: Daemon, token: str, hold: Hold, *, chunked: bool) -> None:
     port = str(besieged.port).encode()
     data = post(b"x" * 64 * MIB, token, chunked=chunked).replace(b"PORT", port, 1)
-    hold(besieged, token, lambda: blast(besieged, "tcp", data))
+    hold(lambda: blast(besieged, "tcp", data))
     assert blast(besieged, "tcp", data).startswith(b"HTTP/1.1 413") or chunked
 
 
@@ -233,13 +249,13 @@ NESTED = {
 
 
 @pytest.mark.parametrize("kind", list(NESTED))
-def test_a_hundred_thousand_levels(besieged: Daemon, token: str, kind: str) -> None:
+def test_a_hundred_thousand_levels(besieged: Daemon, hold: Hold, kind: str) -> None:
     def attack() -> None:
         for listener in ("sessiond", "agent"):
             for _ in range(5):
                 assert b"\x00internal" not in blast(besieged, listener, NESTED[kind])
 
-    hold(besieged, token, attack)
+    hold(attack)
 
 
 # Just below the limit of a frame, so that all of it is taken: what costs is how many values it is.
@@ -258,18 +274,18 @@ DENSE = {
 
 
 @pytest.mark.parametrize("kind", list(DENSE))
-def test_as_many_values_as_a_frame_holds(besieged: Daemon, token: str, kind: str) -> None:
+def test_as_many_values_as_a_frame_holds(besieged: Daemon, hold: Hold, kind: str) -> None:
     answers: list[bytes] = []
-    hold(besieged, token, lambda: answers.append(blast(besieged, "sessiond", DENSE[kind])))
+    hold(lambda: answers.append(blast(besieged, "sessiond", DENSE[kind])))
     assert b"limit_exceeded" in answers[-1]
 
 
 @pytest.mark.parametrize("kind", ["numbers", "levels", "cbor"])
-def test_the_same_over_http(besieged: Daemon, token: str, kind: str) -> None:
+def test_the_same_over_http(besieged: Daemon, token: str, hold: Hold, kind: str) -> None:
     codec = "cbor" if kind == "cbor" else "json"
     data = post(DENSE[kind].strip(), token, codec).replace(b"PORT", str(besieged.port).encode(), 1)
     answers: list[bytes] = []
-    hold(besieged, token, lambda: answers.append(blast(besieged, "tcp", data)))
+    hold(lambda: answers.append(blast(besieged, "tcp", data)))
     assert answers[-1].startswith(b"HTTP/1.1 413")
 
 
