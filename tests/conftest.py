@@ -1,4 +1,8 @@
-"""Fixtures that every test may ask for."""
+"""Fixtures that every test may ask for.
+
+By default sweeps, races and Hypothesis' examples are samples; SESSIOND_TESTS=whole tries all of them, as `.ci/run` does
+(`sampling.py`). Soaks go on for as long as SESSIOND_SOAK_S says.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from real_daemon import Daemon
+from sampling import amount
 
-# How long an example takes tells of the machine, and a busy one is no defect.
-settings.register_profile("sessiond", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes tells of the machine, and a busy one is no defect. The examples are the same in each run:
+# what is found by chance is found by `--hypothesis-profile explore`, and is written down as an @example.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
+settings.register_profile(
+    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 25), derandomize=True, database=None
+)
 settings.load_profile("sessiond")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import amount
 
 from sessiond.config import (
     AgentConfig,
@@ -647,13 +648,13 @@ def _parses_or_is_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300, 60), deadline=None)
 def test_any_toml_is_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
     _parses_or_is_refused("\n".join(f"{name} = {_toml(value)}" for name, value in data.items()))
 
 
 @given(st.text() | st.lists(st.sampled_from([*_KEYS, *"[]{}=\"'.,# \n", "3", "true"]), max_size=60).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300, 60), deadline=None)
 def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
     _parses_or_is_refused(text)
 
@@ -663,7 +664,7 @@ def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
     st.integers(min_value=0, max_value=EVERY_KEY.count("\n")),
     _VALUES,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300, 60), deadline=None)
 def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone: int, value: object) -> None:
     lines = EVERY_KEY.splitlines()
     key, equals, _ = lines[min(line, len(lines) - 1)].partition(" = ")

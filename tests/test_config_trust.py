@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import amount
 
 from sessiond import config
 from sessiond.errors import ConfigError
@@ -32,7 +33,7 @@ def refusal(file: Path) -> str:
     return str(raised.value)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(60, 20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mode=st.integers(0o400, 0o777), folder_mode=st.integers(0o700, 0o1777))
 def test_whatever_others_may_write_is_refused_and_all_else_is_read(file: Path, mode: int, folder_mode: int) -> None:
     file.chmod(mode | 0o400)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sampling import amount
 
 from sessiond.attachments.remove import Report, remove_attachments
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
 # Root's race again as an ordinary user is shorter: what differs is who is refused what, and not the order of things.
-ROUNDS, SHORTER = 10_000, 2_000
+ROUNDS, SHORTER = amount(10_000, 1_000), amount(2_000, 400)
 LIBC = ctypes.CDLL(None)
 
 
@@ -152,7 +153,7 @@ def test_a_folder_that_is_filled_all_the_time_ends_with_a_report(workspace: Path
         fill(folder)
 
     with racing(add):
-        reports = [remove_attachments(workspace, ID) for _ in range(200)]
+        reports = [remove_attachments(workspace, ID) for _ in range(amount(200, 50))]
     reasons = {reason for report in reports for _, reason in report.left}
     assert reasons <= {"it keeps changing"}
     assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))

@@ -13,6 +13,7 @@ import pytest
 import trio
 from patience import PATIENCE_S
 from real_daemon import Daemon
+from sampling import amount
 
 from sessiond.client import Client, Event, TrioClient
 
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.system
 
 KEYS = ["agent:main:main", "agent:main:one", "agent:main:two"]
 PROBE = "agent:main:probe"
-ROUNDS = 150
-LOSSES = 25
+ROUNDS = amount(150, 50)
+LOSSES = amount(25, 8)
 
 
 @pytest.fixture

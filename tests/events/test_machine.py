@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from live_store import Live, Reader, append, header, line, live, said
 from patience import PATIENCE_S
+from sampling import amount
 
 from sessiond.clock import iso_ms
 from sessiond.events import replay
@@ -363,7 +364,7 @@ def test_every_record_reaches_every_follower_once_or_a_resync_says_where_not() -
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Machine,
             settings=settings(
-                max_examples=500 if soak_s else 40,
+                max_examples=500 if soak_s else amount(80, 20),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -17,6 +17,7 @@ from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runs_house import NOW, House, clock, house, inline
+from sampling import amount
 from talk_house import Adapter
 
 from sessiond.config import DeliveryConfig
@@ -361,7 +362,7 @@ class TestFiles:
         files.close()
 
     @given(data=st.binary(max_size=300) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
-    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=amount(100, 20), suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_no_file_whatever_it_holds_stops_the_others(self, tmp_path: Path, data: bytes | str):
         files = self.files(tmp_path)
         (tmp_path / "outbox/odd.json").write_bytes(data if isinstance(data, bytes) else data.encode())

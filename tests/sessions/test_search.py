@@ -11,6 +11,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from sampling import amount
 
 from sessiond.clock import iso_ms
 from sessiond.model.keys import KeyRules
@@ -106,7 +107,7 @@ said = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(60, 20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     said=said,
     asked=st.fixed_dictionaries({

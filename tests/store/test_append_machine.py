@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from live_store import Live, live, message
 from patience import PATIENCE_S
+from sampling import amount
 
 from sessiond.errors import StorageError
 from sessiond.store.catalog import Session
@@ -293,7 +294,7 @@ def test_what_is_acknowledged_stands_once_under_its_name() -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Machine,
             settings=settings(
-                max_examples=200 if soak_s else 30,
+                max_examples=200 if soak_s else amount(60, 10),
                 stateful_step_count=20,
                 # To shrink a life of a store takes minutes, and a find is read as it comes.
                 phases=[Phase.generate],

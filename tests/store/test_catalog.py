@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec.structs import replace
+from sampling import amount
 
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -105,7 +106,7 @@ class AnyChanges(RuleBasedStateMachine):
 
 
 TestAnyChanges = AnyChanges.TestCase
-TestAnyChanges.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestAnyChanges.settings = settings(max_examples=amount(80, 15), stateful_step_count=25, deadline=None)
 
 
 def test_the_newest_header_for_a_key_wins_and_the_older_comes_back_when_it_goes():

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hearing_roads import HEARING, Hearing, curl
 from real_daemon import Daemon
+from sampling import amount
 from torrent import Torrent
 
 pytestmark = pytest.mark.system
@@ -198,14 +199,14 @@ def test_what_happens_to_a_file_is_told_over_the_socket(daemon: Daemon) -> None:
 
 def test_records_of_four_processes_over_lost_connections_come_once_and_in_order(daemon: Daemon) -> None:
     daemon.start()
-    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=12_000, cuts=15)
+    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(15, 4))
     torrent.run()
     torrent.check()
 
 
 def test_a_subscriber_that_reads_too_slowly_still_gets_all_of_a_torrent(daemon: Daemon) -> None:
     daemon.start("[limits]\nmaxQueuedEvents = 16\n")
-    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=12_000, cuts=5)
+    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(5, 2))
     torrent.pause_s = 0.0003
     torrent.run()
     torrent.check()

@@ -1,21 +1,21 @@
 """What is appended beside resets reaches every follower: acknowledged injects, against the real daemon.
 
-`SESSIOND_SOAK_S=1` makes it 800 injects beside 40 resets.
+The whole of it are 800 injects beside 40 resets.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
 import pytest
 from real_daemon import Daemon
+from sampling import amount
 
 pytestmark = pytest.mark.system
 
 KEY = "agent:main:main"
-WRITERS, EACH, RESETS = (4, 200, 40) if os.environ.get("SESSIOND_SOAK_S") else (4, 50, 10)
+WRITERS, EACH, RESETS = (4, amount(200, 25), amount(40, 5))
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["of the session", "of everything"])

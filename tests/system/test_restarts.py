@@ -1,7 +1,7 @@
 """Restarts under load: what was accepted is there once, ran to one end, and its idempotency key gives its run.
 
 SIGTERM and SIGKILL by turns, with the socket held outside as systemd does, so that clients wait instead of failing.
-Six restarts; more with `SESSIOND_RESTARTS=100`.
+Two restarts of a sample, six of the whole; more with `SESSIOND_RESTARTS=100`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, Self
 
 import pytest
 from real_daemon import PATIENCE_S, Daemon
+from sampling import amount
 
 FINAL = {"ok", "error", "timeout", "aborted"}
-RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", "6"))
+RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", amount(6, 2)))
 SENDERS, IN_A_ROW, BETWEEN = 3, 8, 25
 CONFIG = """
 [agents.defaults]

@@ -6,7 +6,6 @@ The parameters are read off the methods' own types, so a new one is tried withou
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 from inside import Connection, Inside, inside
 from msgspec import inspect as kinds
 from patience import PATIENCE_S
+from sampling import amount
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
@@ -34,9 +34,9 @@ from sessiond.transports.exchange import Request, Response, error_response
 from sessiond.transports.routes import Router
 
 # Of the calls below each stripe has every fifth of each string, and every fifth string in each place. One is tried;
-# with SESSIOND_ALL_POINTS=1 all are.
+# of the whole all are.
 ALL_STRIPES = 5
-STRIPES = range(ALL_STRIPES) if os.environ.get("SESSIOND_ALL_POINTS") else [0]
+STRIPES = range(amount(ALL_STRIPES, 1))
 
 CONFIG = """
 [store]
@@ -370,7 +370,7 @@ ANY_TEXT = st.text(st.characters(codec=None), max_size=40) | st.text(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(25, 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(ANY_TEXT, min_size=1, max_size=3))
 def test_any_text_in_every_place_is_refused_or_is_text(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]

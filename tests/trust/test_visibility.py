@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from inside import Connection
 from lasting_roads import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
 from real_daemon import Daemon
+from sampling import amount
 from trust_world import (
     AGENTS,
     FORBIDDEN,
@@ -226,7 +227,7 @@ async def close_at_the_end(opened: Any) -> None:
 SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(50, 10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 @example(
     # A child under another agent, and its child under a third, are its tree; the sandbox clamps `all` to that.

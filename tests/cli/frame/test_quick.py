@@ -8,6 +8,7 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import amount
 
 from sessiond.cli.frame import quick, registry, tree
 from sessiond.cli.frame.command import Args, Argument, Command, Option
@@ -65,7 +66,7 @@ def lines(draw: st.DrawFn) -> list[str]:
 
 
 @given(lines())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=amount(400, 80), deadline=None)
 def test_whatever_the_quick_parser_reads_click_reads_the_same_way(words: list[str]) -> None:
     found = quick.parse(words, registry.find)
     if found is not None:
