@@ -7,11 +7,12 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import note
+from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph
 from sessiond.cli.terminal.output import as_json, json_line, lines
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, screen
-from sessiond.cli.terminal.times import moment_in, now_ms
+from sessiond.cli.terminal.times import moment_in, now_ms, size
 
 RUN_ENDS = {
     "ok": "done, without a reply",
@@ -22,6 +23,7 @@ RUN_ENDS = {
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from sessiond.client.blocking import Client
@@ -30,16 +32,22 @@ if TYPE_CHECKING:
 def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     """The messages of a page, oldest first, with the runs among them that did not end with a reply."""
     ends = list(page.get("runs") or ())
+    files = {one["seq"]: one["files"] for one in page.get("attachments") or ()}
     shown = []
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while ends and ends[0]["seq"] < place["seq"]:
             shown += _ending(ends.pop(0), present_ms, on)
         # A message of a program that writes no time has that of its record.
         moment = moment_of(message)
-        shown += paragraph(message, moment_in(place.get("timestamp")) if moment is None else moment, present_ms, on)
+        moment = moment_in(place.get("timestamp")) if moment is None else moment
+        shown += paragraph(message, moment, present_ms, on, beside=_named(files.get(place["seq"]) or ()))
     for run_end in ends:
         shown += _ending(run_end, present_ms, on)
     return shown
+
+
+def _named(files: Sequence[dict[str, Any]]) -> list[str]:
+    return [f"[attached: {one_line(str(file['name']))} ({size(file['bytes'])})]" for file in files]
 
 
 def _ending(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import connect
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 from sessiond.cli.frame.waiting import finish, wait
 
 
 def run(args: Args) -> int:
     with connect(args) as client:
+        # A daemon that was there is waited for over its restarts; one that never was is not.
+        client.call("ping", timeout_s=CALL_TIMEOUT_S)
         answer = wait(client, args.run, args.timeout, f"waiting for {args.run}")
     return finish(answer, json=args.json, where=answer["sessionKey"])
 

@@ -8,7 +8,7 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
 from sessiond.sessions import history
-from sessiond.sessions.history import Position, RunEnding
+from sessiond.sessions.history import AttachedFile, AttachedFiles, Position, RunEnding
 
 MAX_LIMIT = 1000
 DEFAULT_BYTES = 1 << 20
@@ -36,6 +36,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     content_redacted: bool
     bytes: int
     runs: list[RunEnding] | msgspec.UnsetType = msgspec.UNSET
+    attachments: list[AttachedFiles] | msgspec.UnsetType = msgspec.UNSET
 
 
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
@@ -66,6 +67,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         content_redacted=redacted,
         bytes=page.bytes,
         runs=_masked(ctx, page.runs) if params.include_runs else msgspec.UNSET,
+        attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
     )
 
 
@@ -75,6 +77,13 @@ def _masked(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
         msgspec.structs.replace(run, error=ctx.services.masked_text(ctx.caller, run.error)) if run.error else run
         for run in runs
     ]
+
+
+def _with_masked_names(ctx: Context, attachments: list[AttachedFiles]) -> list[AttachedFiles]:
+    def masked(file: AttachedFile) -> AttachedFile:
+        return AttachedFile(ctx.services.masked_text(ctx.caller, file.name) or "", file.bytes)
+
+    return [AttachedFiles(one.seq, [masked(file) for file in one.files]) for one in attachments]
 
 
 METHOD = Method(

@@ -5,6 +5,8 @@ Knows the store. Does not know who asked: visibility was settled before, redacti
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from sessiond.clock import iso_ms
@@ -40,6 +42,35 @@ class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     ended_at: str | None = None
 
 
+class AttachedFile(msgspec.Struct, frozen=True, gc=False):
+    """A file that came with a message; its content is in the agent's workspace."""
+
+    name: str
+    bytes: lax.Count
+
+
+class AttachedFiles(msgspec.Struct, frozen=True, gc=False):
+    """The files that came with the message number `seq` of the session."""
+
+    seq: int
+    files: list[AttachedFile]
+
+
+class _Receipt(msgspec.Struct, frozen=True, gc=False):
+    files: list[AttachedFile]
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False):
+    attachments: _Receipt
+
+
+class _AcceptedNote(msgspec.Struct, frozen=True, gc=False):
+    """What a record of an accepted run says of the files with its message, which stands behind it."""
+
+    status: Literal["accepted"]
+    request: _Request
+
+
 class _EndNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What a record of a run's end says of it."""
 
@@ -62,6 +93,7 @@ class History(msgspec.Struct, frozen=True):
     skipped: int
     bytes: int
     runs: list[RunEnding] = []
+    attachments: list[AttachedFiles] = []
 
 
 def with_tools(_record: Record) -> bool:
@@ -86,7 +118,7 @@ async def page(
 ) -> History:
     """The newest `limit` messages of at most `max_bytes`, before a cursor where one is given.
 
-    With `include_runs` it says how the runs among them ended.
+    With `include_runs` it says how the runs among them ended, and which files came with the messages.
     """
     place = store.position(session, before) if before is not None else None
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
@@ -115,6 +147,7 @@ async def page(
         skipped=got.skipped,
         bytes=size,
         runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
+        attachments=[files for line, seq in got.noted if (files := _attached(line.record, seq)) is not None],
     )
 
 
@@ -128,6 +161,13 @@ def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
         return None
     ended_at = iso_ms(note.at) if note.at is not None else None
     return RunEnding(note.run_id, note.status, seq, note.reply is None, note.error, ended_at)
+
+
+def _attached(record: Record | None, seq: int) -> AttachedFiles | None:
+    if record is None or record.data is None or b'"attachments"' not in record.data:
+        return None
+    note = lax.view_in(record.data, _AcceptedNote)
+    return AttachedFiles(seq + 1, note.request.attachments.files) if note is not None else None
 
 
 def _omit(message: bytes) -> bytes:

@@ -347,3 +347,28 @@ def test_a_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Pat
     started.environ["SESSIOND_TOKEN_FILE"] = str(file)
     assert run(started, "inbox")[1].splitlines()[1].split("\t")[2] == "hello"
     assert len(run(started, "inbox")[1].splitlines()) == 1
+
+
+def test_history_shows_what_files_came_with_a_message(started: Daemon, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("one,two\n")
+    run(started, "send", "main", "plain")
+    run(started, "send", "main", "--attach", str(table), "see this")
+    shown = [line.strip() for line in run(started, "history", "main")[1].splitlines()]
+    asked = next(number for number, line in enumerate(shown) if line.endswith("user      see this"))
+    assert shown[asked + 1] == "[attached: table.csv (8 B)]"
+    assert sum("[attached" in line for line in shown) == 1
+    files = started.call("sessions_history", sessionKey="main", includeRuns=True)["attachments"]
+    assert files == [{"seq": 3, "files": [{"name": "table.csv", "bytes": 8}]}]
+    assert "attachments" not in started.call("sessions_history", sessionKey="main")
+
+
+def test_without_a_daemon_nothing_is_waited_for(daemon: Daemon) -> None:
+    for words in (["wait", "x"], ["inbox"], ["history", "main"], ["call", "ping"]):
+        status, out, err = run(daemon, *words)
+        assert (status, out, err.count("not running")) == (3, "", 1), err
+
+
+def test_a_token_that_is_none_is_named_as_the_command_line_has_it(started: Daemon) -> None:
+    status, _, err = run(started, "token", "revoke", "zzz")
+    assert status == 2 and err.startswith("sessiond: ID is no token id")

@@ -62,6 +62,8 @@ _ARGUMENTS = {
     "attachments": "--attach",
     "ttlSeconds": "--ttl",
     "scopes": "--scope",
+    "id": "ID",
+    "cursor": "--before",
 }
 
 

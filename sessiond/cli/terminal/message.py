@@ -13,6 +13,7 @@ from sessiond.cli.terminal.times import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow", "run": "red"}
@@ -79,8 +80,10 @@ def short(message: dict[str, Any]) -> str:
     return one_line(text)
 
 
-def paragraph(message: dict[str, Any], moment_ms: int | None, present_ms: int, screen: Screen) -> list[str]:
-    """A message as `time role text`, further lines of the text under the first."""
+def paragraph(
+    message: dict[str, Any], moment_ms: int | None, present_ms: int, screen: Screen, *, beside: Sequence[str] = ()
+) -> list[str]:
+    """A message as `time role text`, further lines of the text under the first, and what came with it, safe to show."""
     role = str(message.get("role", "?"))
     when = clock(moment_ms, present_ms)
     who = pad(clip(one_line(role), ROLE_WIDTH), ROLE_WIDTH)
@@ -89,7 +92,8 @@ def paragraph(message: dict[str, Any], moment_ms: int | None, present_ms: int, s
     if role in TOOL_ROLES:
         return [lead + _clipped(short(message), screen, len(indent))]
     first, *rest = escape(said(message), lines=True).split("\n")
-    return [lead + first, *(indent + line if line else "" for line in rest)]
+    more = [indent + screen.paint(one, "dim") for one in beside]
+    return [lead + first, *(indent + line if line else "" for line in rest), *more]
 
 
 def moment_of(message: dict[str, Any]) -> int | None:
