@@ -227,7 +227,7 @@ def _server(app: App, config: Config) -> Server:
     add_session_routes(server.router, services)
 
     def cut(is_dead: Callable[[Caller], bool]) -> None:
-        server.visitors.cut(is_dead)
+        services.budgets.closed["token_over"] += server.visitors.cut(is_dead)
 
     services.tokens.on_dead = cut
     return server

@@ -7,6 +7,16 @@ import sys
 from pathlib import Path
 
 from sessiond.methods.services import Services
+from sessiond.rpc.budget import Cause
+
+# Why the daemon has closed connections.
+_CLOSED: dict[Cause, str] = {
+    "turned_away": "Connections for which there was no place.",
+    "yielded": "Silent connections whose place went to one that spoke.",
+    "silent": "Connections that said nothing in time.",
+    "unread": "Connections that took nothing of a large answer.",
+    "token_over": "Connections whose token was revoked, or whose run ended.",
+}
 
 
 def text(services: Services) -> str:
@@ -37,6 +47,10 @@ def text(services: Services) -> str:
         ("sessiond_commits_total", "counter", "Commits of transcripts to disk.", store.committer.syncs),
         ("process_cpu_seconds_total", "counter", "User and system time.", usage.ru_utime + usage.ru_stime),
         ("process_resident_memory_bytes", "gauge", "Resident size.", _resident_bytes(usage.ru_maxrss)),
+    ]
+    rows += [
+        (f"sessiond_connections_{cause}_total", "counter", what, services.budgets.closed[cause])
+        for cause, what in _CLOSED.items()
     ]
     lines = [f"# HELP {name} {what}\n# TYPE {name} {kind}\n{name} {value:g}\n" for name, kind, what, value in rows]
     info = "# HELP sessiond_info The version.\n# TYPE sessiond_info gauge\n"

@@ -5,8 +5,9 @@ Knows numbers and who waits. Does not know messages or connections.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
+from typing import Literal
 
 import trio
 
@@ -21,6 +22,11 @@ MAKING = 3
 COMING = 3
 # Longer than any answer takes to be made; whoever waits so long is better told.
 PATIENCE_S = 30.0
+
+
+# Why the daemon ended a connection: there was no place for it, its place went to one that spoke, it said nothing, it
+# took nothing of a large answer, its token counts no more.
+Cause = Literal["turned_away", "yielded", "silent", "unread", "token_over"]
 
 
 class Share:
@@ -120,9 +126,10 @@ class Budget:
 
 
 class Budgets:
-    """The owner has one alone: what tokens ask for never keeps the owner waiting."""
+    """The owner has one alone: what tokens ask for never keeps the owner waiting. `closed` counts connections."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self.closed: Counter[Cause] = Counter()
         self.owner = Budget(96 * MIB, 64 * MIB, patience_s)
         self.others = Budget(64 * MIB, 48 * MIB, patience_s)
 

@@ -67,7 +67,8 @@ class Reserved:
                 before = self._out.delivered_bytes
                 with trio.move_on_after(_STALL_S):
                     await self._out.progress(target)
-                if self._out.delivered_bytes == before and not patient:
+                if self._out.delivered_bytes == before and not patient and not self._out.broken:
+                    self._budgets.closed["unread"] += 1
                     self._peer.close()
         finally:
             share.release()

@@ -66,7 +66,7 @@ class Server:
     ) -> None:
         self.router = Router()
         self.visitors = Visitors()
-        self._dispatcher = dispatcher
+        self._dispatcher, self._closed = dispatcher, dispatcher.budgets.closed
         self._authenticate = authenticate
         self._peer_uid = peer_uid
         self._rules = rules or HouseRules()
@@ -122,7 +122,7 @@ class Server:
             if listener.name == "http":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = ByteStream(sock)
-            place = self._admission.enter(stranger=door.caller.kind == "nobody", end=stream.close)
+            place = self._admission.enter(stranger=door.caller.kind == "nobody", end=self._yielding(stream))
             connections.start_soon(self._connection, stream, door, place)
 
     async def _connection(self, stream: ByteStream, door: Door, place: Place | None) -> None:
@@ -161,9 +161,10 @@ class Server:
         finally:
             del self._hoping[hope]
         if dialect is not None:
-            place = self._admission.take_over(stranger=door.caller.kind == "nobody", end=stream.close)
+            place = self._admission.take_over(stranger=door.caller.kind == "nobody", end=self._yielding(stream))
             if place is not None:
                 return place
+        self._closed["turned_away"] += 1
         if self._turning_away < _MAX_TURNING_AWAY:  # else too many wait to be told
             self._turning_away += 1
             try:
@@ -171,6 +172,13 @@ class Server:
             finally:
                 self._turning_away -= 1
         return None
+
+    def _yielding(self, stream: ByteStream) -> Callable[[], None]:
+        def end() -> None:
+            self._closed["yielded"] += 1
+            stream.close()
+
+        return end
 
     async def _converse(self, stream: ByteStream, door: Door, place: Place) -> None:
         dialect: Dialect | None = None
@@ -191,6 +199,8 @@ class Server:
                 await self._serve_http(stream, door, place)
             elif dialect is not None:
                 await self._serve_peer(stream, dialect, door, place, patience)
+        if patience.cancelled_caught:
+            self._closed["silent"] += 1
         if patience.cancelled_caught and dialect is not None:
             await _last_words(stream, self._too_slow(place), CODECS["cbor" if dialect == "cbor" else "json"])
 

@@ -39,6 +39,19 @@ def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
     assert 10_000_000 < found["process_resident_memory_bytes"] < 500_000_000
 
 
+def test_connections_that_the_daemon_closed_are_counted_by_cause(daemon: Daemon) -> None:
+    daemon.start()
+    minted = daemon.call("tokens.mint", scopes=["list"])
+    hello = {"protocol": 1, "client": {"name": "x"}, "token": minted["token"]}
+    with daemon.connect() as client:
+        client.call("initialize", **hello)
+        daemon.call("tokens.revoke", id=minted["id"])
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket))) as http:
+            found = values(http.get("http://daemon/metrics").text)
+    causes = ("turned_away", "yielded", "silent", "unread", "token_over")
+    assert [found[f"sessiond_connections_{cause}_total"] for cause in causes] == [0, 0, 0, 0, 1]
+
+
 async def test_every_sample_has_a_line_of_help_and_of_type_and_is_in_the_format(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         text = metrics.text(daemon.services)

@@ -178,6 +178,7 @@ async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
                 nursery.start_soon(silent, house.agent, PING, b"Nobody said who they are within 0.3 seconds")
                 nursery.start_soon(silent, house.owner, b"GET / HT", b"HTTP/1.1 408")
         await until(lambda: house.server.connections == 0)
+        assert house.dispatcher.budgets.closed == {"silent": 4}
 
 
 async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
@@ -220,7 +221,20 @@ async def test_there_is_place_for_so_many_and_no_more(open_house):
         for stream in streams:
             await stream.aclose()
         await until(lambda: house.server.connections == 0)
+        assert house.dispatcher.budgets.closed == {"turned_away": 44}
         assert await house.socat(PING) == [PONG]
+
+
+async def test_idle_connections_of_the_owner_yield_to_whoever_speaks(open_house):
+    async with open_house(rules=HouseRules(max_connections=16)) as house:
+        idle = [await trio.open_unix_socket(house.owner) for _ in range(40)]
+        for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
+            async with await trio.open_unix_socket(path) as stream:
+                await stream.send_all(first)
+                assert b'"result"' in await stream.receive_some()
+        assert house.dispatcher.budgets.closed["yielded"] == 2
+        for stream in idle:
+            await stream.aclose()
 
 
 async def test_idle_strangers_keep_nobody_out(open_house):
