@@ -75,7 +75,7 @@ def test_the_page_from_top_to_bottom_in_one_shell(shell: Shell) -> None:
     first, three, setup, inbox, script, python, helper, by_hand, trust, jq = said
     assert first.count("is anybody there?") == 3
     assert three.count("counted: 5") >= 1 and "how many words are these" in three
-    assert "is good: 3 agents" in three and "taken over" in three
+    assert "is good: 3 agents" in three and "has the new configuration: 3 agents" in three
     assert "added by: sessiond setup" in setup or setup == ""
     assert inbox == ""
     assert "it said: counted: 3" in script and "counted: 6" in script
