@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults import power
 from faults.shim import Call, Control, Mode, Point, compile_shim
 
 _BEGUN = """
@@ -28,7 +29,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str, list[Call]]:
     """What the script printed, run in `folder/place` with one call hit, and the calls that it made there."""
-    (folder / "place").mkdir(exist_ok=True)
+    (folder / "place").mkdir(parents=True, exist_ok=True)
     control = Control(folder, folder / "place")
     control.arm(point)
     environment = {
@@ -80,6 +81,69 @@ def test_what_is_taken_back_goes_from_its_last_line_on(shim: Path, tmp_path: Pat
     told, _ = run(shim, tmp_path, _TAKEN_BACK, Point(Mode.FAIL, number, 5))
     assert told == ("5" if number < 6 else "")
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n" + left + b"stranger\n"
+
+
+_LASTING = {
+    "made": """
+from sessiond.store import making
+from sessiond.store.catalog import Folder
+folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place)
+making.create_file(folder, "s.jsonl", b'{"type":"session","id":"s"}\\n', 1 << 20, True)
+""",
+    "replaced": """
+from sessiond.store import dirfd
+dirfd.write_atomic(os.open(place, os.O_RDONLY | os.O_DIRECTORY), "s.jsonl", [b'{"type":"session"', b',"id":"s"}\\n'])
+""",
+}
+
+
+@pytest.mark.parametrize("how", _LASTING)
+def test_what_was_put_in_place_outlasts_a_power_cut(shim: Path, tmp_path: Path, how: str) -> None:
+    _, calls = run(shim, tmp_path, _LASTING[how], None)
+    assert power.last_cut({}, calls).files == {"s.jsonl": b'{"type":"session","id":"s"}\n'}
+    # Not only in the end: the name never stands for bytes that may be missing.
+    assert not list(power.unsynced({}, calls))
+
+
+_MOVED = """
+from sessiond.store import dirfd
+os.mkdir(place + "/archive")
+os.close(os.open(place + "/s.jsonl", os.O_WRONLY | os.O_CREAT))
+here, there = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (place, place + "/archive"))
+assert dirfd.move(here, there, "s.jsonl", True)
+"""
+
+
+def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(shim: Path, tmp_path: Path) -> None:
+    """A file system may write the two folders one by one: in between it is to be in both, not in neither."""
+    _, calls = run(shim, tmp_path, _MOVED, None)
+    assert [(call.name, call.path) for call in calls][2:] == [
+        ("rename", "/s.jsonl"),
+        ("sync", "/archive"),
+        ("sync", ""),
+    ]
+
+
+def test_a_name_that_was_refused_is_gone_after_a_power_cut_too(shim: Path, tmp_path: Path) -> None:
+    _, calls = run(shim, tmp_path, _MADE, None)
+    (named,) = [number for number, call in enumerate(calls, 1) if call.name == "rename"]
+    told, calls = run(shim, tmp_path / "again", _MADE, Point(Mode.FAIL, named + 1, 5))
+    assert (told, [call.name for call in calls][-2:]) == ("5", ["remove", "sync"])
+
+
+_APPENDED = """
+from sessiond.store import transcript
+fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
+try:
+    transcript.append(fd, b"refused\\n")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_what_was_taken_back_is_synced(shim: Path, tmp_path: Path) -> None:
+    told, calls = run(shim, tmp_path, _APPENDED, Point(Mode.HALF, 2))
+    assert (told, [call.name for call in calls]) == ("28", ["create", "write", "write", "sync"])
 
 
 _MADE = """
