@@ -151,11 +151,16 @@ def test_a_chain_of_ten_thousand_is_one_tree() -> None:
 
 
 def test_tokens_are_minted_no_wider_than_the_minter() -> None:
-    rules = VisibilityRules()
     admin = token(MAIN, scopes=frozenset({"admin"}))
     boxed = token(MAIN, scopes=frozenset({"admin"}), sandboxed=True)
 
-    def minted(caller: Caller, key: str | None, agent: str | None = None, sandboxed: bool = False) -> bool:
+    def minted(
+        caller: Caller,
+        key: str | None,
+        agent: str | None = None,
+        sandboxed: bool = False,
+        rules: VisibilityRules = VisibilityRules(),  # noqa: B008 - frozen
+    ) -> bool:
         try:
             check_mint(
                 caller, session_key=key, agent_id=agent, sandboxed=sandboxed, rules=rules, spawner_of=SPAWNERS.get
@@ -172,6 +177,11 @@ def test_tokens_are_minted_no_wider_than_the_minter() -> None:
     assert not minted(admin, None)
     assert not minted(admin, OTHER)
     assert not minted(admin, None, "ops")
+    # Who may look at a session and not send to it would send as that session.
+    looks = VisibilityRules(visibility="all", send_visibility="self", agent_to_agent=True, allow=("*",))
+    sends = VisibilityRules(visibility="self", send_visibility="all", agent_to_agent=True, allow=("*",))
+    both = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
+    assert [minted(admin, SIBLING, rules=one) for one in (looks, sends, both)] == [False, False, True]
     assert minted(boxed, CHILD, sandboxed=True)
     assert not minted(boxed, CHILD)
 

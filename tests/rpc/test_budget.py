@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.errors import Overloaded
-from sessiond.rpc.budget import Budget
+from sessiond.model.caller import Caller
+from sessiond.rpc.budget import MIB, Budget, Budgets
 
 
 class Takers:
@@ -69,6 +70,28 @@ async def test_a_wait_has_an_end_and_leaves_nothing(autojump_clock):
     assert gone.cancelled_caught
     share.release()
     assert (budget.used_bytes, budget._waiting, budget._held) == (0, {}, {})
+
+
+async def test_one_who_is_cancelled_in_the_moment_of_its_turn_gives_it_back():
+    budget = Budget(10, 10)
+    share = await budget.take("a", 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(budget.take, "b", 10)
+        await trio.testing.wait_all_tasks_blocked()
+        # First the cancellation: what wakes the task is that, and by then it was granted.
+        nursery.cancel_scope.cancel()
+        share.release()
+    assert (budget.used_bytes, budget._waiting, budget._held) == (0, {}, {})
+
+
+async def test_a_token_is_one_holder_on_all_its_connections(autojump_clock):
+    budgets = Budgets(patience_s=1)
+    caller = Caller(kind="token", scopes=frozenset(["read"]), token_id="0" * 32)
+    await budgets.take(caller, "one connection", 40 * MIB)
+    with pytest.raises(Overloaded):
+        await budgets.take(caller, "another", 9 * MIB)
+    other = Caller(kind="token", scopes=frozenset(["read"]), token_id="1" * 32)
+    assert (await budgets.take(other, "another", 9 * MIB)).size == 9 * MIB
 
 
 @given(st.data())

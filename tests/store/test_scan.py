@@ -111,6 +111,21 @@ def test_files_that_did_not_change_since_the_index_are_not_read(scanned):
         assert (scanned.read, scanned.folder.dirty) == (0, False)
 
 
+def test_a_touched_file_is_the_same_session_and_one_overwritten_in_its_size_is_not(scanned):
+    key = "agent:main:cron:1"
+    file = scanned.write("s1", header("s1", key), message(1))
+    before = scanned()["s1"].entry
+    os.utime(file, ns=(0, before.file.mtime_ns + 10**9))
+    touched = scanned()["s1"].entry
+    assert touched == replace(before, file=replace(before.file, mtime_ns=before.file.mtime_ns + 10**9))
+    assert (scanned.read, touched.file.had_messages) == (1, 0)
+    size = file.stat().st_size
+    file.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in (header("s1", key), message(2))))
+    assert file.stat().st_size == size
+    os.utime(file, ns=(0, before.file.mtime_ns + 2 * 10**9))
+    assert (scanned()["s1"].entry.file.last_id, scanned.read) == ("m2", 1)
+
+
 def test_without_the_index_every_entry_comes_back_equal(scanned):
     for number in range(5):
         scanned.write(f"s{number}", header(f"s{number}", f"agent:main:cron:{number}"), message(number), b"{torn\n")
