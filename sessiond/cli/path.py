@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+from pathlib import Path
+
+from sessiond import errors
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
+from sessiond.cli.frame.failures import (
+    NOT_FOUND,
+    NOT_RUNNING,
+    START_IT,
+    CommandFailed,
+    in_words_of_the_command_line,
+)
 from sessiond.cli.terminal.output import as_json, lines
+from sessiond.client import locate
+from sessiond.client.errors import DaemonNotRunning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.client.blocking import Client
 
 
 def run(args: Args) -> None:
     with connect(args) as client:
-        found = client.call("sessions.resolve", key=args.key, timeout_s=CALL_TIMEOUT_S)
-        asked = {"search": found["sessionId"], "includeArchived": True}
-        rows = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)["sessions"]
-    path = next(row["transcriptPath"] for row in rows if row["sessionId"] == found["sessionId"])
+        try:
+            found = _ask(client, args.key)
+        except (DaemonNotRunning, CommandFailed) as error:
+            is_away = isinstance(error, DaemonNotRunning) or error.status == NOT_RUNNING
+            # A socket that was named may be of any store; a token sees only what its daemon lets it.
+            if not is_away or args.socket or locate.has_token_file():
+                raise
+            found = _look(args.key)
     if args.json:
-        as_json({**found, "transcriptPath": path})
+        as_json(found)
     else:
-        lines([path])
+        lines([found["transcriptPath"]])
+
+
+def _ask(client: Client, key: str) -> dict[str, Any]:
+    found = client.call("sessions.resolve", key=key, timeout_s=CALL_TIMEOUT_S)
+    asked = {"search": found["sessionId"], "includeArchived": True}
+    rows = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)["sessions"]
+    path = next(row["transcriptPath"] for row in rows if row["sessionId"] == found["sessionId"])
+    return {**found, "transcriptPath": path}
+
+
+def _look(key: str) -> dict[str, Any]:
+    """The same from the store's files, which no daemon serves."""
+    offline = import_module("sessiond.sessions.offline")  # and with it msgspec: only here
+    store = Path(locate.store_folder())
+    try:
+        session = offline.find(store, key, _rules())
+    except errors.SessiondError as error:
+        message = in_words_of_the_command_line(str(error))
+        raise CommandFailed(f"{message} (no daemon runs; looked in {store})", status=NOT_FOUND) from None
+    except OSError as error:
+        why = f"and the store {store} cannot be read: {error.strerror}"
+        raise CommandFailed(f"no daemon runs, {why}", hint=START_IT, status=NOT_RUNNING) from None
+    return {"key": session.key, "sessionId": session.session_id, "transcriptPath": offline.path_of(store, session)}
+
+
+def _rules() -> Any:
+    """What the configuration says of keys; the defaults where it cannot be used."""
+    configuration, keys = import_module("sessiond.config"), import_module("sessiond.model.keys")
+    given = os.environ.get("SESSIOND_CONFIG")
+    try:
+        config = configuration.load(Path(given).expanduser() if given else None)
+    except errors.ConfigError:
+        return keys.KeyRules()
+    return keys.KeyRules(default_agent=config.default_agent(), main_key=config.session.main_key)
 
 
 COMMAND = Command(
     "path",
     "Print the path of a session's transcript.",
     run=run,
+    description="Without a daemon it is looked for in the store's files.",
     arguments=(Argument("key", "A session key, `main`, a label, or a session id.", complete="key"),),
     options=CLIENT_OPTIONS,
     examples=('tail -f "$(sessiond path main)"', 'jq -r .type "$(sessiond path main)" | sort | uniq -c'),

@@ -372,3 +372,24 @@ def test_without_a_daemon_nothing_is_waited_for(daemon: Daemon) -> None:
 def test_a_token_that_is_none_is_named_as_the_command_line_has_it(started: Daemon) -> None:
     status, _, err = run(started, "token", "revoke", "zzz")
     assert status == 2 and err.startswith("sessiond: ID is no token id")
+
+
+def test_a_path_is_found_without_a_daemon(started: Daemon) -> None:
+    del started.environ["SESSIOND_SOCKET"]
+    started.environ["SESSIOND_CONFIG"] = str(started.config)
+    started.environ["XDG_RUNTIME_DIR"] = str(started.folder)
+    started.reply("main", "hello")
+    started.call("sessions.create", key="agent:main:notes", label="my notes")
+    started.kill()  # its index is behind
+    (main, notes) = sorted(started.transcripts(), key=lambda path: path.stat().st_size, reverse=True)
+    for words in ("main", "agent:main:main", main.stem, main.stem[:8]):
+        assert run(started, "path", words) == (0, f"{main}\n", ""), words
+    assert run(started, "path", "my notes") == (0, f"{notes}\n", "")
+    told = {"key": "agent:main:notes", "sessionId": notes.stem, "transcriptPath": str(notes)}
+    assert json.loads(run(started, "path", "agent:main:notes", "--json")[1]) == told
+    status, out, err = run(started, "path", "nothing")
+    assert (status, out) == (4, "") and "no session 'nothing'" in err and str(started.store) in err
+    assert run(started, "path", "main", "--socket", str(started.socket))[0] == 3
+    started.environ["SESSIOND_STORE"] = str(started.folder / "nowhere")
+    status, _, err = run(started, "path", "main")
+    assert status == 3 and "nowhere cannot be read" in err
