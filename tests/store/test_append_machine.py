@@ -225,9 +225,9 @@ class Play:
     def says_key(self) -> bool:
         content = self.stranger.path.read_bytes()
         first = content.lstrip().partition(b"\n")[0]
-        if b'"session"' in first:
+        # A header or a record that was cut in its middle says nothing.
+        if b'"session"' in first and self.stranger.is_whole(first):
             return KEY.encode() in first
-        # A record that was cut in its middle says nothing.
         return any(b'"sessionKey"' in line and self.stranger.is_whole(line) for line in content.splitlines())
 
     def sync(self, fd: int) -> None:
