@@ -9,6 +9,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import connect
 from sessiond.cli.frame.failures import FAILED, NOT_RUNNING, START_IT, CommandFailed
 from sessiond.cli.frame.linger import advice
+from sessiond.cli.frame.progress import showing
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen
@@ -53,7 +54,9 @@ def run(args: Args) -> int | None:
 def _online(args: Args) -> list[Finding]:
     with connect(args) as client:
         try:
-            return _from_status(client) + _from_daemon(client, args.fix)
+            found = _from_status(client)
+            with showing("reading every transcript"):
+                return found + _from_daemon(client, args.fix)
         except (DaemonNotRunning, ConnectionLost) as error:
             raise CommandFailed(
                 str(error),
@@ -90,7 +93,8 @@ def _offline(args: Args) -> list[Finding]:
     """What stands in the files, read without a daemon. Repairs need the daemon's lock, which `report` takes."""
     doctor = import_module("sessiond.store.doctor")  # and with it msgspec: only here
     store = Path(locate.store_folder())
-    report = doctor.report(store, fix=True) if args.fix else doctor.report(store)
+    with showing("reading every transcript"):
+        report = doctor.report(store, fix=True) if args.fix else doctor.report(store)
     found: list[Finding] = report["findings"]
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command
-from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.daemon import ask_long
 from sessiond.cli.frame.failures import FAILED, CommandFailed, note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
@@ -15,7 +15,7 @@ def openclaw(args: Args) -> None:
     folder = os.path.abspath(os.path.expanduser(args.folder))
     if not os.path.isdir(folder):
         raise CommandFailed(f"{folder} is no folder", hint="OpenClaw keeps its own in ~/.openclaw", status=FAILED)
-    done = ask(args, "sessions.import", {"path": folder}, bounded=False)
+    done = ask_long(args, "sessions.import", {"path": folder}, "reading the sessions that are there")
     if args.json:
         as_json(done)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
-from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.daemon import ask_long
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
@@ -13,7 +13,7 @@ def run(args: Args) -> None:
     if args.older_than is None:
         raise CommandFailed("say how old is old enough", hint="as in: sessiond prune --older-than 90d", status=USAGE)
     params = {"olderThanMs": int(args.older_than * 1000), "confirm": args.yes}
-    done = ask(args, "sessions.prune", params, bounded=False)
+    done = ask_long(args, "sessions.prune", params, "looking through the archive")
     if args.json:
         as_json(done)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import ask_long, given
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json
@@ -42,7 +42,7 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
 def run(args: Args) -> int | None:
     words = " ".join(args.text)
     params = {"query": words, "limit": args.limit, "sessionKey": args.session, "role": args.role, "since": args.since}
-    found = ask(args, "sessions_search", given({**params, "since": _since(args.since)}), bounded=False)
+    found = ask_long(args, "sessions_search", given({**params, "since": _since(args.since)}), "searching")
     if args.json:
         as_json(found)
         return None

@@ -116,3 +116,19 @@ def test_an_inbox_is_shown_for_people(fake: FakeDaemon, terminal: Callable[..., 
         "  second",
         "  there are more: the same again",
     ]
+
+
+def test_long_work_says_what_it_is_and_leaves_nothing(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    # The line comes after a second; a busy machine has some more for it.
+    fake.answers["sessions.prune"] = lambda *_: threading.Event().wait(5) or {"removed": []}
+    line, _, rest = terminal("prune", "--older-than", "1d").rpartition("\r\x1b[K")
+    assert line.startswith("\r\x1b[Klooking through the archive … ")
+    assert rest == "  nothing is that old\n"
+
+
+def test_long_work_is_quiet_where_nobody_looks_on(fake: FakeDaemon) -> None:
+    fake.answers["sessions_search"] = lambda *_: threading.Event().wait(1.5) or {"matches": []}
+    command = [sys.executable, "-m", "sessiond", "search", "x"]
+    environ = {"PATH": os.environ["PATH"], "SESSIOND_SOCKET": str(fake.path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "  nothing found\n")

@@ -8,6 +8,7 @@ import time
 
 from sessiond import __version__
 from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
+from sessiond.cli.frame.progress import showing
 from sessiond.client.blocking import Client
 from sessiond.client.errors import DaemonNotRunning, RpcError
 from sessiond.client.starting import is_listening, progress
@@ -105,10 +106,16 @@ def connect(args: Args) -> Client:
     return CommandClient(args.socket, name="sessiond-cli", version=__version__, on_reconnect=_say_once)
 
 
-def ask(args: Args, method: str, params: dict[str, Any] | None = None, *, bounded: bool = True) -> Any:
-    """One call on a connection of its own; `bounded=False` for what may rightly take minutes."""
+def ask(args: Args, method: str, params: dict[str, Any] | None = None) -> Any:
+    """One call on a connection of its own."""
     with connect(args) as client:
-        return client.call(method, params or {}, timeout_s=CALL_TIMEOUT_S if bounded else None)
+        return client.call(method, params or {}, timeout_s=CALL_TIMEOUT_S)
+
+
+def ask_long(args: Args, method: str, params: dict[str, Any], what: str) -> Any:
+    """One call that may rightly take minutes; who looks on sees `what` takes so long."""
+    with connect(args) as client, showing(what):
+        return client.call(method, params)
 
 
 def given(params: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""A line that says what takes so long, on a terminal's stderr only; gone when it is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+
+from sessiond.cli.terminal.times import duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+# What is done sooner needs no word; from then on the clock of the line goes on.
+TICK_S = 1.0
+CLEAR = "\r\x1b[K"
+
+
+@contextmanager
+def showing(what: str) -> Iterator[None]:
+    """While the body runs, `what … 3s`, where somebody sees it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    import threading
+
+    done = threading.Event()
+    teller = threading.Thread(target=_tell, args=(what, done), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+
+
+def _tell(what: str, done: threading.Event) -> None:
+    began = time.monotonic()
+    shown = False
+    while not done.wait(TICK_S):
+        sys.stderr.write(f"{CLEAR}{what} … {duration((time.monotonic() - began) * 1000)}")
+        sys.stderr.flush()
+        shown = True
+    if shown:
+        sys.stderr.write(CLEAR)
+        sys.stderr.flush()
