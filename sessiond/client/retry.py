@@ -127,7 +127,10 @@ def may_repeat(error: Exception, method: str, params: dict[str, Any]) -> bool:
     if isinstance(error, NotSent | DaemonNotRunning):
         return True
     if isinstance(error, RpcError):
-        return error.slug == "stopping"  # refused before anything was done
-    return isinstance(error, ConnectionLost) and (
-        method in _REPEATABLE or (method in _KEYED and "idempotencyKey" in params)
-    )
+        if error.slug != "stopping":
+            return False
+        if not error.data.get("begun"):
+            return True  # refused before anything was done
+    elif not isinstance(error, ConnectionLost):
+        return False
+    return method in _REPEATABLE or (method in _KEYED and "idempotencyKey" in params)

@@ -205,9 +205,18 @@ class Peer:
             await self._idle.park()
 
     def stop_waits(self) -> None:
-        """The daemon stops: every request in flight is answered with -32008 now."""
+        """The daemon stops: every request in flight is answered with -32008 now.
+
+        What one of them has handed to the disk may still be stored: `begun` tells it from a request that was refused.
+        """
         for pending in list(self.pending.values()):
-            pending.cancel(Stopping("The daemon is stopping; try again when it is back."))
+            pending.cancel(
+                Stopping(
+                    "The daemon is stopping before this has ended: it may have been done or not. Look first when it is"
+                    " back, unless doing it twice is no harm.",
+                    begun=True,
+                )
+            )
 
     def close(self) -> None:
         """End the connection now."""

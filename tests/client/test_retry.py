@@ -14,6 +14,7 @@ from sessiond.client.retry import MAX_DELAY_S, RECONNECT_S, Attempts
 GONE = DaemonNotRunning("/run/sessiond.sock", "no such file")
 LOST = ConnectionLost("sessiond closed the connection")
 STOPPING = RpcError(-32008, "stopping", "sessiond is stopping")
+CUT_OFF = RpcError(-32008, "stopping", "sessiond is stopping", {"begun": True})
 
 
 def attempts_of(method: str, deadline: float = math.inf, **params: Any) -> Attempts:
@@ -82,7 +83,8 @@ def test_what_may_have_been_done_is_asked_again_where_it_is_done_once(
     attempts = attempts_of(method, **params)
     first = attempts.begin(0)
     assert ("idempotencyKey" in first) is keyed
-    assert attempts.may_follow(LOST, 0) is repeats
+    for may_be_done in (LOST, CUT_OFF):
+        assert attempts.may_follow(may_be_done, 0) is repeats
     # What the daemon never had, or refused before it did anything, is asked again whatever it is.
     assert attempts.may_follow(NotSent("gone"), 0) and attempts.may_follow(STOPPING, 0)
     assert not attempts.may_follow(CallTimeout("slow"), 0)

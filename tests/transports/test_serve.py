@@ -344,8 +344,9 @@ async def test_draining_answers_what_is_in_flight_and_ends(open_house):
                 answer = b"".join([chunk async for chunk in stream])
         assert msgspec.json.decode(answer)["error"] == {
             "code": -32008,
-            "message": "The daemon is stopping; try again when it is back.",
-            "data": {"type": "stopping", "retryAfterMs": 1000},
+            "message": "The daemon is stopping before this has ended: it may have been done or not."
+            " Look first when it is back, unless doing it twice is no harm.",
+            "data": {"type": "stopping", "retryAfterMs": 1000, "begun": True},
         }
 
 

@@ -83,7 +83,9 @@ def describe(error: ClientError) -> CommandFailed:
         case RpcError():
             message = in_words_of_the_command_line(error.message)
             # A run that is not there is no session that is not there; its sentence says where a run's id comes from.
-            hint = None if error.reason == "run_not_found" else _HINTS.get(error.slug)
+            # Nor is one that may have been done to be asked again.
+            told = error.reason == "run_not_found" or error.data.get("begun")
+            hint = None if told else _HINTS.get(error.slug)
             return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))
         case DaemonNotRunning():
             return CommandFailed(str(error), hint=START_IT, status=NOT_RUNNING)

@@ -154,3 +154,14 @@ def test_a_reader_that_has_enough_ends_the_output_quietly(fake: Any) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("key\t")
+
+
+def test_what_may_have_been_done_is_not_to_be_asked_again(
+    fake: Any, refusal: Any, sessiond: Callable[..., Any]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise refusal(-32008, "stopping", "it may have been done or not.", begun=True)
+
+    fake.answers["sessions.reset"] = refuse
+    done = sessiond("reset", "x")
+    assert (done.status, done.err) == (1, "sessiond: it may have been done or not.\n")

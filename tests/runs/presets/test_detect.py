@@ -44,7 +44,7 @@ def test_a_program_is_found_with_its_version_and_its_lines(bin_folder, tmp_path)
 
 @pytest.mark.parametrize(
     "words",
-    [("--allowedTools", "mcp__sessiond__*"), ("-c", 'x={command="/a b/c"}'), ("it's", "\"both\" isn't", 'a\n"b', "\\")],
+    [("--allowedTools", "mcp__sessiond__*"), ("-c", 'x={command="/a b/c"}'), ("it's", '"both" isn\'t', 'a\n"b', "\\")],
 )
 def test_words_of_a_program_follow_it_in_its_command(bin_folder, tmp_path, words: tuple[str, ...]) -> None:
     script(bin_folder / "codex", "#!/bin/sh\n")
