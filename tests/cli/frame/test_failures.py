@@ -73,7 +73,7 @@ def test_a_run_that_is_not_there_is_no_session_that_is_not_there(
     def refuse(*_: Any) -> None:
         raise refusal(-32002, "not_found", sentence, code="run_not_found")
 
-    fake.answers["agent.wait"] = refuse
+    fake.answers |= {"ping": lambda *_: {}, "agent.wait": refuse}
     done = sessiond("wait", "x")
     assert (done.status, done.err) == (4, f"sessiond: {sentence}\n")
 
