@@ -28,9 +28,10 @@ from sessiond.transports.http import refused
 from sessiond.transports.websocket import reason_of_close
 
 ROOT = Path(sessiond.__file__).parent
+# A line of the configuration, `allowAgents = ["helper"]`, is what to write.
 PYTHON = re.compile(
     r"\bNone\b|\bTrue\b|\bFalse\b|NoneType|<class|<function|object at 0x|\bb['\"]|Traceback|\[Errno|\bdict_|"
-    r"\\x[0-9a-f]{2}|['\"]: |\(\)|[a-z]Error\b|\[['\"]|\{['\"]"
+    r"\\x[0-9a-f]{2}|['\"]: |\(\)|[a-z]Error\b|(?<! = )\[['\"]|\{['\"]"
 )
 HOSTILE: tuple[Any, ...] = (
     *(None, True, -1, 1.5, 10**30, -(10**400), "", "it's\u202e \x07\n\x1b[31m \"q\" 'q' \\ é", "\ud800", "x" * 3000),
