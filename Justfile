@@ -37,10 +37,10 @@ run *ARGS: _venv
 sessiond *ARGS: _venv
     @"{{ bin }}/sessiond" {{ ARGS }}
 
-# the tests, all or some: `just test tests/store -k torn`
+# the tests, all or some: `just test tests/store -k torn`; sweeps whole: `SESSIOND_TESTS=whole just test`
 [group('work on it')]
 test *ARGS: _venv
-    @"{{ bin }}/python" -m pytest {{ ARGS }}
+    @"{{ bin }}/python" -m pytest {{ if ARGS == "" { "-n auto" } else { ARGS } }}
 
 # what must hold before a commit: style, types, layers, tests
 [group('work on it')]
@@ -69,7 +69,7 @@ coverage *ARGS: _venv
 # every benchmark, each as a ratio to its own baseline of the same run (minutes)
 [group('work on it')]
 bench *ARGS: _venv
-    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/python" -m pytest tests/benchmarks -m benchmark -s -q {{ ARGS }}
+    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/python" -m pytest -n 0 tests/benchmarks tests/trust/test_load.py -m benchmark -s -q {{ ARGS }}
 
 # the tests that install and run real agent programs (large downloads)
 [group('work on it')]

@@ -6,6 +6,7 @@ By default sweeps, races and Hypothesis' examples are samples; SESSIOND_TESTS=wh
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ settings.load_profile("sessiond")
 # A shell that starts this in the background has SIGINT ignored, and so would every program that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: two for each processor, as many tests wait for other processes."""
+    return min(2 * len(os.sched_getaffinity(0)), 16)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_the_version_stands_in_one_place() -> None:
 def test_the_second_command_of_the_readme_is_what_the_build_server_runs() -> None:
     """Word for word, but for the place of the virtual environment."""
     lines = (ROOT / "README.md").read_text().splitlines()
-    commands = [line.strip() for line in lines if "requirements.lock" in line and line.rstrip().endswith("-m pytest")]
+    commands = [line.strip() for line in lines if "requirements.lock" in line and line.endswith("-m pytest -n auto")]
     assert len(commands) == 1, "the README has one command that runs the tests"
     script = (ROOT / ".ci/run").read_text()
     for part in commands[0].split(" && "):
