@@ -7,12 +7,14 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.run_ends import MissedRunEnds
 from sessiond.cli.terminal.escape import one_line
-from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph
+from sessiond.cli.terminal.live import LiveLine
+from sessiond.cli.terminal.message import ROLE_WIDTH, TOOL_ROLES, moment_of, paragraph
 from sessiond.cli.terminal.output import as_json, json_line, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, screen
-from sessiond.cli.terminal.times import moment_in, now_ms, size
+from sessiond.cli.terminal.screen import Screen, pad, screen
+from sessiond.cli.terminal.times import clock, moment_in, now_ms, size
 
 RUN_ENDS = {
     "ok": "done, without a reply",
@@ -96,13 +98,25 @@ def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
     else:
         lines(show(page, now_ms(), on))
     sys.stdout.flush()
-    for event in client.subscribe(page["sessionKey"], page["cursor"]):
+    live = LiveLine(on)
+
+    def show_end(_key: str, end: dict[str, Any]) -> None:
+        if not args.json:
+            lines(_ending(end, now_ms(), on))
+            sys.stdout.flush()
+
+    missed = MissedRunEnds(client, page["sessionKey"], show_end)
+    for event in client.subscribe(page["sessionKey"], page["cursor"], on_connect=missed.connected):
+        if event.name != "session.delta":
+            live.clear(forget=event.name == "session.message")
         if args.json:
             json_line({"event": event.name, **event.params})
         elif event.name == "session.message":
             message = event["message"]
             if args.tools or message.get("role") not in TOOL_ROLES:
                 lines(paragraph(message, moment_of(message), now_ms(), on))
+        elif event.name == "session.delta":
+            live.take(event, f"{clock(now_ms(), now_ms())} {pad('writing', ROLE_WIDTH)} ")
         elif event.name == "session.resync" and event.get("reason") != "lagged":
             note(f"the transcript was {event.get('reason')}; from its start:")
         sys.stdout.flush()

@@ -6,6 +6,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.frame.input import text_or_stdin
+from sessiond.cli.frame.streaming import ReplyStream, stream_of
 from sessiond.cli.frame.waiting import finish, not_waiting, wait
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
@@ -27,28 +28,38 @@ def run(args: Args) -> int | None:
                 "sessions.resolve", given({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
             )
             key = found["key"]
-        accepted = _send(client, key, text, attachments, args)
-        if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
-            _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
-            return None
-        if accepted.get("reason") == "inbox":
-            if args.json:
-                as_json(accepted)
-            note(f"kept for {key}: a program reads its messages there when it wants to, and no agent runs")
-            return None
-        if args.no_wait:
-            _print(accepted, accepted["runId"], args)
-            return None
-        # What waits for the run that asks is not waited for.
-        answer = accepted
-        if accepted.get("reason") != "ancestor_busy":
-            answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}")
-        if answer.get("reason") == "ancestor_busy":
-            _print(accepted, accepted["runId"], args)
-            # Inside a run `main` is the agent's own main session, which surprises who means another one.
-            note(not_waiting(answer.get("sessionKey", key)))
-            return None
-    return finish({"sessionKey": key, **answer}, json=args.json, where=key)
+        with stream_of(args, key) as stream:
+            accepted = _send(client, key, text, attachments, args)
+            return _await_reply(client, key, accepted, args, stream)
+
+
+def _await_reply(
+    client: Client, key: str, accepted: dict[str, Any], args: Args, stream: ReplyStream | None
+) -> int | None:
+    """Print the reply to a message that was accepted, where there is one to wait for; the exit code."""
+    if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
+        _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
+        return None
+    if accepted.get("reason") == "inbox":
+        if args.json:
+            as_json(accepted)
+        note(f"kept for {key}: a program reads its messages there when it wants to, and no agent runs")
+        return None
+    if args.no_wait:
+        _print(accepted, accepted["runId"], args)
+        return None
+    # What waits for the run that asks is not waited for.
+    answer = accepted
+    if accepted.get("reason") != "ancestor_busy":
+        if stream is not None:
+            stream.begin(accepted["runId"])
+        answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}", stream)
+    if answer.get("reason") == "ancestor_busy":
+        _print(accepted, accepted["runId"], args)
+        # Inside a run `main` is the agent's own main session, which surprises who means another one.
+        note(not_waiting(answer.get("sessionKey", key)))
+        return None
+    return finish({"sessionKey": key, **answer}, json=args.json, where=key, stream=stream)
 
 
 def address(args: Args) -> tuple[str | None, str]:

@@ -6,18 +6,19 @@ import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect
+from sessiond.cli.frame.run_ends import MissedRunEnds
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, moment_of, short
 from sessiond.cli.terminal.output import json_line
 from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen
 from sessiond.cli.terminal.times import clock, duration, now_ms
+from sessiond.client.wire import Event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from sessiond.client.wire import Event
 
 # Of a line: what was said needs the rest. A key with a shortened UUID takes 32 columns.
 KEY_WIDTH, WIDE_KEY_WIDTH, WIDE = 24, 32, 100
@@ -62,14 +63,18 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
         case _:
             return None
     when = clock(moment, present_ms)
-    # Programs get the whole key.
-    room = WIDE_KEY_WIDTH if on.width is not None and on.width >= WIDE else KEY_WIDTH
-    shown_key = pad(key if on.width is None else clip_key(key, room), room)
-    head = f"{when} {shown_key} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "
+    head = _head(when, key, who, on)
     if on.width is not None:
         text = clip(text, max(on.width - columns_of(head), 10))
     who_at = len(head) - ROLE_WIDTH - 1 if head.isascii() else head.rindex(clip(who, ROLE_WIDTH))
     return on.paint(head[: len(when)], "dim") + head[len(when) : who_at] + on.paint(head[who_at:], style) + text
+
+
+def _head(when: str, key: str, who: str, on: Screen) -> str:
+    # Programs get the whole key.
+    room = WIDE_KEY_WIDTH if on.width is not None and on.width >= WIDE else KEY_WIDTH
+    shown_key = pad(key if on.width is None else clip_key(key, room), room)
+    return f"{when} {shown_key} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "
 
 
 def _outcome(event: Event) -> str:
@@ -100,24 +105,45 @@ def _changed_settings(key: str, row: object, known: dict[str, dict[str, Any]]) -
 
 def run(args: Args) -> None:
     on = screen()
+    live = LiveLine(on)
     known: dict[str, dict[str, Any]] = {}
+
+    def show(event: Event) -> None:
+        if event.name == "session.delta":
+            live.take(event, _head(clock(now_ms(), now_ms()), one_line(str(event["sessionKey"])), "writing", on))
+            return
+        shown = line(event, now_ms(), on, known)
+        if shown is not None:
+            live.clear(forget=event.name == "session.message")
+            sys.stdout.write(shown + "\n")
+            sys.stdout.flush()
+
+    def show_end(key: str, end: dict[str, Any]) -> None:
+        if not args.json:
+            phase = "end" if end["status"] in ("ok", "aborted") else "error"
+            show(Event("sessions.changed", {"sessionKey": key, "phase": phase, "reason": _reason(end)}))
+
     with connect(args) as client:
-        for event in client.subscribe(args.key, args.after):
+        missed = MissedRunEnds(client, args.key, show_end)
+        for event in client.subscribe(args.key, args.after, on_connect=missed.connected):
+            missed.take(event)
             if args.json:
                 json_line({"event": event.name, **event.params})
-                continue
-            shown = line(event, now_ms(), on, known)
-            if shown is not None:
-                sys.stdout.write(shown + "\n")
-                sys.stdout.flush()
+            else:
+                show(event)
+
+
+def _reason(end: dict[str, Any]) -> str:
+    error = end.get("error")
+    return str(end["status"]) if error in (None, end["status"]) else f"{end['status']}: {error}"
 
 
 COMMAND = Command(
     "watch",
     "Follow everything that happens, in one session or in all of them.",
     run=run,
-    description="Goes on by itself when the daemon restarts, and then shows what was missed first. "
-    "With --json every event is one line, deltas of running replies included.",
+    description="Goes on by itself when the daemon restarts, and then shows what was missed first. On a terminal the "
+    "last line shows what is being written. With --json every event is one line, deltas of running replies included.",
     arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
     options=(
         Option("--after", "Begin after this cursor of the session, not now.", metavar="CURSOR"),

@@ -159,9 +159,12 @@ class Client:
             if is_wait_over(answer) or (deadline is not None and time.monotonic() >= deadline):
                 return answer
 
-    def subscribe(self, key: str | None = None, cursor: str | None = None) -> Iterator[Event]:
+    def subscribe(
+        self, key: str | None = None, cursor: str | None = None, *, on_connect: Callable[[], object] | None = None
+    ) -> Iterator[Event]:
         """Every event of the session `key` after `cursor` (None: from now), or of all visible sessions; for ever.
 
+        `on_connect` is called each time that the subscription stands: at first, and when a lost connection is back.
         A lost connection is got back, and what was missed meanwhile comes first: each stored message comes exactly
         once. Raises RpcError where the subscription is refused, DaemonNotRunning where the first connection fails.
         """
@@ -175,6 +178,8 @@ class Client:
                     missed = _carry_out(follow, link, backlog)
                     first = False
                     backoff.reset()
+                    if on_connect is not None:
+                        on_connect()
                     yield from filter(follow.take, missed)
                     yield from filter(follow.take, backlog)
                     while True:

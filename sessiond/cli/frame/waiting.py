@@ -7,6 +7,7 @@ import time
 
 from sessiond.cli.frame.failures import FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, note
 from sessiond.cli.terminal.escape import escape
+from sessiond.cli.terminal.live import CLEAR, StreamedReply
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.times import duration
 from sessiond.client.retry import is_wait_over
@@ -22,13 +23,19 @@ TERMINAL_SLICE_S = 1.0
 QUIET_SLICE_S = 30.0
 
 
-def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dict[str, Any]:
-    """`agent.wait` until the run ended or `timeout_s` passed, with a line of progress where stderr is a terminal."""
+def wait(
+    client: Client, run_id: str, timeout_s: float | None, what: str, stream: StreamedReply | None = None
+) -> dict[str, Any]:
+    """`agent.wait` until the run ended or `timeout_s` passed, with a line of progress where stderr is a terminal, for
+    as long as `stream` has nothing to show.
+    """
     try:
         if not sys.stderr.isatty():
             return client.wait(run_id, timeout_s, QUIET_SLICE_S)
-        return _wait_with_progress(client, run_id, timeout_s, what)
+        return _wait_with_progress(client, run_id, timeout_s, what, stream or StreamedReply())
     except KeyboardInterrupt:
+        if stream is not None:
+            stream.end(None)
         raise CommandFailed(
             f"no longer waiting; the run {run_id} goes on",
             hint=f"wait on with: sessiond wait {run_id}",
@@ -36,7 +43,9 @@ def wait(client: Client, run_id: str, timeout_s: float | None, what: str) -> dic
         ) from None
 
 
-def _wait_with_progress(client: Client, run_id: str, timeout_s: float | None, what: str) -> dict[str, Any]:
+def _wait_with_progress(
+    client: Client, run_id: str, timeout_s: float | None, what: str, stream: StreamedReply
+) -> dict[str, Any]:
     began = time.monotonic()
     shown = False
     try:
@@ -47,13 +56,11 @@ def _wait_with_progress(client: Client, run_id: str, timeout_s: float | None, wh
             spent = time.monotonic() - began
             if is_wait_over(answer) or (timeout_s is not None and spent >= timeout_s):
                 return answer
-            sys.stderr.write(f"\r\x1b[K{what} … {duration(spent * 1000)}")
-            sys.stderr.flush()
+            stream.say_before(f"{CLEAR}{what} … {duration(spent * 1000)}")
             shown = True
     finally:
         if shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            stream.say_before(CLEAR)
 
 
 def not_waiting(where: str) -> str:
@@ -61,8 +68,12 @@ def not_waiting(where: str) -> str:
     return f"not waiting: {where} waits for this very run"
 
 
-def finish(answer: dict[str, Any], *, json: bool, where: str) -> int:
-    """Print how a run ended: its reply on stdout, or the reason on stderr. `where` is the session it was in."""
+def finish(answer: dict[str, Any], *, json: bool, where: str, stream: StreamedReply | None = None) -> int:
+    """Print how a run ended: its reply on stdout, unless `stream` has shown it, or the reason on stderr. `where` is the
+    session it was in.
+    """
+    if stream is not None and stream.end(answer.get("reply") if answer["status"] == "ok" else None):
+        return 0
     if json:
         as_json(answer)
     status = answer["status"]

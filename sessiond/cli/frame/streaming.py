@@ -1,0 +1,65 @@
+"""The reply of a run as it comes: a connection of its own that follows the session, and shows what is written in it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+from sessiond import __version__
+from sessiond.cli.terminal.live import StreamedReply
+from sessiond.client.blocking import Client
+from sessiond.client.errors import ClientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sessiond.cli.frame.command import Args
+
+# A daemon that takes longer than this to say that it is followed is not waited for: the reply comes at the end.
+SUBSCRIBE_S = 5.0
+
+
+class ReplyStream(StreamedReply):
+    """Follows a session for the reply of the run that `begin` names. Ends with its client."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+        self._follows = False
+
+    def follow(self, key: str) -> None:
+        """Follow from now on; where there is no such session yet, nothing is shown."""
+        stands = threading.Event()
+
+        def confirm() -> None:
+            self._follows = True
+            stands.set()
+
+        def read() -> None:
+            # Without it the reply is there at the end all the same; the command itself says what is wrong.
+            with suppress(ClientError, OSError):
+                for event in self._client.subscribe(key, on_connect=confirm):
+                    self.take(event)
+            stands.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        stands.wait(SUBSCRIBE_S)
+
+    def begin(self, run_id: str) -> None:
+        super().begin(run_id)
+        if not self._follows:  # its first message made the session, which its run's id names
+            self.follow(run_id.rpartition(".")[0])
+
+
+@contextmanager
+def stream_of(args: Args, key: str) -> Iterator[ReplyStream | None]:
+    """The stream of the next reply in a session; None where nobody looks at it: a pipe, a file, JSON, no wait."""
+    if args.json or args.no_wait or not sys.stdout.isatty():
+        yield None
+        return
+    with Client(args.socket, name="sessiond-cli", version=__version__) as client:
+        stream = ReplyStream(client)
+        stream.follow(key)
+        yield stream

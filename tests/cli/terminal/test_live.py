@@ -1,0 +1,51 @@
+"""A reply that is shown while it comes: once, whatever comes before it, and as it is where it did not come whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiond.cli.terminal.live import CLEAR, StreamedReply
+from sessiond.client.wire import Event
+
+
+def delta(text: str, run_id: str = "r1") -> Event:
+    return Event("session.delta", {"runId": run_id, "text": text})
+
+
+def message(role: str) -> Event:
+    return Event("session.message", {"message": {"role": role, "content": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("events", "reply", "shown", "is_shown"),
+    [
+        ([], "all", "", False),
+        ([delta("a"), delta("ll\n")], "all", "all\n", True),
+        ([delta("a"), delta("ll")], "all", "all\n", True),
+        ([delta("other", "r2"), delta("all")], "all", "all\n", True),
+        ([message("user"), delta("all"), message("assistant")], "all", "all\n", True),
+        ([delta("first"), message("assistant"), delta("all")], "all", "first\nall\n", True),
+        ([delta("\x1b[2Jall")], "\x1b[2Jall", "\\x1b[2Jall\n", True),
+        ([delta("l")], "all", "l\n", False),
+        ([delta("all")], None, "all\n", False),
+        ([delta("all")], "", "all\n", False),
+    ],
+)
+def test_a_reply_is_shown_as_it_comes(
+    capsys: pytest.CaptureFixture[str],
+    events: list[Event],
+    reply: str | None,
+    shown: str,
+    is_shown: bool,
+) -> None:
+    for early in range(len(events) + 1):
+        stream = StreamedReply(last_words_s=0)
+        for event in events[:early]:
+            stream.take(event)
+        stream.begin("r1")
+        for event in events[early:]:
+            stream.take(event)
+        assert stream.end(reply) is is_shown
+        stream.take(delta("late"))
+        out, err = capsys.readouterr()
+        assert (out, err) == (shown, CLEAR * min(1, shown.count("\n")) if "first" not in shown else CLEAR * 2)
