@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import connect
-from sessiond.cli.frame.failures import USAGE, CommandFailed, describe
-from sessiond.cli.frame.input import text_or_stdin
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
+from sessiond.cli.frame.failures import CommandFailed, describe
+from sessiond.cli.frame.params import read_params
 from sessiond.cli.terminal.output import as_json
 from sessiond.client.errors import RpcError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-
-def params_of(text: str | None) -> dict[str, Any]:
-    """The params of `[JSON]`: an object, none for none."""
-    if text is None:
-        return {}
-    try:
-        params = json.loads(text_or_stdin([text]))
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"the params are not JSON: {error}", status=USAGE) from None
-    if not isinstance(params, dict):
-        raise CommandFailed("the params must be a JSON object: params go by name", status=USAGE)
-    return params
-
 
 def run(args: Args) -> None:
-    params = params_of(args.params)
     with connect(args) as client:
+        params = read_params(args.params, args.method, lambda: client.call("rpc.discover", timeout_s=CALL_TIMEOUT_S))
         try:
             as_json(client.call(args.method, params, timeout_s=args.timeout))
         except RpcError as error:
@@ -44,14 +25,26 @@ COMMAND = Command(
     "call",
     "Call any method of the daemon and print its result as JSON.",
     run=run,
-    description="The methods and their params: sessiond call rpc.discover",
+    description="The methods and their params: sessiond call rpc.discover (docs/protocol.md has them in tables). A"
+    " VALUE is taken as the method wants it: text as it stands, a number, true, or JSON.",
     arguments=(
         Argument("method", "The method's name.", complete="method"),
-        Argument("params", "A JSON object; `-` reads standard input.", required=False),
+        Argument(
+            "params",
+            "NAME=VALUE, once or more, or one JSON object; `-` reads it from standard input.",
+            required=False,
+            many=True,
+            complete="param",
+            shown="[NAME=VALUE...|JSON]",
+        ),
     ),
     options=(
         Option("--timeout", "Give up after this long (exit 5).", kind="duration", metavar="SECONDS"),
         *CLIENT_OPTIONS,
     ),
-    examples=("sessiond call ping", 'sessiond call sessions.usage \'{"key":"main"}\''),
+    examples=(
+        "sessiond call ping",
+        "sessiond call sessions_list limit=5 search=build",
+        'sessiond call sessions.usage \'{"key":"main"}\'',
+    ),
 )

@@ -10,8 +10,9 @@ from sessiond.cli.terminal.output import as_json
 PROGRAM = "sessiond"
 VARIABLE = "_SESSIOND_COMPLETE"
 
-# Not click's: bash takes words apart at each colon, and a session key is full of them. So the line is taken apart at
-# its blanks here, and what stands before the last colon, which bash keeps by itself, is cut off again.
+# Not click's: bash takes words apart at each colon, and a session key is full of them, and at `=`. So the line is taken
+# apart at its blanks here, and what stands before the last of these, which bash keeps by itself, is cut off again.
+# Behind `NAME=` comes no blank but a value.
 BASH = """\
 _sessiond_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" kind value
@@ -19,7 +20,7 @@ _sessiond_completion() {
     read -ra words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
     local current="${words[-1]}"
-    local kept="${current%"${current##*:}"}"
+    local kept="${current%"${current##*[:=]}"}"
     COMPREPLY=()
     while IFS=, read -r kind value; do
         case $kind in
@@ -28,8 +29,46 @@ _sessiond_completion() {
             plain) COMPREPLY+=("${value#"$kept"}") ;;
         esac
     done < <(env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) _SESSIOND_COMPLETE=bash_complete "$1")
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+    return 0
 }
 complete -o nosort -F _sessiond_completion sessiond
+"""
+
+ZSH = """\
+#compdef sessiond
+
+_sessiond_completion() {
+    local -a plain described opened response
+    local type key descr
+    (( ! $+commands[sessiond] )) && return 1
+    local -x COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) _SESSIOND_COMPLETE=zsh_complete
+    response=("${(@f)$(sessiond)}")
+    for type key descr in ${response}; do
+        case $type in
+            dir) _path_files -/ ;;
+            file) _path_files -f ;;
+            plain)
+                if [[ $key == *= ]]; then
+                    opened+=("$key")
+                elif [[ $descr == _ ]]; then
+                    plain+=("$key")
+                else
+                    described+=("$key:$descr")
+                fi ;;
+        esac
+    done
+    [[ -n $described ]] && _describe -V unsorted described -U
+    [[ -n $plain ]] && compadd -U -V unsorted -a plain
+    [[ -n $opened ]] && compadd -U -S '' -V unsorted -a opened
+    return 0
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _sessiond_completion "$@"
+else
+    compdef _sessiond_completion sessiond
+fi
 """
 
 
@@ -41,8 +80,8 @@ def text_for(shell: str) -> str:
         from sessiond.cli.frame.man import page
 
         return page()
-    if shell == "bash":
-        return BASH
+    if shell in ("bash", "zsh"):
+        return BASH if shell == "bash" else ZSH
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -107,6 +107,7 @@ def test_a_session_is_found_by_its_label_and_by_the_beginning_of_its_id(started:
     assert run(started, "history", session_id[:7])[0] == 4
     status, _, err = run(started, "history", "reserch")
     assert (status, err.splitlines()) == (4, ["sessiond: no session 'reserch'", "  did you mean research?"])
+    assert json.loads(run(started, "call", "sessions_list", "limit=1", "search=zzz")[1])["sessions"] == []
     status, _, err = run(started, "call", "sessions_lst")
     assert status == 2 and "did you mean sessions_list" in err
     status, _, err = run(started, "send", "--agent", "mian", "hello")

@@ -1,4 +1,4 @@
-"""What the shell offers for a key or an agent: asked of the daemon, silently nothing where there is none."""
+"""What the shell offers for a key, an agent or a parameter: asked of the daemon; nothing where there is none."""
 
 from __future__ import annotations
 
@@ -24,3 +24,25 @@ def offers(source: str | None) -> list[str]:
     except (ClientError, OSError):
         pass
     return []
+
+
+# By these names parameters are what the shell can offer something for.
+_SOURCES = {"sessionKey": "key", "key": "key", "parentSessionKey": "key", "agentId": "agent"}
+
+
+def offers_of_params(method: str | None, incomplete: str) -> list[str]:
+    """`NAME=` for each parameter of the method, and where a name is there already, `NAME=VALUE`."""
+    from sessiond.cli.frame.params import schemas_of, values_of
+
+    name, equals, _ = incomplete.partition("=")
+    try:
+        with Client(name="sessiond-completion") as client:
+            schemas = schemas_of(client.call("rpc.discover", timeout_s=TIMEOUT_S), method or "")
+    except (ClientError, OSError):
+        return []
+    if schemas is None:
+        return []
+    if not equals:
+        return [f"{known}=" for known in schemas]
+    values = offers(_SOURCES[name]) if name in _SOURCES else values_of(schemas.get(name, {}))
+    return [f"{name}={value}" for value in values]

@@ -86,6 +86,8 @@ def describe(error: ClientError) -> CommandFailed:
             # Nor is one that may have been done to be asked again.
             told = error.reason == "run_not_found" or error.data.get("begun")
             hint = None if told else _HINTS.get(error.slug)
+            if hint is not None and "sessiond list" in hint and "sessiond list" in message:
+                hint = None  # the sentence says it
             return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))
         case DaemonNotRunning():
             return CommandFailed(str(error), hint=START_IT, status=NOT_RUNNING)
@@ -110,6 +112,7 @@ def in_words_of_the_command_line(message: str) -> str:
 
     for method, command in _COMMANDS.items():
         message = re.sub(rf"`?\b{re.escape(method)}\b`?", f'"{command}"', message)
+    message = message.replace("; null clears it", "; --clear clears it")
     return re.sub(r"`?\$\.([A-Za-z]+)`?", lambda found: _option(found[1]), message)
 
 

@@ -153,10 +153,13 @@ def _metavar(argument: Argument) -> str:
 
 
 def _completer(source: str | None, choices: Iterable[str]) -> Callable[..., list[CompletionItem]]:
-    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if source == "file":
             return [CompletionItem(incomplete, type="file")]
-        offered = choices or completion.offers(source)
+        if source == "param":
+            offered: Iterable[str] = completion.offers_of_params(ctx.params.get("method"), incomplete)
+        else:
+            offered = choices or completion.offers(source)
         return [CompletionItem(value) for value in offered if value.startswith(incomplete)]
 
     return complete

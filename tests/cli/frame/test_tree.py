@@ -108,6 +108,73 @@ def test_bash_completes_a_key_with_colons(tmp_path: Path, fake: FakeDaemon) -> N
     assert offered("sessiond search --session agent:main:no") == ["notes"]
 
 
+DISCOVERED = {
+    "methods": [
+        {
+            "name": "sessions_list",
+            "x-aliases": ["list.sessions"],
+            "params": [
+                {"name": "limit", "schema": {"anyOf": [{"type": "number"}, {"type": "null"}]}},
+                {"name": "agentId", "schema": {"type": "string"}},
+                {"name": "includeArchived", "schema": {"type": "boolean"}},
+            ],
+        },
+        {"name": "ping", "params": []},
+    ]
+}
+
+
+def answer_discovery(fake: FakeDaemon) -> None:
+    fake.answers["rpc.discover"] = lambda *_: DISCOVERED
+    fake.answers["agents_list"] = lambda *_: {"agents": [{"id": "main"}, {"id": "mia"}]}
+
+
+COMPLETE = {
+    "bash": (
+        'eval "$(sessiond completion bash)"; COMP_LINE="$1" COMP_POINT=${#1};'
+        ' _sessiond_completion sessiond 2>/dev/null; printf "%s\\n" "${COMPREPLY[@]}"'
+    ),
+    # What the completion system would be given, with the option that puts no blank behind it.
+    "zsh": (
+        "compdef() { :; }; compadd() { local name=$argv[-1] blank=; [[ $argv[3] == '' ]] && blank=^;"
+        ' for one in "${(@P)name}"; do print -r -- "$one$blank"; done; };'
+        ' _describe() { compadd "$@"; }; eval "$(sessiond completion zsh)";'
+        ' words=("${(@s: :)1}"); CURRENT=$#words; _sessiond_completion'
+    ),
+    "fish": 'sessiond completion fish | source; complete -C "$argv[1]"',
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETE)
+def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: FakeDaemon) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    answer_discovery(fake)
+    program = tmp_path / "sessiond"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
+    program.chmod(0o755)
+
+    def offered(line: str) -> list[str]:
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path), "HOME": str(tmp_path)}
+        option = ["-f"] if shell == "zsh" else []
+        words = [shell, *option, "-c", COMPLETE[shell], *([shell] if shell != "fish" else []), line]
+        for _ in range(20):  # half a second is all that a person waits for, and a loaded machine may not make it
+            done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+            if done.stdout.split() or line.endswith(("ping ", "nothing ")):
+                return sorted(done.stdout.split())
+        raise AssertionError(done.stderr)
+
+    blank, kept = ("^" if shell == "zsh" else ""), ("" if shell == "bash" else "agentId=")
+    assert offered("sessiond call pi") == ["ping"]
+    names = [f"{name}={blank}" for name in ("agentId", "includeArchived", "limit")]
+    assert offered("sessiond call sessions_list ") == names
+    assert offered("sessiond call sessions_list limit=5 ag") == [f"agentId={blank}"]
+    assert offered("sessiond call sessions_list agentId=m") == [f"{kept}main", f"{kept}mia"]
+    assert [offer.endswith("true") for offer in offered("sessiond call list.sessions includeArchived=t")] == [True]
+    assert offered("sessiond call ping ") == []
+    assert offered("sessiond call nothing ") == []
+
+
 def test_the_shell_is_offered_commands_options_and_choices() -> None:
     from click.shell_completion import ShellComplete
 
