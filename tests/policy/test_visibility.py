@@ -276,9 +276,9 @@ def test_wildcards_agree_with_a_regular_expression(pattern: str, text: str) -> N
 
 def test_hostile_wildcards_are_linear() -> None:
     pattern, text = "*a" * 20_000 + "*b", "a" * 40_000
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not wildcard(pattern, text)
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 def test_blank_patterns_match_nothing() -> None:

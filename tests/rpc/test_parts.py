@@ -56,7 +56,7 @@ def test_the_count_is_that_of_the_decoded_value(value: object) -> None:
 
 def test_it_takes_its_time_in_small_pieces() -> None:
     for text in (b'"' + b"x" * 2**24 + b'"', b"," * 2**24, b'"\\\\' * 2**22, b"\\" * 2**24):
-        began = time.perf_counter()
+        began = time.thread_time()
         with suppress(LimitExceeded):
             check_parts(text)
-        assert time.perf_counter() - began < 2
+        assert time.thread_time() - began < 2

@@ -228,7 +228,12 @@ def test_an_idle_daemon_is_not_woken(daemon: Daemon) -> None:
         # The index is saved a second after the last change, and a thread is let go ten seconds after its work.
         daemon.wait_for((daemon.store / "agents" / "main" / "sessions" / "sessions.json").exists, "no index")
         wire.socket.settimeout(2)
-        quiet = switches()
-        with pytest.raises(TimeoutError):
-            wire.receive()
-        assert switches() - quiet <= 4
+
+        def is_quiet() -> bool:
+            before = switches()
+            with pytest.raises(TimeoutError):
+                wire.receive()
+            return switches() - before <= 4
+
+        # What it still had to do ends, on a slow machine after a while. Who polls is never quiet.
+        daemon.wait_for(is_quiet, "it is woken all the time")

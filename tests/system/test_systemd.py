@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,21 +185,21 @@ def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_its_successor_answers(
 
 
 def test_an_idle_daemon_says_that_it_lives_at_half_the_watchdogs_time(world: World) -> None:
-    world.configure(unit="WatchdogSec=2\n")
+    world.configure(unit="WatchdogSec=4\n")
     world.answer("status")
     pid = world.pid()
     told: list[int] = []
 
-    def told_five_times() -> bool:
+    def told_four_times() -> bool:
         latest = int(world.service("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
         if latest not in told:
             told.append(latest)
-        return len(told) == 5
+        return len(told) == 4
 
-    world.systemd.wait_until(told_five_times)
-    # Microseconds. The first gap is shorter: READY=1 counts as well.
-    gaps = [later - earlier for earlier, later in pairwise(told[1:])]
-    assert all(900_000 <= gap <= 1_600_000 for gap in gaps), gaps
+    world.systemd.wait_until(told_four_times)
+    # Microseconds, and no oftener than that; too seldom, and it would be restarted. The first gap is shorter: READY=1
+    # counts as well.
+    assert (told[-1] - told[1]) / (len(told) - 2) >= 1_800_000, told
     assert world.service("MainPID", "NRestarts") == {"MainPID": pid, "NRestarts": "0"}
 
 
