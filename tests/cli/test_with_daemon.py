@@ -221,7 +221,7 @@ def test_a_token_narrows_what_the_command_line_may_do(started: Daemon, tmp_path:
     del started.environ["SESSIOND_TOKEN_FILE"]
     token_id = err.split()[1].rstrip(",")
     assert run(started, "token", "revoke", token_id)[0] == 0
-    assert "revoked" in run(started, "token", "list")[1]
+    assert "revoked" in run(started, "token", "list", "--all")[1]
     started.environ["SESSIOND_TOKEN_FILE"] = str(file)
     assert run(started, "list")[0] == 77
 
