@@ -156,15 +156,16 @@ def test_a_full_disk_refuses_and_the_store_goes_on_when_there_is_room_again(tmp_
 
 
 def test_kills_at_any_moment_lose_nothing_acknowledged(tmp_path):
+    kills = amount(200, 20)
     done = subprocess.run(
-        [sys.executable, str(STEPS), "kills", str(amount(200, 20)), str(tmp_path / "store")],
+        [sys.executable, str(STEPS), "kills", str(kills), str(tmp_path / "store")],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         timeout=PATIENCE_S,
         check=True,
     )
     acknowledged = json.loads(done.stdout)
-    assert len(acknowledged) > 200
+    assert len(acknowledged) > kills
     found, rows = trio.run(look, tmp_path / "store")
     (said,) = found.values()
     assert len(said) == len(set(said))
