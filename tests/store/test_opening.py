@@ -58,7 +58,7 @@ def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path, umask):
     store = tmp_path / "above" / "store"
     subprocess.run([sys.executable, "-c", _MAKE, str(store), umask], check=True, cwd=os.getcwd())
     found = modes(store)
-    assert len(found) == 13
+    assert len(found) == 14
     assert found == {path: "0o700" if (store / path).is_dir() else "0o600" for path in found}
     assert (tmp_path / "above").stat().st_mode & 0o777 == 0o700
 

@@ -20,7 +20,9 @@ def test_a_daemon_whose_store_is_gone_ends_and_the_next_start_serves(daemon: Dae
     # What systemd's Restart=on-failure takes for a failure, and RestartPreventExitStatus does not name.
     assert daemon.process.wait(timeout=PATIENCE_S) == 74
     last = daemon.log.read_text().splitlines()[-1]
-    assert last.startswith("sessiond: ") and str(daemon.store) in last and "was removed or moved away" in last
+    assert last.startswith("sessiond: ") and str(daemon.store) in last
+    # It may have been making a folder just then.
+    assert "was removed or moved away" in last or "another folder stands at" in last
     daemon.start()
     assert daemon.call("sessions_list")["sessions"] == []
     assert daemon.stop() == 0

@@ -51,6 +51,7 @@ CALLS: dict[str, list[dict[str, Any]]] = {
     "sessions_history": [{"sessionKey": "ALIAS"}],
     "chat.history": [{"sessionKey": "ALIAS"}],
     "sessions_search": [{"query": "hello", "sessionKey": "ALIAS"}],
+    "sessions_inbox": [{"sessionKey": "ALIAS"}],
     "sessions_send": [
         {"sessionKey": "ALIAS", "message": "x", "timeoutSeconds": 0},
         {"label": "ALIAS", "message": "x", "timeoutSeconds": 0},

@@ -250,7 +250,7 @@ async def tried(connection: Connection, method: str, params: dict[str, Any], *, 
 
 
 LAYOUT = re.compile(
-    r"store\.json|store\.lock|tokens\.jsonl|keys/signing\.key"
+    r"store\.json|store\.lock|\.gitignore|tokens\.jsonl|keys/signing\.key"
     r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json)"
     r"|workspace/\.openclaw/attachments/[0-9a-f-]{36}/[^/]{1,255})"
     r"|outbox/[a-z0-9._-]+\.json|spawning/[^/]+",
