@@ -249,9 +249,10 @@ async def tried(connection: Connection, method: str, params: dict[str, Any], *, 
     return answer
 
 
+# With what is being written anew just now: the index is saved at any time.
 LAYOUT = re.compile(
     r"store\.json|store\.lock|\.gitignore|tokens\.jsonl|keys/signing\.key"
-    r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json)"
+    r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json|\.tmp-[0-9a-f]+)"
     r"|workspace/\.openclaw/attachments/[0-9a-f-]{36}/[^/]{1,255})"
     r"|outbox/[a-z0-9._-]+\.json|spawning/[^/]+",
     re.DOTALL,
