@@ -41,7 +41,7 @@ EntryOf = Callable[[Thing], Entry | None]
 
 
 class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What the outbox takes for a delivery. The store does not know the outbox; a test holds the two together."""
+    """What the outbox takes for a delivery; the store does not know the outbox. Source: store.md, "Layout"."""
 
     delivery_id: str
     channel: str
