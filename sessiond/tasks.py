@@ -9,7 +9,7 @@ import trio
 
 
 @asynccontextmanager
-async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
+async def detached_nursery() -> AsyncIterator[trio.Nursery]:
     """A nursery whose tasks end by themselves: cancelling the block ends the block, then waits for them.
 
     Shielding the nursery itself would shield the block as well, and nothing could ever end it.

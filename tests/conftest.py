@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from real_daemon import Daemon
-from sampling import amount
+from support.real_daemon import Daemon
+from support.sampling import amount
 
 # How long an example takes tells of the machine, and a busy one is no defect. The examples are the same in each run:
 # what is found by chance is found by `--hypothesis-profile explore`, and is written down as an @example.

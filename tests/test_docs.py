@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from docs_references import DOCS, PAGES, anchors, headings, in_code, in_page
+from support.docs_references import DOCS, PAGES, anchors, headings, in_code, in_page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

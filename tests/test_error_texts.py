@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inside import inside
+from support.in_process import inside
 
 import sessiond
-from sessiond import config
+from sessiond.config import settings as config
 from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, SessiondError, quote
 from sessiond.methods.table import METHODS
 from sessiond.patterns import compile_pattern
 from sessiond.policy.secrets import compile_patterns
 from sessiond.rpc.codecs import CBOR
 from sessiond.rpc.messages import MessageError, parse, split_batch
-from sessiond.transports.http import refused
+from sessiond.transports.http import refusal_of
 from sessiond.transports.websocket import reason_of_close
 
 ROOT = Path(sessiond.__file__).parent
@@ -110,7 +110,7 @@ def test_what_is_no_http_is_told_without_python(head: bytes) -> None:
     connection.receive_data(head)
     with pytest.raises(h11.RemoteProtocolError) as raised:
         connection.next_event()
-    text = refused(raised.value).message
+    text = refusal_of(raised.value).message
     assert text.startswith("This is no HTTP/1.1 request: ")
     assert not PYTHON.search(text), text
 

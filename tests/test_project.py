@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import docs_tables
 import msgspec
 import pytest
-from docs_references import in_code
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from support import docs_tables
+from support.docs_references import in_code
 
 import sessiond
 from sessiond.methods.table import METHODS
@@ -125,7 +125,7 @@ def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
                 catchers.add(name_of(path))
-    assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/life.py"}
+    assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/executor.py"}
 
 
 def test_every_method_has_its_test_where_one_looks_for_it() -> None:
@@ -186,7 +186,7 @@ def test_what_a_handler_clamps_is_what_the_page_says() -> None:
 
 
 def test_what_a_type_says_of_a_parameter_is_said_there_alone() -> None:
-    assert docs_tables.doubly_bound() == [], "take these out of NOT_IN_THE_TYPE in tests/docs_tables.py"
+    assert docs_tables.doubly_bound() == [], "take these out of NOT_IN_THE_TYPE in tests/support/docs_tables.py"
 
 
 def test_the_protocol_page_has_a_row_for_every_method_and_every_error() -> None:

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn, Protocol
 import msgspec
 
 from sessiond.attachments.names import check_name, check_twins
-from sessiond.config import AttachmentsConfig
+from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import Forbidden, InvalidParams, LimitExceeded
 
 Encoding = Literal["utf8", "base64"]
@@ -35,7 +35,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     mime_type: str | None = None
 
 
-class Item(Protocol):
+class AttachmentInput(Protocol):
     """What is needed of an attachment: `Attachment`, or the like with bytes as they are (then without encoding)."""
 
     @property
@@ -58,7 +58,7 @@ class PreparedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFiles:
     """Attachments that passed every check. No files: there is nothing to write."""
 
     files: tuple[PreparedFile, ...] = ()
@@ -68,17 +68,17 @@ class Prepared:
         return sum(len(file.data) for file in self.files)
 
 
-def prepare(items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
+def prepare(items: Sequence[AttachmentInput], config: AttachmentsConfig) -> PreparedFiles:
     """Check every rule and decode. No items at all pass even where attachments are disabled.
 
     InvalidParams, LimitExceeded or Forbidden with one of the `attachments_*` codes; `data.field` says
     where (`$.attachments[0].name`), `data.limit` and `data.value` which limit.
     """
     if not items:
-        return Prepared()
+        return PreparedFiles()
     for index, item in enumerate(items):
-        check_name(item.name, f"{_at(index)}.name")
-        _check_mime_type(item.mime_type, f"{_at(index)}.mimeType")
+        check_name(item.name, f"{_field_at(index)}.name")
+        _check_mime_type(item.mime_type, f"{_field_at(index)}.mimeType")
     check_twins([item.name for item in items])
     if not (config.enabled and _fits(items, config)):
         # Something may be refused; which of the reasons comes first is decided by looking at everything.
@@ -87,12 +87,12 @@ def prepare(items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
         raise Forbidden(
             f"Attachments are disabled here; set {_CONFIG}.enabled to allow them.", code="attachments_disabled"
         )
-    return Prepared(
+    return PreparedFiles(
         tuple(PreparedFile(item.name, _decode(item, index), item.mime_type) for index, item in enumerate(items))
     )
 
 
-def _fits(items: Sequence[Item], config: AttachmentsConfig) -> bool:
+def _fits(items: Sequence[AttachmentInput], config: AttachmentsConfig) -> bool:
     """Whether count and sizes are allowed, going by lengths alone: what is no base64 has no size and is found later."""
     sizes = [_size_at_most(item) for item in items]
     return (
@@ -100,7 +100,7 @@ def _fits(items: Sequence[Item], config: AttachmentsConfig) -> bool:
     )
 
 
-def _size_at_most(item: Item) -> int:
+def _size_at_most(item: AttachmentInput) -> int:
     """The size of what `item` decodes to, or more."""
     if item.encoding == "base64" and isinstance(item.content, str):
         return len(item.content) // 4 * 3 - item.content[-2:].count("=")
@@ -135,9 +135,9 @@ def _check_trailing_bits(content: str, field: str) -> None:
         _refuse_base64(field, "the bits after its last byte are not zero")
 
 
-def _sizes(items: Sequence[Item]) -> Iterator[int]:
+def _sizes(items: Sequence[AttachmentInput]) -> Iterator[int]:
     for index, item in enumerate(items):
-        field = f"{_at(index)}.content"
+        field = f"{_field_at(index)}.content"
         if isinstance(item.content, bytes):
             yield len(item.content)
         elif item.encoding == "base64":
@@ -162,7 +162,7 @@ def _check_limits(sizes: list[int], config: AttachmentsConfig) -> None:
         _refuse_limit("$.attachments", "file_count", "maxFiles", value=config.max_files, actual=len(sizes))
     for index, size in enumerate(sizes):
         if size > config.max_file_bytes:
-            field = f"{_at(index)}.content"
+            field = f"{_field_at(index)}.content"
             _refuse_limit(field, "file_bytes", "maxFileBytes", value=config.max_file_bytes, actual=size)
     if (total := sum(sizes)) > config.max_total_bytes:
         _refuse_limit("$.attachments", "total_bytes", "maxTotalBytes", value=config.max_total_bytes, actual=total)
@@ -180,10 +180,10 @@ def _check_mime_type(mime_type: str | None, field: str) -> None:
         )
 
 
-def _decode(item: Item, index: int) -> bytes:
+def _decode(item: AttachmentInput, index: int) -> bytes:
     if isinstance(item.content, bytes):
         return item.content
-    field = f"{_at(index)}.content"
+    field = f"{_field_at(index)}.content"
     if item.encoding == "base64":
         try:
             # Five times the speed of binascii: 0.06 ms for 100 KiB. It is strict but for the trailing bits.
@@ -196,7 +196,7 @@ def _decode(item: Item, index: int) -> bytes:
     return _utf8(item.content, field)
 
 
-def _at(index: int) -> str:
+def _field_at(index: int) -> str:
     return f"$.attachments[{index}]"
 
 

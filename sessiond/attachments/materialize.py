@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from sessiond.attachments.decode import Prepared, PreparedFile
+from sessiond.attachments.decode import PreparedFile, PreparedFiles
 from sessiond.attachments.names import MANIFEST
 from sessiond.attachments.remove import FOLDERS, discard
 from sessiond.errors import Forbidden, SessiondError, StorageError, quote
@@ -46,7 +46,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.rel_dir.rpartition("/")[2]
 
 
-def materialize(prepared: Prepared, workspace: Path, attachments_id: str) -> Receipt:
+def materialize(prepared: PreparedFiles, workspace: Path, attachments_id: str) -> Receipt:
     """Write the files and the manifest to `.openclaw/attachments/<id>` below `workspace`, on disk when it returns.
 
     Forbidden (code `attachments_symlink`) where a symlink stands below the workspace; StorageError (code
@@ -61,7 +61,7 @@ def materialize(prepared: Prepared, workspace: Path, attachments_id: str) -> Rec
         raise _refusal(error) from error
 
 
-def _write_folder(parent: int, attachments_id: str, prepared: Prepared) -> Receipt:
+def _write_folder(parent: int, attachments_id: str, prepared: PreparedFiles) -> Receipt:
     try:
         folder = dirfd.make_dir(parent, attachments_id)
     except FileExistsError:
@@ -118,7 +118,7 @@ def _open_parent(root: int) -> int:
         return dirfd.open_path_dir(root, FOLDERS)
 
 
-def _receipt(prepared: Prepared, hashes: list[str], attachments_id: str) -> Receipt:
+def _receipt(prepared: PreparedFiles, hashes: list[str], attachments_id: str) -> Receipt:
     return Receipt(
         rel_dir="/".join((*FOLDERS, attachments_id)),
         count=len(prepared.files),

@@ -32,7 +32,7 @@ _MAY_BE_SWAPPED = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RemovalReport:
     """`removed`: it was there, and nothing is left. `missing`: there was nothing; whoever had put it there knows more.
 
     `left`: path below the workspace, and why; at most 100 of `left_count`. A path is for reading: what is no UTF-8 in
@@ -92,7 +92,7 @@ class _Removal:
         if len(self.left) < _MAX_LEFT:
             self.left.append((_readable(path), reason))
 
-    def _open(self, dir_fd: int, name: str) -> int:
+    def _open_folder(self, dir_fd: int, name: str) -> int:
         fd = _enter(dir_fd, name)
         if os.fstat(fd).st_dev != self.device or _mount_of(fd) != self.mount:
             os.close(fd)
@@ -114,7 +114,7 @@ class _Removal:
             if len(stack) >= _MAX_DEPTH and _move_up(dir_fd, name, stack[0]):
                 return
             try:
-                fd = self._open(dir_fd, name)
+                fd = self._open_folder(dir_fd, name)
             except _LeaveAlone as leave:
                 self.note(path, str(leave))
                 return
@@ -147,7 +147,7 @@ class _Removal:
             self.note(folder.path, reason)
 
 
-def remove_attachments(workspace: Path, attachments_id: str) -> Report:
+def remove_attachments(workspace: Path, attachments_id: str) -> RemovalReport:
     """Remove `.openclaw/attachments/<id>` below `workspace`; call it again for what was left.
 
     A workspace or folder that is not there is missing, not removed: what was moved away is still somewhere. A symlink
@@ -162,18 +162,18 @@ def remove_attachments(workspace: Path, attachments_id: str) -> Report:
             for part in FOLDERS:
                 here = stack.enter_context(dirfd.closing(_enter(here, part)))
         except FileNotFoundError:
-            return Report(removed=False, missing=True)
+            return RemovalReport(removed=False, missing=True)
         except OSError as error:
             # The reason names no place: which of the parents it was, the sentence tells well enough.
-            return Report(removed=False, left=((path, _sentence(error)),), left_count=1)
+            return RemovalReport(removed=False, left=((path, _sentence(error)),), left_count=1)
         if not _is_there(here, attachments_id):
-            return Report(removed=False, missing=True)
+            return RemovalReport(removed=False, missing=True)
         removal = _Removal(os.fstat(here).st_dev, _mount_of(here))
         removal.remove(here, attachments_id, path)
         # Without it a power cut could bring back what nobody has on record any more.
         with contextlib.suppress(OSError):
             dirfd.fsync_dir(here)
-        return Report(removal.left_count == 0, tuple(removal.left), removal.left_count)
+        return RemovalReport(removal.left_count == 0, tuple(removal.left), removal.left_count)
 
 
 def discard(dir_fd: int, name: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 
-from sessiond.attachments.decode import Item, Prepared, prepare
+from sessiond.attachments.decode import AttachmentInput, PreparedFiles, prepare
 from sessiond.attachments.materialize import Receipt, materialize
-from sessiond.attachments.remove import FOLDERS, Report, remove_attachments
+from sessiond.attachments.remove import FOLDERS, RemovalReport, remove_attachments
 from sessiond.clock import Ids
-from sessiond.config import AttachmentsConfig
+from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import InvalidParams
 from sessiond.model import keys
 
@@ -32,11 +32,11 @@ class AttachmentService:
         """An id for attachments, to be noted before they are written."""
         return self._ids.uuid()
 
-    def check(self, items: Sequence[Item], config: AttachmentsConfig) -> Prepared:
+    def check(self, items: Sequence[AttachmentInput], config: AttachmentsConfig) -> PreparedFiles:
         """All rules (runs.md, "Attachments"), before anything is written. See `prepare` for the errors."""
         return prepare(items, config)
 
-    async def materialize(self, prepared: Prepared, workspace: Path, attachments_id: str | None = None) -> Receipt:
+    async def materialize(self, prepared: PreparedFiles, workspace: Path, attachments_id: str | None = None) -> Receipt:
         """Write them and return the receipt; with `attachments_id` under an id that the caller has on record already.
 
         Not ended half way by cancellation: the caller gets the receipt, or the error and nothing on disk.
@@ -45,9 +45,9 @@ class AttachmentService:
         receipt: Receipt = await self.run_sync(materialize, prepared, workspace, attachments_id)
         return receipt
 
-    async def remove(self, workspace: Path, attachments_id: str) -> Report:
+    async def remove(self, workspace: Path, attachments_id: str) -> RemovalReport:
         """Remove the folder of an id. What could not be removed is in the report, to be tried again at a sweep."""
-        report: Report = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
+        report: RemovalReport = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
         return report
 
     def is_there(self, workspace: Path, attachments_id: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import ask, drop_absent
 from sessiond.cli.terminal.output import as_json, lines
 
 
 def run(args: Args) -> None:
-    done = ask(args, "chat.abort", given({"sessionKey": args.key, "runId": args.run}))
+    done = ask(args, "chat.abort", drop_absent({"sessionKey": args.key, "runId": args.run}))
     if args.json:
         as_json(done)
     elif done["aborted"]:

@@ -10,7 +10,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command
 from sessiond.cli.frame.daemon import ask
 from sessiond.cli.frame.failures import BAD_CONFIG, CommandFailed, note
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.cli.terminal.table import Column, render
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
         Column("NAME", lambda agent: agent.get("name"), least=8, keep=2),
         Column("RUNTIME", lambda agent: agent["runtime"], keep=5),
         Column("SANDBOX", lambda agent: "yes" if agent["sandboxed"] else "no", keep=3),
-        Column("ATTACHED", _attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
+        Column("ATTACHED", _describe_attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
         Column("RUNNING", lambda agent: agent.get("liveRuns") or None, right=True, keep=4, style="blue"),
     )
     return render(columns, agents, on)
@@ -35,12 +35,12 @@ def run(args: Args) -> None:
     if args.json:
         as_json(found)
         return
-    lines(show(found["agents"], screen()))
-    if any(_attached(agent) == "no" for agent in found["agents"]):
+    lines(show(found["agents"], screen_of()))
+    if any(_describe_attached(agent) == "no" for agent in found["agents"]):
         note("an attached agent is a program that connects; until it does, messages to it wait")
 
 
-def _attached(agent: dict[str, Any]) -> str:
+def _describe_attached(agent: dict[str, Any]) -> str:
     """How many programs run an attached agent; nothing to say of the other kinds."""
     if agent["runtime"] != "attached":
         return ""
@@ -48,11 +48,11 @@ def _attached(agent: dict[str, Any]) -> str:
 
 
 def detect(args: Args) -> None:
-    from sessiond.config import load
+    from sessiond.config.settings import load
     from sessiond.errors import ConfigError
-    from sessiond.runs.presets import PRESETS
-    from sessiond.runs.presets.detect import detect as find
-    from sessiond.runs.presets.detect import not_configured
+    from sessiond.runtimes.presets import PRESETS
+    from sessiond.runtimes.presets.detect import detect as find
+    from sessiond.runtimes.presets.detect import not_configured
 
     try:
         config = load(path_of(args))

@@ -14,7 +14,7 @@ from sessiond.cli.terminal.toml import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sessiond.config import Config
+    from sessiond.config.settings import Config
 
 CONFIG = Option("--config", "The file (default: $SESSIOND_CONFIG, else the XDG one).", metavar="FILE", complete="file")
 
@@ -27,7 +27,7 @@ def path_of(args: Args) -> Path | None:
 
 def _load(args: Args) -> tuple[Config, Path]:
     # msgspec and the structs take some 60 ms: only these commands and the daemon pay them.
-    from sessiond.config import default_path, load
+    from sessiond.config.settings import default_path, load
     from sessiond.errors import ConfigError
 
     path = path_of(args)
@@ -38,8 +38,8 @@ def _load(args: Args) -> tuple[Config, Path]:
 
 
 def check(args: Args) -> None:
-    from sessiond.config_warnings import warnings
-    from sessiond.runs.presets.missing import missing_programs
+    from sessiond.config.warnings import warnings
+    from sessiond.runtimes.presets.missing import missing_programs
 
     config, path = _load(args)
     is_there = path.exists()
@@ -57,10 +57,10 @@ def check(args: Args) -> None:
 
 
 def show(args: Args) -> None:
-    from sessiond.config import documented
+    from sessiond.config.settings import to_document
 
     config, path = _load(args)
-    values = documented(config)
+    values = to_document(config)
     for agent in values["agents"]["list"]:
         # One number for all agents, under agents.defaults: the file itself may not say it here.
         agent["subagents"].pop("maxConcurrent", None)

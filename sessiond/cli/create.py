@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import ask, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.output import as_json, lines
 
@@ -12,7 +12,7 @@ def run(args: Args) -> None:
     made = ask(
         args,
         "sessions.create",
-        given(
+        drop_absent(
             {
                 "key": args.key,
                 "agentId": args.agent,

@@ -19,7 +19,7 @@ from sessiond.cli.frame.command import JSON, Args, Command, Option
 from sessiond.cli.frame.failures import CommandFailed
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json
-from sessiond.cli.terminal.screen import Screen, clip, screen
+from sessiond.cli.terminal.screen import Screen, clip, screen_of
 from sessiond.cli.terminal.times import now_ms
 from sessiond.cli.watch import line
 from sessiond.client.blocking import Client
@@ -35,7 +35,7 @@ SETTLE_S = 10.0
 MAX_LINE = 160
 
 
-class Watcher:
+class DemoWatcher:
     """Prints what happens while it happens, and lets the story wait for a certain event."""
 
     def __init__(self, client: Client, on: Screen) -> None:
@@ -86,7 +86,7 @@ def run(args: Args) -> int:
             if args.json:
                 as_json(_facts(daemon))
             else:
-                _tell(daemon, screen())
+                _tell(daemon, screen_of())
     finally:
         if not args.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +102,7 @@ def _tell(daemon: DemoDaemon, on: Screen) -> None:
     with Client(str(daemon.socket), name="sessiond-demo") as client:
         _command(["agents", *socket], on)
         heading("Everything that happens is shown as it happens, after a │, as by: sessiond watch")
-        watcher = Watcher(client, on)
+        watcher = DemoWatcher(client, on)
         watcher.wait_until_subscribed()
 
         heading("A message to the agent `main`, and its reply:")

@@ -12,7 +12,7 @@ from sessiond.cli.frame.linger import advice
 from sessiond.cli.frame.progress import showing
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.client import locate
 from sessiond.client.errors import ConnectionLost, DaemonNotRunning, RpcError
 
@@ -43,11 +43,11 @@ def run(args: Args) -> int | None:
     findings = _offline(args) if args.offline else _online(args)
     linger = advice()
     if linger:
-        findings.append(_finding("warn", "systemd", *linger.split("; ", 1)))
+        findings.append(_make_finding("warn", "systemd", *linger.split("; ", 1)))
     if args.json:
         as_json({"findings": findings})
     else:
-        lines(show(findings, screen()))
+        lines(show(findings, screen_of()))
     return FAILED if any(finding["level"] == "error" for finding in findings) else None
 
 
@@ -68,13 +68,13 @@ def _online(args: Args) -> list[Finding]:
 def _from_status(client: Client) -> list[Finding]:
     status = client.call("daemon.status")
     about = f"{status['version']} is running (pid {status['pid']}) on {status['store']}, {status['sessions']} sessions"
-    found = [_finding("ok", "sessiond", about)]
+    found = [_make_finding("ok", "sessiond", about)]
     if status.get("reloadProblem"):
         what = f"the file was not taken over at the last reload: {status['reloadProblem']}"
-        found.append(_finding("error", "configuration", what, "sessiond config check"))
+        found.append(_make_finding("error", "configuration", what, "sessiond config check"))
     if status["deadLetters"]:
         what = f"{status['deadLetters']} could not be delivered and were given up"
-        found.append(_finding("warn", "deliveries", what, "they are in the store's outbox folder"))
+        found.append(_make_finding("warn", "deliveries", what, "they are in the store's outbox folder"))
     return found
 
 
@@ -86,7 +86,9 @@ def _from_daemon(client: Client, fix: bool) -> list[Finding]:
     except RpcError as error:
         if error.slug != "method_not_found":
             raise
-        return [_finding("warn", "sessiond", "this daemon cannot look into its store", "sessiond doctor --offline")]
+        return [
+            _make_finding("warn", "sessiond", "this daemon cannot look into its store", "sessiond doctor --offline")
+        ]
 
 
 def _offline(args: Args) -> list[Finding]:
@@ -99,7 +101,7 @@ def _offline(args: Args) -> list[Finding]:
     return found
 
 
-def _finding(level: str, thing: str, what: str, hint: str | None = None) -> Finding:
+def _make_finding(level: str, thing: str, what: str, hint: str | None = None) -> Finding:
     return {"level": level, "thing": thing, "what": what, **({"hint": hint} if hint else {})}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.run_ends import MissedRunEnds
 from sessiond.cli.terminal.escape import one_line
@@ -13,7 +13,7 @@ from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_WIDTH, TOOL_ROLES, moment_of, paragraph
 from sessiond.cli.terminal.output import as_json, json_line, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, pad, screen
+from sessiond.cli.terminal.screen import Screen, pad, screen_of
 from sessiond.cli.terminal.times import clock, moment_in, now_ms, size
 
 RUN_ENDS = {
@@ -38,13 +38,13 @@ def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     shown = []
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while ends and ends[0]["seq"] < place["seq"]:
-            shown += _ending(ends.pop(0), present_ms, on)
+            shown += _run_end_lines(ends.pop(0), present_ms, on)
         # A message of a program that writes no time has that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
         shown += paragraph(message, moment, present_ms, on, beside=_named(files.get(place["seq"]) or ()))
     for run_end in ends:
-        shown += _ending(run_end, present_ms, on)
+        shown += _run_end_lines(run_end, present_ms, on)
     return shown
 
 
@@ -52,7 +52,7 @@ def _named(files: Sequence[dict[str, Any]]) -> list[str]:
     return [f"[attached: {one_line(str(file['name']))} ({size(file['bytes'])})]" for file in files]
 
 
-def _ending(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
+def _run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     """A line for a run that failed, or that was done without a word."""
     status, error = run_end["status"], run_end.get("error")
     if status == "ok" and run_end["replied"]:
@@ -65,7 +65,7 @@ def run(args: Args) -> int | None:
     with connect(args) as client:
         page = client.call(
             "sessions_history",
-            given(
+            drop_absent(
                 {
                     "sessionKey": args.key,
                     "limit": args.limit,
@@ -82,14 +82,14 @@ def run(args: Args) -> int | None:
     if args.json:
         as_json(page)
         return None
-    show_paged(show(page, now_ms(), screen()))
+    show_paged(show(page, now_ms(), screen_of()))
     _notes(page, args.key)
     return None
 
 
 def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
     """Print the page, then every new message as it comes; with --json all of them as events, one a line."""
-    on = screen()
+    on = screen_of()
     if args.json:
         for message, place in zip(page["messages"], page["positions"], strict=True):
             where = {"sessionKey": page["sessionKey"], "sessionId": page["sessionId"], "messageId": place["id"]}
@@ -102,7 +102,7 @@ def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
 
     def show_end(_key: str, end: dict[str, Any]) -> None:
         if not args.json:
-            lines(_ending(end, now_ms(), on))
+            lines(_run_end_lines(end, now_ms(), on))
             sys.stdout.flush()
 
     missed = MissedRunEnds(client, page["sessionKey"], show_end)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import escape, one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_key, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, clock, moment_in, now_ms
 
@@ -31,7 +31,7 @@ def run(args: Args) -> None:
         if args.key is None and not client.caller.get("sessionKey"):
             _show_overview(client, json=args.json)
             return
-        asked = given({"sessionKey": args.key, "wait": args.wait})
+        asked = drop_absent({"sessionKey": args.key, "wait": args.wait})
         limit_s = CALL_TIMEOUT_S + (args.wait or 0)
         page = client.call("sessions_inbox", asked, timeout_s=limit_s)
         _show(page, args)
@@ -48,7 +48,7 @@ def _show(page: dict[str, Any], args: Args) -> None:
         as_json(page)
         return
     if sys.stdout.isatty():
-        show_paged(show(messages, now_ms(), screen()))
+        show_paged(show(messages, now_ms(), screen_of()))
     else:
         rows = [(one.get("timestamp"), one.get("from"), one["text"], one.get("id")) for one in messages]
         lines(_as_tsv(TITLES, rows))
@@ -78,12 +78,12 @@ def _show_overview(client: Client, *, json: bool) -> None:
         messages = page["messages"]
         oldest = messages[0].get("timestamp") if messages else None
         counted = {"sessionKey": key, "unread": len(messages), "hasMore": page["hasMore"], "oldest": oldest}
-        inboxes.append(given(counted))
+        inboxes.append(drop_absent(counted))
     if json:
         as_json({"inboxes": inboxes})
         return
     if sys.stdout.isatty():
-        show_paged(_table(inboxes, now_ms(), screen()))
+        show_paged(_table(inboxes, now_ms(), screen_of()))
     else:
         rows = [(one["sessionKey"], one["unread"], one["hasMore"], one.get("oldest")) for one in inboxes]
         lines(_as_tsv(OVERVIEW_TITLES, [(key, count, int(more), oldest) for key, count, more, oldest in rows]))

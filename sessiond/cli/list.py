@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_key, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
 
@@ -65,9 +65,9 @@ def run(args: Args) -> None:
         "includeArchived": args.archived or None,
     }
     with connect(args) as client:
-        found = client.call("sessions_list", given(params), timeout_s=CALL_TIMEOUT_S)
+        found = client.call("sessions_list", drop_absent(params), timeout_s=CALL_TIMEOUT_S)
         while args.all and found.get("nextCursor"):
-            asked = given({**params, "cursor": found["nextCursor"]})
+            asked = drop_absent({**params, "cursor": found["nextCursor"]})
             more = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)
             sessions = [*found["sessions"], *more["sessions"]]
             found = {**more, "sessions": sessions, "count": len(sessions)}
@@ -75,7 +75,7 @@ def run(args: Args) -> None:
         as_json(found)
         return
     if sys.stdout.isatty() or args.messages:
-        show_paged(show(found["sessions"], now_ms(), screen()))
+        show_paged(show(found["sessions"], now_ms(), screen_of()))
     else:
         lines(as_tsv(found["sessions"]))
     if not found["sessions"]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import ask, drop_absent
 from sessiond.cli.frame.failures import USAGE, CommandFailed
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import screen
+from sessiond.cli.terminal.screen import screen_of
 from sessiond.cli.terminal.table import pairs
 
 # The option that sets a field, and the field's name on the wire.
@@ -23,7 +23,7 @@ CLEARABLE = (*(name.replace("_", "-") for name in FIELDS), "delivery-context")
 
 
 def run(args: Args) -> None:
-    changes = given({field: getattr(args, name) for name, field in FIELDS.items()})
+    changes = drop_absent({field: getattr(args, name) for name, field in FIELDS.items()})
     for name in args.clear:
         changes[FIELDS.get(name.replace("-", "_"), "deliveryContext")] = None
     if not changes:
@@ -33,7 +33,7 @@ def run(args: Args) -> None:
         as_json(patched)
         return
     row = patched["row"]
-    lines(pairs({"session": patched["key"], **{field: row.get(field, "(cleared)") for field in changes}}, screen()))
+    lines(pairs({"session": patched["key"], **{field: row.get(field, "(cleared)") for field in changes}}, screen_of()))
 
 
 COMMAND = Command(

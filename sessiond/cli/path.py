@@ -68,7 +68,7 @@ def _look(key: str) -> dict[str, Any]:
 
 def _rules() -> Any:
     """What the configuration says of keys; the defaults where it cannot be used."""
-    configuration, keys = import_module("sessiond.config"), import_module("sessiond.model.keys")
+    configuration, keys = import_module("sessiond.config.settings"), import_module("sessiond.model.keys")
     given = os.environ.get("SESSIOND_CONFIG")
     try:
         config = configuration.load(Path(given).expanduser() if given else None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask_long, given
+from sessiond.cli.frame.daemon import ask_long, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen
+from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 
@@ -22,7 +22,7 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
     wanted = one_line(words)
     table = render(
         (
-            Column("TIME", lambda match: _when(match.get("timestamp"), present_ms), keep=2, style="dim"),
+            Column("TIME", lambda match: _format_when(match.get("timestamp"), present_ms), keep=2, style="dim"),
             Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3, fit=clip_key),
             Column("ROLE", lambda match: match.get("role"), keep=1),
             Column(
@@ -36,17 +36,17 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
         matches,
         on,
     )
-    return [*table[:1], *(_marked(line, wanted, on) for line in table[1:])]
+    return [*table[:1], *(_mark_match(line, wanted, on) for line in table[1:])]
 
 
 def run(args: Args) -> int | None:
     words = " ".join(args.text)
     params = {"query": words, "limit": args.limit, "sessionKey": args.session, "role": args.role, "since": args.since}
-    found = ask_long(args, "sessions_search", given({**params, "since": _since(args.since)}), "searching")
+    found = ask_long(args, "sessions_search", drop_absent({**params, "since": _since(args.since)}), "searching")
     if args.json:
         as_json(found)
         return None
-    show_paged(show(found["matches"], words, now_ms(), screen()))
+    show_paged(show(found["matches"], words, now_ms(), screen_of()))
     if not found["matches"]:
         note("nothing found")
     if found.get("hasMore"):
@@ -58,11 +58,11 @@ def _since(age_s: float | None) -> int | None:
     return None if age_s is None else now_ms() - int(age_s * 1000)
 
 
-def _when(timestamp: Any, present_ms: int) -> str:
+def _format_when(timestamp: Any, present_ms: int) -> str:
     return clock(timestamp, present_ms) if isinstance(timestamp, int) else str(timestamp or "")
 
 
-def _marked(line: str, words: str, on: Screen) -> str:
+def _mark_match(line: str, words: str, on: Screen) -> str:
     at = line.lower().rfind(words.lower()) if on.colour and words else -1
     if at < 0 or len(line.lower()) != len(line):  # letters whose lower case is longer would shift the mark
         return line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.streaming import ReplyStream, stream_of
@@ -25,7 +25,7 @@ def run(args: Args) -> int | None:
     with connect(args) as client:
         if key is None:
             found = client.call(
-                "sessions.resolve", given({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
+                "sessions.resolve", drop_absent({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
             )
             key = found["key"]
         with stream_of(args, key) as stream:
@@ -101,7 +101,7 @@ def _send(client: Client, key: str, text: str, attachments: list[dict[str, str]]
         params["attachments"] = attachments or None
         method = "chat.send"
     accepted: dict[str, Any] = client.call(
-        method, given({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
+        method, drop_absent({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
     )
     return accepted
 

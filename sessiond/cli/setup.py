@@ -17,8 +17,8 @@ from sessiond.cli.terminal.output import as_json, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sessiond.config import Config
-    from sessiond.runs.presets.detect import Found
+    from sessiond.config.settings import Config
+    from sessiond.runtimes.presets.detect import DetectedProgram
 
 # Adding a tool server only writes a file; the slowest of the programs needs seconds to start.
 ADD_TIMEOUT_S = 60
@@ -76,7 +76,7 @@ def run(args: Args) -> int | None:
         lines(plan.render())
     if args.print or (args.json and not args.yes):
         return None
-    if not args.yes and not _agreed():
+    if not args.yes and not _ask_consent():
         note("nothing was changed")
         return FAILED
     _write(plan)
@@ -84,7 +84,7 @@ def run(args: Args) -> int | None:
 
 
 def _configuration(args: Args) -> tuple[Config, Path]:
-    from sessiond.config import default_path, load, parse
+    from sessiond.config.settings import default_path, load, parse
     from sessiond.errors import ConfigError
 
     path = path_of(args)
@@ -96,9 +96,9 @@ def _configuration(args: Args) -> tuple[Config, Path]:
 
 def _plan(config: Config, path: Path) -> SetupPlan | None:
     """None where none of the programs is installed."""
-    from sessiond.runs.presets import PRESETS
-    from sessiond.runs.presets.detect import detect, not_configured
-    from sessiond.runs.presets.tool_servers import PROGRAMS, has_tool_server
+    from sessiond.runtimes.presets import PRESETS
+    from sessiond.runtimes.presets.detect import detect, not_configured
+    from sessiond.runtimes.presets.tool_servers import PROGRAMS, has_tool_server
 
     words = {name: [_with_ourselves(word) for word in server.allow] for name, server in PROGRAMS.items()}
     found = detect(os.environ.get("PATH", os.defpath), words=words)
@@ -117,7 +117,7 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
     return SetupPlan(path, _config_lines(path, new, tools=bool(commands)), agents, commands, undo)
 
 
-def _config_lines(path: Path, found: list[Found], *, tools: bool) -> list[str]:
+def _config_lines(path: Path, found: list[DetectedProgram], *, tools: bool) -> list[str]:
     """The lines to add, between two marks; none where there is nothing to add."""
     import tomllib
 
@@ -141,7 +141,7 @@ def _below_home(path: Path) -> str:
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
-def _agreed() -> bool:
+def _ask_consent() -> bool:
     if not sys.stdin.isatty():
         raise CommandFailed("there is nobody to ask", hint="to do this: sessiond setup --yes", status=USAGE)
     sys.stdout.write("\nDo this? [y/N] ")
@@ -153,7 +153,7 @@ def _write(plan: SetupPlan) -> None:
     """Append the lines to the configuration. It is checked as a whole before it takes the place of the old one."""
     if not plan.config:
         return
-    from sessiond.config import parse
+    from sessiond.config.settings import parse
     from sessiond.errors import ConfigError
 
     old = plan.path.read_text(encoding="utf-8") if plan.path.exists() else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, given
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.waiting import finish, wait
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.cli.terminal.table import Column, pairs, render
 from sessiond.cli.terminal.times import size
 from sessiond.client import files
@@ -52,17 +52,17 @@ def run(args: Args) -> int | None:
         "cleanup": args.cleanup,
     }
     with connect(args) as client:
-        accepted = client.call("sessions_spawn", given(params), timeout_s=CALL_TIMEOUT_S)
+        accepted = client.call("sessions_spawn", drop_absent(params), timeout_s=CALL_TIMEOUT_S)
         child = accepted["childSessionKey"]
         if not args.wait:
             if args.json:
                 as_json(accepted)
                 return None
-            lines(show(accepted, screen()))
+            lines(show(accepted, screen_of()))
             note(f"follow it: sessiond history {child} -f")
             return None
         if not args.json:  # the reply alone is what stdout is for
-            sys.stderr.writelines(line + "\n" for line in show(accepted, screen(sys.stderr)))
+            sys.stderr.writelines(line + "\n" for line in show(accepted, screen_of(sys.stderr)))
         answer = wait(client, accepted["runId"], None, f"waiting for {child}")
     return finish({**accepted, **answer}, json=args.json, where=child)
 

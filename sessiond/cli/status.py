@@ -7,7 +7,7 @@ from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, wait_for_daemon
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.linger import advice
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, screen
+from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.cli.terminal.table import pairs
 from sessiond.cli.terminal.times import ago, duration, now_ms
 from sessiond.client import locate
@@ -44,7 +44,7 @@ def run(args: Args) -> None:
     if args.json:
         as_json(status)
         return
-    lines(show(status, locate.socket_path(args.socket), now_ms(), screen()))
+    lines(show(status, locate.socket_path(args.socket), now_ms(), screen_of()))
     if status.get("reloadProblem"):
         note(f"the configuration was not taken over, the old one holds: {status['reloadProblem']}")
     if status["deadLetters"] or status["corruptRecords"]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask, given
+from sessiond.cli.frame.daemon import ask, drop_absent
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed, note
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.screen import Screen, clip_key, screen
+from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 
@@ -45,7 +45,7 @@ def mint(args: Args) -> None:
     minted = ask(
         args,
         "tokens.mint",
-        given(
+        drop_absent(
             {
                 "sessionKey": args.session,
                 "agentId": args.agent,
@@ -80,7 +80,7 @@ def show_all(args: Args) -> None:
         return
     present_ms = now_ms()
     tokens = [token for token in found["tokens"] if args.all or _state(token, present_ms) == "valid"]
-    lines(show(tokens, present_ms, screen()))
+    lines(show(tokens, present_ms, screen_of()))
     ended = len(found["tokens"]) - len(tokens)
     if not tokens:
         note("no valid tokens" if ended else "no tokens")

@@ -12,7 +12,7 @@ from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, moment_of, short
 from sessiond.cli.terminal.output import json_line
-from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen
+from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen_of
 from sessiond.cli.terminal.times import clock, duration, now_ms
 from sessiond.client.wire import Event
 
@@ -104,7 +104,7 @@ def _changed_settings(key: str, row: object, known: dict[str, dict[str, Any]]) -
 
 
 def run(args: Args) -> None:
-    on = screen()
+    on = screen_of()
     live = LiveLine(on)
     known: dict[str, dict[str, Any]] = {}
 

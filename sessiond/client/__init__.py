@@ -28,10 +28,11 @@ from sessiond.client.wire import Event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sessiond.client.agent import Run
+    from sessiond.client.agent import AttachedRun
     from sessiond.client.trio_client import TrioClient
 
 __all__ = [
+    "AttachedRun",
     "BadAttachment",
     "BadEnvironment",
     "CallTimeout",
@@ -43,7 +44,6 @@ __all__ = [
     "Event",
     "NotPermitted",
     "RpcError",
-    "Run",
     "TrioClient",
 ]
 
@@ -53,8 +53,8 @@ def __getattr__(name: str) -> object:
         from sessiond.client.trio_client import TrioClient
 
         return TrioClient
-    if name == "Run":
-        from sessiond.client.agent import Run
+    if name in ("AttachedRun", "Run"):  # its name in 0.1
+        from sessiond.client.agent import AttachedRun
 
-        return Run
+        return AttachedRun
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Run:
+class AttachedRun:
     """One run, as `attach` hands it to its handler.
 
     `message` is the text to answer, `context` what belongs before it (may be None), `session_key` the session it is

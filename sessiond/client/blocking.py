@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from sessiond.client import agent, locate, wire
 from sessiond.client.errors import ClientError, ConnectionLost
 from sessiond.client.exchange import Exchange
-from sessiond.client.follow import Follow
-from sessiond.client.link import Link
+from sessiond.client.follow import FollowState
+from sessiond.client.link import ClientLink
 from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, Self
 
-    from sessiond.client.agent import Run
+    from sessiond.client.agent import AttachedRun
     from sessiond.client.cancellation import Cancellation
     from sessiond.client.exchange import Handler
     from sessiond.client.wire import Event
@@ -66,7 +66,7 @@ class Client:
         self._closed = threading.Event()
         self._lock = threading.Lock()  # guards what follows
         self._exchange: Exchange | None = None
-        self._links: set[Link] = set()
+        self._links: set[ClientLink] = set()
         self._was_connected = False
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class Client:
     @property
     def caller(self) -> Params:
         """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
-        return self._connected().link.caller
+        return self._ensure_connected().link.caller
 
     def call(
         self,
@@ -123,7 +123,7 @@ class Client:
         while True:
             given, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
-                return self._connected().call(method, given, left_s, cancellation)
+                return self._ensure_connected().call(method, given, left_s, cancellation)
             except ClientError as error:
                 is_over = not self._was_connected or self._closed.is_set()
                 if is_over or not attempts.may_follow(error, time.monotonic()):
@@ -134,7 +134,7 @@ class Client:
 
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""
-        self._connected().notify(method, {**(params or {}), **more})
+        self._ensure_connected().notify(method, {**(params or {}), **more})
 
     def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
         """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first, or
@@ -168,7 +168,7 @@ class Client:
         A lost connection is got back, and what was missed meanwhile comes first: each stored message comes exactly
         once. Raises RpcError where the subscription is refused, DaemonNotRunning where the first connection fails.
         """
-        follow = Follow(key, cursor)
+        follow = FollowState(key, cursor)
         backoff = Backoff()
         first = True
         while not self._closed.is_set():
@@ -197,7 +197,7 @@ class Client:
         first = True
         while not self._closed.is_set():
             try:
-                exchange = self._connected()
+                exchange = self._ensure_connected()
                 if on_connect is not None:
                     on_connect()
                 first = False
@@ -211,14 +211,18 @@ class Client:
                 self._pause(backoff)
 
     def attach(
-        self, agent_id: str, handler: Callable[[Run], object], *, steer: Callable[[str, str], object] | None = None
+        self,
+        agent_id: str,
+        handler: Callable[[AttachedRun], object],
+        *,
+        steer: Callable[[str, str], object] | None = None,
     ) -> None:
         """Run the agent `agent_id` here until `close()`. `handler(run)`, in a thread for each run, returns the reply,
         or the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live.
         """
 
-        def start(exchange: Exchange, request: wire.Request) -> object:
-            run = agent.Run(request.params, exchange.notify, lambda: exchange.is_cancelled(request.id))
+        def start(exchange: Exchange, request: wire.DaemonRequest) -> object:
+            run = agent.AttachedRun(request.params, exchange.notify, lambda: exchange.is_cancelled(request.id))
             return agent.run_answer(handler(run))
 
         self._handlers["run.start"] = start
@@ -244,25 +248,25 @@ class Client:
         params = agent.channel_params(channel, account_id, bind_thread is not None)
         self.serve(lambda: self.call("channels.attach", params))
 
-    def _connected(self) -> Exchange:
+    def _ensure_connected(self) -> Exchange:
         with self._lock:
             exchange = self._exchange
             if exchange is None or exchange.lost is not None:
                 if exchange is not None:
                     self._links.discard(exchange.link)
                     exchange.link.close()
-                exchange = self._exchange = Exchange(self._open(), self._handlers)
+                exchange = self._exchange = Exchange(self._open_link(), self._handlers)
                 if self._reads_in_background:
                     threading.Thread(target=_read_quietly, args=(exchange,), daemon=True).start()
             return exchange
 
-    def _open(self) -> Link:
+    def _open_link(self) -> ClientLink:
         """A new connection that has said who it is. Called with the lock held."""
         if self._closed.is_set():
             raise ConnectionLost("this client is closed")
         hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
-        token = locate.token(self._given_token)
-        link = Link(locate.socket_path(self._given_socket))
+        token = locate.find_token(self._given_token)
+        link = ClientLink(locate.socket_path(self._given_socket))
         try:
             link.greet(hello if token is None else {**hello, "token": token})
         except ClientError:
@@ -273,9 +277,9 @@ class Client:
         return link
 
     @contextmanager
-    def _own_link(self) -> Iterator[Link]:
+    def _own_link(self) -> Iterator[ClientLink]:
         with self._lock:
-            link = self._open()
+            link = self._open_link()
         try:
             yield link
         finally:
@@ -300,7 +304,7 @@ def _params_only(answer: Answer) -> Handler:
     return lambda _, request: answer(request.params)
 
 
-def _carry_out(follow: Follow, link: Link, backlog: list[Event]) -> list[Event]:
+def _carry_out(follow: FollowState, link: ClientLink, backlog: list[Event]) -> list[Event]:
     """Make the calls that `follow` plans; events that come in between are put on `backlog`."""
     plan = follow.connect()
     try:
@@ -314,12 +318,12 @@ def _carry_out(follow: Follow, link: Link, backlog: list[Event]) -> list[Event]:
         return end.value or []
 
 
-def _answer_to(request_id: int, link: Link, backlog: list[Event]) -> wire.Response:
+def _answer_to(request_id: int, link: ClientLink, backlog: list[Event]) -> wire.CallResponse:
     found = None
     while found is None:
         for message in link.receive():
             if isinstance(message, wire.Event):
                 backlog.append(message)
-            elif isinstance(message, wire.Response) and message.id in (request_id, None):
+            elif isinstance(message, wire.CallResponse) and message.id in (request_id, None):
                 found = message
     return found

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sessiond.client.cancellation import Cancellation
-    from sessiond.client.link import Link
+    from sessiond.client.link import ClientLink
 
-    Handler = Callable[["Exchange", wire.Request], object]
+    Handler = Callable[["Exchange", wire.DaemonRequest], object]
 
 
 class Exchange:
     """`lost` says how the connection ended, None while it stands."""
 
-    def __init__(self, link: Link, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, link: ClientLink, handlers: Mapping[str, Handler]) -> None:
         self.link = link
         self.lost: ClientError | None = None
         self._handlers = handlers
         self._sending = threading.Lock()
         self._turn = threading.Condition()  # guards what follows
         self._reading = False
-        self._answers: dict[int, wire.Response | None] = {}
+        self._answers: dict[int, wire.CallResponse | None] = {}
         self._cancelled: set[int | str] = set()
 
     def call(
@@ -100,7 +100,7 @@ class Exchange:
         with self._sending:
             self.link.send(data)
 
-    def _await(self, request_id: int | None, deadline: float | None) -> wire.Response:
+    def _await(self, request_id: int | None, deadline: float | None) -> wire.CallResponse:
         with self._turn:
             while True:
                 answer = None if request_id is None else self._answers[request_id]
@@ -136,18 +136,18 @@ class Exchange:
             self._sort(message)
 
     def _sort(self, message: wire.Incoming) -> None:
-        if isinstance(message, wire.Response):
+        if isinstance(message, wire.CallResponse):
             if message.id in self._answers:
                 self._answers[message.id] = message
             elif message.id is None and message.error is not None:
                 # The daemon refuses the connection as a whole (a frame too large, say) and closes it.
                 self.lost = ConnectionLost(message.error.message)
-        elif isinstance(message, wire.Request):
+        elif isinstance(message, wire.DaemonRequest):
             threading.Thread(target=self._answer, args=(message,), daemon=True).start()
         elif message.name == "$/cancelRequest":
             self._cancelled.add(message.get("id"))
 
-    def _answer(self, request: wire.Request) -> None:
+    def _answer(self, request: wire.DaemonRequest) -> None:
         handler = self._handlers.get(request.method)
         try:
             if handler is None:

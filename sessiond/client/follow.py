@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 START = "start"
 
 
-class Follow:
+class FollowState:
     """The state of one subscription, of one session (`key`) or of all that the caller may see (None).
 
     Nothing that was appended after the subscription was confirmed is missed or handed out twice, however often the

@@ -22,12 +22,12 @@ SEND_TIMEOUT_S = 30
 READ_BYTES = 1 << 18
 
 
-class Link:
+class ClientLink:
     """A connected socket and its framing. `caller` is what `initialize` said about us."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.wire = wire.Wire()
+        self.wire = wire.JsonRpcWire()
         self.caller: dict[str, Any] = {}
         self._socket = _connect(path)
         self._readable = select.poll()
@@ -38,7 +38,7 @@ class Link:
         request_id, data = self.wire.request("initialize", hello)
         self.send(data)
         answer = self.receive(time.monotonic() + CONNECT_TIMEOUT_S)[0]
-        if not isinstance(answer, wire.Response) or answer.id not in (request_id, None):
+        if not isinstance(answer, wire.CallResponse) or answer.id not in (request_id, None):
             raise ConnectionLost(f"{self.path} does not answer like sessiond")
         if answer.error is not None:
             raise answer.error

@@ -57,7 +57,7 @@ def has_token_file() -> bool:
     return bool(run_environment().get(TOKEN_FILE))
 
 
-def token(given: str | None = None) -> str | None:
+def find_token(given: str | None = None) -> str | None:
     """The token to show: `given`, else what $SESSIOND_TOKEN_FILE holds, else none (the owner needs none).
 
     BadEnvironment where the file cannot be read or is empty.

@@ -13,9 +13,9 @@ from typing import Any, Self
 import trio
 
 from sessiond.client import agent, locate, wire
-from sessiond.client.agent import Run
+from sessiond.client.agent import AttachedRun
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
-from sessiond.client.follow import Follow
+from sessiond.client.follow import FollowState
 from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
@@ -75,7 +75,7 @@ class TrioClient:
 
     async def caller(self) -> Params:
         """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
-        return (await self._connected()).link.caller
+        return (await self._ensure_connected()).link.caller
 
     async def call(
         self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
@@ -87,7 +87,7 @@ class TrioClient:
         while True:
             asked, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
-                return await (await self._connected()).call(method, asked, left_s)
+                return await (await self._ensure_connected()).call(method, asked, left_s)
             except ClientError as error:
                 is_over = not self._links or self._closed
                 if is_over or not attempts.may_follow(error, trio.current_time()):
@@ -97,7 +97,7 @@ class TrioClient:
 
     async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Tell the daemon something that it does not answer."""
-        exchange = await self._connected()
+        exchange = await self._ensure_connected()
         await exchange.link.send(wire.notification(method, {**(params or {}), **more}))
 
     async def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
@@ -124,7 +124,7 @@ class TrioClient:
     def subscribe(self, key: str | None = None, cursor: str | None = None) -> TrioSubscription:
         """`async for event in client.subscribe("main")`: every event of the session `key` after `cursor` (None: from
         now), or of all visible sessions. Each stored message comes exactly once, also over lost connections."""
-        return TrioSubscription(Follow(key, cursor), self._open, self._pause)
+        return TrioSubscription(FollowState(key, cursor), self._open_link, self._pause)
 
     async def serve(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> None:
         """Answer the daemon's requests until cancelled; `on_connect` runs after every connection that is made."""
@@ -132,7 +132,7 @@ class TrioClient:
         first = True
         while True:
             try:
-                exchange = await self._connected()
+                exchange = await self._ensure_connected()
                 if on_connect is not None:
                     await on_connect()
                 first = False
@@ -147,19 +147,19 @@ class TrioClient:
     async def attach(
         self,
         agent_id: str,
-        handler: Callable[[Run], Awaitable[object]],
+        handler: Callable[[AttachedRun], Awaitable[object]],
         *,
         steer: Callable[[str, str], Awaitable[object]] | None = None,
     ) -> None:
         """Run the agent `agent_id` here until cancelled. `handler(run)`, a task for each run, returns the reply, or
         the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live."""
 
-        async def start(exchange: TrioExchange, request: wire.Request) -> object:
+        async def start(exchange: TrioExchange, request: wire.DaemonRequest) -> object:
             def notify(method: str, params: Params) -> None:
                 exchange.link.send_soon(wire.notification(method, params))
 
             # Never seen as cancelled: a run that is called off is a handler that is cancelled.
-            return agent.run_answer(await handler(Run(request.params, notify, lambda: False)))
+            return agent.run_answer(await handler(AttachedRun(request.params, notify, lambda: False)))
 
         self._handlers["run.start"] = start
         if steer is not None:
@@ -186,18 +186,18 @@ class TrioClient:
         params = agent.channel_params(channel, account_id, bind_thread is not None)
         await self.serve(lambda: self.call("channels.attach", params))
 
-    async def _connected(self) -> TrioExchange:
+    async def _ensure_connected(self) -> TrioExchange:
         async with self._connecting:
             if self._exchange is None or self._exchange.lost is not None:
-                self._exchange = TrioExchange(await self._open(), self._handlers)
+                self._exchange = TrioExchange(await self._open_link(), self._handlers)
                 self._nursery.start_soon(self._exchange.run)
             return self._exchange
 
-    async def _open(self) -> TrioLink:
+    async def _open_link(self) -> TrioLink:
         if self._closed:
             raise ClientError("this client is closed")
         hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
-        token = locate.token(self._given_token)
+        token = locate.find_token(self._given_token)
         link = await TrioLink.open(
             locate.socket_path(self._given_socket), hello if token is None else {**hello, "token": token}
         )
@@ -217,7 +217,7 @@ class TrioSubscription:
 
     def __init__(
         self,
-        follow: Follow,
+        follow: FollowState,
         open_link: Callable[[], Awaitable[TrioLink]],
         pause: Callable[[Backoff], Awaitable[None]],
     ) -> None:
@@ -268,7 +268,7 @@ def _params_only(answer: Answer) -> Handler:
     return lambda _, request: answer(request.params)
 
 
-async def _carry_out(follow: Follow, link: TrioLink, backlog: list[Event]) -> list[Event]:
+async def _carry_out(follow: FollowState, link: TrioLink, backlog: list[Event]) -> list[Event]:
     plan = follow.connect()
     try:
         method, params = next(plan)

@@ -17,7 +17,7 @@ from sessiond.client.link import CONNECT_TIMEOUT_S, READ_BYTES, connect_error
 from sessiond.errors import reason_of
 
 Params = dict[str, Any]
-Handler = Callable[["TrioExchange", wire.Request], Awaitable[object]]
+Handler = Callable[["TrioExchange", wire.DaemonRequest], Awaitable[object]]
 
 
 class TrioLink:
@@ -25,7 +25,7 @@ class TrioLink:
 
     def __init__(self, path: str, connection: trio.socket.SocketType) -> None:
         self.path = path
-        self.wire = wire.Wire()
+        self.wire = wire.JsonRpcWire()
         self.caller: Params = {}
         self._socket = connection
         self._sending = trio.Lock()
@@ -113,11 +113,11 @@ class TrioLink:
         request_id, data = self.wire.request(method, params)
         await self.send(data)
         while True:
-            found: wire.Response | None = None
+            found: wire.CallResponse | None = None
             for message in await self.receive():
                 if isinstance(message, wire.Event):
                     backlog.append(message)
-                elif isinstance(message, wire.Response) and message.id in (request_id, None):
+                elif isinstance(message, wire.CallResponse) and message.id in (request_id, None):
                     found = message
             if found is not None:
                 if found.error is not None:
@@ -149,12 +149,12 @@ class TrioExchange:
         self.lost: ClientError | None = None
         self.ended = trio.Event()
         self._handlers = handlers
-        self._waiting: dict[int, tuple[trio.Event, list[wire.Response]]] = {}
+        self._waiting: dict[int, tuple[trio.Event, list[wire.CallResponse]]] = {}
         self._running: dict[int | str, trio.CancelScope] = {}
 
     async def call(self, method: str, params: Params, timeout_s: float | None) -> Any:
         request_id, data = self.link.wire.request(method, params)
-        arrived, box = trio.Event(), list[wire.Response]()
+        arrived, box = trio.Event(), list[wire.CallResponse]()
         self._waiting[request_id] = arrived, box
         try:
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
@@ -192,11 +192,11 @@ class TrioExchange:
             self.ended.set()
 
     def _sort(self, message: wire.Incoming, nursery: trio.Nursery) -> None:
-        if isinstance(message, wire.Request):
+        if isinstance(message, wire.DaemonRequest):
             # Known from here on: it may be called off by the very next message.
             scope = self._running[message.id] = trio.CancelScope()
             nursery.start_soon(self._answer, message, scope)
-        elif isinstance(message, wire.Response):
+        elif isinstance(message, wire.CallResponse):
             if message.id in self._waiting:
                 arrived, box = self._waiting[message.id]
                 box.append(message)
@@ -206,7 +206,7 @@ class TrioExchange:
         elif message.name == "$/cancelRequest" and message.get("id") in self._running:
             self._running[message["id"]].cancel()
 
-    async def _answer(self, request: wire.Request, scope: trio.CancelScope) -> None:
+    async def _answer(self, request: wire.DaemonRequest, scope: trio.CancelScope) -> None:
         handler = self._handlers.get(request.method)
         data = wire.refusal(request.id, agent.called_off())
         with scope:

@@ -18,7 +18,7 @@ CANCELLED = -32800
 _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Response:
+class CallResponse:
     """The answer to one of our requests: `error` where it failed, else `result`."""
 
     __slots__ = ("error", "id", "result")
@@ -29,7 +29,7 @@ class Response:
         self.error = error
 
 
-class Request:
+class DaemonRequest:
     """Something that the daemon asks of us and that wants an answer with the same id."""
 
     __slots__ = ("id", "method", "params")
@@ -64,10 +64,10 @@ class Event:
     __hash__ = None  # type: ignore[assignment]  # params are mutable
 
 
-Incoming = Response | Request | Event
+Incoming = CallResponse | DaemonRequest | Event
 
 
-class Wire:
+class JsonRpcWire:
     """One connection's worth of framing and request ids."""
 
     def __init__(self) -> None:
@@ -125,19 +125,19 @@ def decode(line: bytes) -> Incoming:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise ClientError(f"the daemon sent a line that is not JSON: {_quoted(line)}") from None
+        raise ClientError(f"the daemon sent a line that is not JSON: {_quote_line(line)}") from None
     if not isinstance(message, dict):
-        raise ClientError(f"the daemon sent a line that is no JSON-RPC message: {_quoted(line)}")
+        raise ClientError(f"the daemon sent a line that is no JSON-RPC message: {_quote_line(line)}")
     method = message.get("method")
     if isinstance(method, str):
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
         request_id = message.get("id")
-        return Event(method, given) if request_id is None else Request(request_id, method, given)
-    return Response(message.get("id"), message.get("result"), _error(message.get("error")))
+        return Event(method, given) if request_id is None else DaemonRequest(request_id, method, given)
+    return CallResponse(message.get("id"), message.get("result"), _error(message.get("error")))
 
 
-def _quoted(line: bytes) -> str:
+def _quote_line(line: bytes) -> str:
     return quote(line[:80].decode("utf-8", "replace"))
 
 

@@ -17,10 +17,15 @@ import trio
 import sessiond
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
-from sessiond.config import Config
+from sessiond.config.settings import Config
+from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.reply_back import ReplyBack
+from sessiond.conversations.send import MessageSender
 from sessiond.daemon.credentials import RunCredentials
 from sessiond.daemon.host import DaemonHost
 from sessiond.daemon.saver import IndexSaver
+from sessiond.delivery.channels import Channels
+from sessiond.delivery.outbox import Outbox, open_outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import Kind, open_watcher
@@ -31,24 +36,19 @@ from sessiond.policy.target import target_of
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
-from sessiond.runs import starting
-from sessiond.runs.announce import Announcer
-from sessiond.runs.announcing import Announcing, may_leave
-from sessiond.runs.archive import ArchiveSweep
-from sessiond.runs.attached import AttachedAgents
-from sessiond.runs.channels import Channels
-from sessiond.runs.conversation import Conversations
-from sessiond.runs.outbox import Outbox, open_outbox
-from sessiond.runs.recover import recover
+from sessiond.runs.recovery import recover
 from sessiond.runs.run import Run
-from sessiond.runs.send import Sends
-from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.sessions.lifecycle import Births
+from sessiond.runtimes import launcher as starting
+from sessiond.runtimes.attached import AttachedAgents
+from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.store import dirfd, layout
 from sessiond.store.scan import Progress
 from sessiond.store.store import Part, SessionStore, open_store
+from sessiond.subagents.announce import Announcer
+from sessiond.subagents.archive import ArchiveSweep
+from sessiond.subagents.spawn import Spawner
 
 log = structlog.get_logger("sessiond")
 
@@ -132,7 +132,7 @@ async def built(
             background.start_soon(parts.archive.run)
             yield App(services=services, dispatcher=dispatcher, saver=parts.saver, background=background)
             background.cancel_scope.cancel()
-        await parts.saver.save()
+        await parts.saver.save_dirty()
 
 
 @asynccontextmanager
@@ -161,7 +161,7 @@ class _Parts:
         self.bus = EventBus()
         self.feed = TranscriptFeed(store, self.bus)
         self.saver = IndexSaver(store, self.feed, clock)
-        self.births = Births(store)
+        self.births = SessionChanges(store)
         self.attached = AttachedAgents()
         self.tokens = Tokens(store, clock, lambda run_id: run_id in self.supervisor.registry.live)
         credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
@@ -174,7 +174,7 @@ class _Parts:
         attachments = self.attachments = AttachmentService(ids=ids)
         places: dict[str, Any] = {"clock": clock, "workspace": host.workspace}
         self.spawner = Spawner(
-            store, self.supervisor, attachments, self.config, ids=ids, sandboxed=host.sandboxed, **places
+            store, self.supervisor, attachments, self.config, ids=ids, sandboxed=host.is_sandboxed, **places
         )
         self.spawner.threads = lambda session: self.channels.threads(target_of(session.key, session.entry))
         self.spawner.bind_thread = lambda session, key, label: self.channels.bind_thread(
@@ -201,12 +201,12 @@ class _Parts:
 
     def put_together(self, config: Config, outbox: Outbox) -> Services:
         """What goes on after runs, and everything that the methods work with."""
-        announcing = Announcing(self.store, self.channels, outbox, self.config, self.clock)
-        self.conversations = Conversations(self.store, self.supervisor, announcing, self.config, self.clock)
+        announcing = AnnounceStep(self.store, self.channels, outbox, self.config, self.clock)
+        self.conversations = ReplyBack(self.store, self.supervisor, announcing, self.config, self.clock)
         self.announcer = Announcer(self.store, self.supervisor, self.config, self.clock)
         self.announcer.outgoing = announcing
-        self.announcer.ended, self.announcer.announced = self.archive.ended, self.archive.announced
-        self.archive.engages, self.conversations.on_closed = self.conversations.engages, self.archive.freed
+        self.announcer.ended, self.announcer.announced = self.archive.run_ended, self.archive.child_announced
+        self.archive.engages, self.conversations.on_closed = self.conversations.engages, self.archive.conversation_over
         self.feed.on_lost = self.supervisor.forsake
         self.feed.on_found = self.supervisor.regain
         # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
@@ -223,7 +223,7 @@ class _Parts:
             tokens=self.tokens,
             spawner=self.spawner,
             attachments=self.attachments,
-            sends=Sends(self.supervisor, announcing, self.config, self.clock, self.ids),
+            sends=MessageSender(self.supervisor, announcing, self.config, self.clock, self.ids),
             announcing=announcing,
             channels=self.channels,
             dead_letters=lambda: len(outbox.dead_letters),

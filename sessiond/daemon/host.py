@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from sessiond.config import AgentConfig, Config
+from sessiond.config.settings import AgentConfig, Config
 from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
@@ -19,12 +19,12 @@ from sessiond.model.lax import amount
 from sessiond.model.usage import cost_of, usage_in
 from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.spawn import is_sandboxed
-from sessiond.runs.attached import AttachedAgents
-from sessiond.runs.echo import EchoRuntime
-from sessiond.runs.exec import ExecRuntime
 from sessiond.runs.run import Run
-from sessiond.runs.runtime import Outcome, RunSink, RunSpec, Runtime
-from sessiond.runs.sandbox import Bubblewrap
+from sessiond.runtimes.attached import AttachedAgents
+from sessiond.runtimes.echo import EchoRuntime
+from sessiond.runtimes.exec import ExecRuntime
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Runtime
+from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.sessions import history
 from sessiond.sessions.usage import price_of
 from sessiond.store.store import SessionStore
@@ -46,9 +46,9 @@ class Credentials(Protocol):
 class _NotYet:
     """A runtime that is named so that it can be refused well. Source: runs.md, "acp"."""
 
-    async def run(self, spec: RunSpec, sink: RunSink) -> Outcome:  # noqa: ARG002
+    async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
-        return Outcome(
+        return RunOutcome(
             error=f"agent {spec.agent_id} has the runtime acp, which is not supported yet; use exec or attached"
         )
 
@@ -119,7 +119,7 @@ class DaemonHost:
             ) from None
         return folder
 
-    def sandboxed(self, key: str) -> bool:
+    def is_sandboxed(self, key: str) -> bool:
         """Whether the runs of this session are in a sandbox."""
         config = self._config()
         agent = config.agent(agent_of(key))
@@ -136,7 +136,7 @@ class DaemonHost:
         # A child's files are there for whatever else is asked of it, and in a sandbox only what is named is there.
         spawn = entry.spawn or {}
         standing = spawn if not spawn.get("attachmentsRemoved") else {}
-        sandboxed = bool(entry.sandboxed) or self.sandboxed(run.key)
+        sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
         # The built-in echo is the daemon itself and needs no token.
         token_file = None if self.runtime(agent_id) is self._echo else self._credentials.issue(run, sandboxed=sandboxed)
         return RunSpec(

@@ -17,9 +17,9 @@ import trio
 from sessiond.daemon import metrics
 from sessiond.errors import Forbidden, InvalidParams, quote
 from sessiond.events import replay
-from sessiond.events.subscription import Place, Subscription
+from sessiond.events.subscription import FollowPlace, Subscription
 from sessiond.methods import sessions_history, sessions_kill
-from sessiond.methods.following import Onlooker
+from sessiond.methods.following import EventFilter
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.model.caller import Caller
@@ -27,9 +27,9 @@ from sessiond.model.event import Event, MessageEvent, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.budget import Share
 from sessiond.rpc.peer import Peer
-from sessiond.sessions.resolve import missing
+from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Session
-from sessiond.transports.exchange import Answer, Events, Request, Response, json_response
+from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, HttpResponse, json_response
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
 
@@ -52,13 +52,13 @@ def _context(services: Services, caller: Caller) -> Context:
 _NO_PEER: Any = object.__new__(Peer)
 
 
-def _need(caller: Caller, scope: str) -> None:
+def _require_scope(caller: Caller, scope: str) -> None:
     if not caller.has(scope):
         raise Forbidden(f"this needs the scope `{scope}`")
 
 
-async def _history(services: Services, request: Request) -> Answer:
-    _need(request.caller, "read")
+async def _history(services: Services, request: HttpRequest) -> Answer:
+    _require_scope(request.caller, "read")
     query = request.query
     params = SessionsHistoryParams(
         session_key=request.params["key"],
@@ -78,21 +78,25 @@ async def _history(services: Services, request: Request) -> Answer:
                 request.unsent.append(ctx.share)
     session = services.find(request.caller, request.params["key"])
     if session.archived:
-        raise missing(request.params["key"])  # nothing will ever come of it
+        raise no_such_session(request.params["key"])  # nothing will ever come of it
     # Only who says so is spared the tool results: a follower gets every message that is appended.
     tools = _flag(query, "includeTools", absent=True)
     cursor = request.headers.get("last-event-id")
     if cursor:
-        return Events(partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools))
+        return EventStreamAnswer(
+            partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools)
+        )
     ctx = _context(services, request.caller)
     page = await sessions_history.handle(ctx, params)
     if ctx.share is not None:
         request.unsent.append(ctx.share)
     start = replay.place_of(services.store, session, page.cursor, "cursor")
-    return Events(partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent))
+    return EventStreamAnswer(
+        partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent)
+    )
 
 
-def _resume(services: Services, session: Session, cursor: str) -> Place:
+def _resume(services: Services, session: Session, cursor: str) -> FollowPlace:
     """Where to read on for a reader that comes back."""
     try:
         return replay.place_of(services.store, session, cursor, "Last-Event-ID")
@@ -101,7 +105,7 @@ def _resume(services: Services, session: Session, cursor: str) -> Place:
             raise  # no daemon ever gave it
         # A browser that is answered with an error never comes back: it is told to begin again. What it shows may be
         # of a transcript that was removed meanwhile.
-        return Place(session.session_id, 0, 0, "reset")
+        return FollowPlace(session.session_id, 0, 0, "reset")
 
 
 def _number(query: Any, name: str) -> float | None:
@@ -130,11 +134,11 @@ def _flag(query: Any, name: str, *, absent: bool) -> bool:
     raise InvalidParams(f"`{name}` is 1 or 0, not {quote(text[:40])}", field=name)
 
 
-class _Head(msgspec.Struct, frozen=True, gc=False):
+class _RoleHead(msgspec.Struct, frozen=True, gc=False):
     role: object = None
 
 
-_role_of = msgspec.json.Decoder(_Head).decode
+_role_of = msgspec.json.Decoder(_RoleHead).decode
 
 
 class _SseSink:
@@ -173,7 +177,7 @@ class _SseSink:
     async def _send(self, event: Event) -> None:
         agent = self._stream.caller.agent_id
         masks = self._services.patterns() if self._services.masks(self._stream.caller) else None
-        _, params = await self._services.described(event, agent, masks)
+        _, params = await self._services.describe_event(event, agent, masks)
         data = msgspec.json.encode(params)
         match event:
             case MessageEvent(cursor=cursor):
@@ -192,7 +196,7 @@ def _live_name(event: Event) -> str:
 async def _follow(
     services: Services,
     key: str,
-    start: Place,
+    start: FollowPlace,
     stream: EventStream,
     *,
     page: SessionsHistoryResult | None = None,
@@ -206,7 +210,7 @@ async def _follow(
         await stream.event(msgspec.json.encode(page), name="history", cursor=page.cursor)
     for share in unsent:
         share.release()
-    services.bus.follow(following, key, Onlooker(services, stream.caller).sees)
+    services.bus.follow(following, key, EventFilter(services, stream.caller).sees)
     following.fall_back(key, start)
     try:
         async with trio.open_nursery() as nursery:
@@ -216,14 +220,14 @@ async def _follow(
         services.bus.forget(following)
 
 
-async def _kill(services: Services, request: Request) -> Answer:
-    _need(request.caller, "admin")
+async def _kill(services: Services, request: HttpRequest) -> Answer:
+    _require_scope(request.caller, "admin")
     params = sessions_kill.SessionsKillParams(key=request.params["key"])
     done = await sessions_kill.handle(_context(services, request.caller), params)
     return json_response({"ok": True, "killed": done.killed})
 
 
-async def _metrics(services: Services, request: Request) -> Answer:
-    _need(request.caller, "admin")
+async def _metrics(services: Services, request: HttpRequest) -> Answer:
+    _require_scope(request.caller, "admin")
     await trio.lowlevel.checkpoint()
-    return Response(200, metrics.text(services).encode(), "text/plain; version=0.0.4; charset=utf-8")
+    return HttpResponse(200, metrics.text(services).encode(), "text/plain; version=0.0.4; charset=utf-8")

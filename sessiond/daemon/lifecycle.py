@@ -17,10 +17,10 @@ import structlog
 import trio
 
 import sessiond
-from sessiond import config as configuration
 from sessiond.auth.peercred import peer_credentials
 from sessiond.client.starting import FILE_NAME as STARTING
-from sessiond.config import Config
+from sessiond.config import settings as configuration
+from sessiond.config.settings import Config
 from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, built, key_rules
 from sessiond.daemon.dumps import forbid_dumps
@@ -29,7 +29,7 @@ from sessiond.errors import ConfigError, StoreGone, StoreInUse
 from sessiond.model.caller import Caller
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
-from sessiond.transports.serve import HouseRules, Server
+from sessiond.transports.serve import Server, ServerLimits
 
 log = structlog.get_logger("sessiond")
 
@@ -111,7 +111,7 @@ class _Life:
     async def _live(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with built(
-                self._store, config, sockets.agent.parent, progress=self._progress, watching=_watching
+                self._store, config, sockets.agent.parent, progress=self._progress, watching=_report_watch_backend
             ) as app:
                 app.background.start_soon(self._obey, signals, app)
                 await self._serve(app, config)
@@ -129,7 +129,7 @@ class _Life:
                 if (interval_s := notify.watchdog_seconds()) is not None:
                     app.background.start_soon(self._watchdog, interval_s)
                 await self._stop.wait()
-                self._manager.stopping("finishing what is under way")
+                self._manager.notify_stopping("finishing what is under way")
                 log.info("stopping")
                 async with trio.open_nursery() as drain:
                     drain.start_soon(self._hurry_up, server)
@@ -177,7 +177,7 @@ class _Life:
 
     def _reload(self, app: App) -> None:
         """Take on the configuration file as it is now. A bad file changes nothing, and says so."""
-        self._manager.reloading()
+        self._manager.notify_reloading()
         try:
             config = configuration.load(self._config_path)
         except ConfigError as error:
@@ -218,7 +218,7 @@ def _server(app: App, config: Config) -> Server:
         app.dispatcher,
         authenticate=services.tokens.caller,
         peer_uid=lambda connection: peer_credentials(connection).uid,
-        rules=HouseRules(
+        rules=ServerLimits(
             max_connections=config.limits.max_connections,
             first_message_s=config.limits.first_message_seconds,
             allowed_origins=frozenset(config.http.allowed_origins),
@@ -233,5 +233,5 @@ def _server(app: App, config: Config) -> Server:
     return server
 
 
-def _watching(backend: str) -> None:
+def _report_watch_backend(backend: str) -> None:
     log.debug("watching the store", backend=backend)

@@ -54,11 +54,11 @@ class Notifier:
         """One line for `systemctl status`."""
         return self.send(STATUS=status)
 
-    def reloading(self) -> bool:
+    def notify_reloading(self) -> bool:
         """A reload has begun; `ready` ends it. The time tells systemd which reload is meant (Type=notify-reload)."""
         return self.send(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
 
-    def stopping(self, status: str) -> bool:
+    def notify_stopping(self, status: str) -> bool:
         """The daemon is going down."""
         return self.send(STOPPING=1, STATUS=status)
 

@@ -38,11 +38,11 @@ class IndexSaver:
             # Many changes come together; a moment's wait saves once for all of them.
             await trio.sleep(_LEAST_PAUSE_S)
             began = self._clock.monotonic()
-            saved = await self.save()
+            saved = await self.save_dirty()
             cost_s = self._clock.monotonic() - began
             await trio.sleep(max(cost_s * _SHARE, 0 if saved else _AFTER_FAILURE_S))
 
-    async def save(self) -> bool:
+    async def save_dirty(self) -> bool:
         """Save every dirty folder now; False where one of them could not be."""
         saved = True
         for folder in self._store.dirty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessiond.events.subscription import Place, Sees, Subscription
+from sessiond.events.subscription import FollowPlace, Sees, Subscription
 from sessiond.model.event import Event
 
 
@@ -19,7 +19,7 @@ class EventBus:
     def __len__(self) -> int:
         return len({*self._everything, *(follower for group in self._by_key.values() for follower in group)})
 
-    def interested(self, key: str) -> bool:
+    def has_follower(self, key: str) -> bool:
         """Whether anyone follows this session: no event need be made where nobody does."""
         return bool(self._everything) or key in self._by_key
 
@@ -66,13 +66,13 @@ class EventBus:
         for subscription in self._followers(event.key):
             subscription.offer(event)
 
-    def begin(self, key: str, place: Place, *, known_only: bool = False) -> None:
+    def begin(self, key: str, place: FollowPlace, *, known_only: bool = False) -> None:
         """Another session has the key from now on: let everyone read on from `place`, or those who knew the key."""
         for subscription in self._followers(key):
             if not known_only or subscription.knew(key):
                 subscription.begin(key, place)
 
-    def rewrite(self, key: str, place: Place, *, live: bool) -> None:
+    def rewrite(self, key: str, place: FollowPlace, *, live: bool) -> None:
         """The file of a session of the key was written anew: `place` is its beginning."""
         for subscription in self._followers(key):
             subscription.rewrite(key, place, live=live)

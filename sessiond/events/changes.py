@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import FollowPlace
 from sessiond.model import lax
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.model.record import ENTRY, FINAL, RUN, Record
 from sessiond.store.catalog import Session
-from sessiond.store.folding import Step
+from sessiond.store.folding import FoldedLine
 
 
 class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -17,12 +17,12 @@ class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     request: object = None
 
 
-def end_of(session: Session) -> Place:
+def end_of(session: Session) -> FollowPlace:
     """Where those stand who have had all that was read of a session."""
-    return Place(session.session_id, session.entry.file.folded_to, session.entry.message_count)
+    return FollowPlace(session.session_id, session.entry.file.folded_to, session.entry.message_count)
 
 
-def changed_event(session: Session, step: Step, phase: Phase, reason: str | None) -> ChangedEvent:
+def changed_event(session: Session, step: FoldedLine, phase: Phase, reason: str | None) -> ChangedEvent:
     return ChangedEvent(
         key=session.key,
         session_id=session.session_id,

@@ -12,19 +12,19 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from sessiond.events.again import SecondLook
 from sessiond.events.bus import EventBus
 from sessiond.events.changes import change_of, changed_event, end_of
+from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.events.folders import Folders
 from sessiond.events.replay import message_event
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import FollowPlace
 from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan
 from sessiond.store.adoption import is_own_key, keep_origin, lost_from
 from sessiond.store.catalog import Session
-from sessiond.store.folding import Advance, Step
+from sessiond.store.folding import Advance, FoldedLine
 from sessiond.store.store import SessionStore
 
 # What is read and folded in one go on the loop: a millisecond and a half of small records, and about as much again for
@@ -48,7 +48,7 @@ class TranscriptFeed:
         self._behind: dict[Session, None] = {}
         self._nameless: dict[Session, None] = {}
         # Sessions whose file could not be opened just now.
-        self._again = SecondLook[Session](self._look_again)
+        self._again = DelayedRetry[Session](self._look_again)
         self._work = trio.Event()
         self.changed = trio.Event()
         # Told of every session that left the catalog by somebody else's doing.
@@ -56,8 +56,8 @@ class TranscriptFeed:
         # Told of every session that appeared so, or is back.
         self.on_found: Callable[[Session], None] = lambda _session: None
         store.on_committed = self.poke
-        store.on_created = self.created
-        store.on_folder = self._folders.opened
+        store.on_created = self.session_created
+        store.on_folder = self._folders.folder_opened
 
     @property
     def backend(self) -> str:
@@ -110,13 +110,13 @@ class TranscriptFeed:
     def _step_bytes(self, session: Session) -> int:
         return MAX_STEP_BYTES // (1 + self._bus.count_of(session.key))
 
-    def created(self, session: Session, steps: list[Step]) -> None:
+    def session_created(self, session: Session, steps: list[FoldedLine]) -> None:
         """A session was made by the daemon: announce it and what it began with."""
         self.changed.set()
         self.publish(session, "create", "create")
         self._begin_behind_older(session)
         self._announce(session, steps)
-        self._store.look(session)  # the watcher's word of it did not count while it was made
+        self._store.read_new(session)  # the watcher's word of it did not count while it was made
 
     def found(self, session: Session) -> None:
         """A session appeared that somebody else has made: announce it, and let its followers read all of it."""
@@ -124,7 +124,7 @@ class TranscriptFeed:
         self.on_found(session)
         if session.superseded:
             return
-        rivals = self._store.catalog.superseded(session.key)
+        rivals = self._store.catalog.superseded_sessions(session.key)
         self.publish(session, "reset" if rivals else "create", "found")
         self._begin(session)
 
@@ -139,15 +139,15 @@ class TranscriptFeed:
             self.publish(session, "delete", reason, deleted=True)
         else:
             self.publish(heir, "reset", reason)
-            self._bus.begin(session.key, Place(heir.session_id, 0, 0, "reset"))
-            self._store.look(heir)
+            self._bus.begin(session.key, FollowPlace(heir.session_id, 0, 0, "reset"))
+            self._store.read_new(heir)
         self._bus.wake(session.key)
 
-    async def refold(self, session: Session) -> bool:
+    async def fold_again(self, session: Session) -> bool:
         """Make an entry that is wrong anew, from the whole file; no follower is told of a record twice. False where
         that cannot be done just now."""
         store, entry = self._store, folding.begin_anew(session.entry)
-        async with store.committer.hold(session):
+        async with store.committer.hold_exclusively(session):
             try:
                 entry = (await store.run_sync(self._read_on, session, entry, None)).entry
                 # Nobody comes in between any more: what a stranger wrote meanwhile both have now.
@@ -177,7 +177,7 @@ class TranscriptFeed:
 
     def publish(self, session: Session, phase: Phase, reason: str | None, *, deleted: bool = False) -> None:
         """Tell of a change to a session that is no record of its transcript, such as a reset."""
-        if not self._bus.interested(session.key):
+        if not self._bus.has_follower(session.key):
             return
         entry = session.entry
         # Who is told that a session begins has had nothing of it.
@@ -194,30 +194,30 @@ class TranscriptFeed:
         )
         self._bus.publish(event)
 
-    def succeed(self, session: Session) -> None:
+    def session_replaced(self, session: Session) -> None:
         """A reset made the session in the place of another: announce it, and let its followers read that one to its
         end, also where it moves meanwhile, and then this one.
         """
         self.changed.set()
         self.publish(session, "reset", None)
         self._begin(session)
-        self._store.look(session)
+        self._store.read_new(session)
 
     def _begin(self, session: Session) -> None:
         """Let the key's followers read on in a session that is new to them."""
-        rivals = self._store.catalog.superseded(session.key)
+        rivals = self._store.catalog.superseded_sessions(session.key)
         if not rivals:
             self._begin_behind_older(session)
-            self._bus.begin(session.key, Place(session.session_id, 0, 0))
+            self._bus.begin(session.key, FollowPlace(session.session_id, 0, 0))
             return
         # The newest of them had the key until now. Everyone has had, or will have, what was read of it.
         self._bus.begin(session.key, end_of(rivals[-1]))
-        self._store.look(rivals[-1])
+        self._store.read_new(rivals[-1])
 
     def _begin_behind_older(self, session: Session) -> None:
         """Let those who followed a session that had the key before, and was deleted, finish it first."""
         older = self._store.catalog.older(session.key)
-        place = end_of(older[-1]) if older else Place(session.session_id, 0, 0)
+        place = end_of(older[-1]) if older else FollowPlace(session.session_id, 0, 0)
         self._bus.begin(session.key, place, known_only=True)
 
     def _take(self, session: Session, got: Advance) -> None:
@@ -247,7 +247,7 @@ class TranscriptFeed:
         session.epoch += 1
         self._store.catalog.replace(session, entry)
         live = self._store.catalog.by_key.get(session.key) is session
-        self._bus.rewrite(session.key, Place(session.session_id, 0, 0, "rewritten"), live=live)
+        self._bus.rewrite(session.key, FollowPlace(session.session_id, 0, 0, "rewritten"), live=live)
         if live:
             self.publish(session, "patch", "rewritten")
 
@@ -276,7 +276,7 @@ class TranscriptFeed:
 
     async def _claim(self, session: Session) -> None:
         """The new file does not say its key: it is adopted, and keeps the key that it had."""
-        async with self._store.committer.hold(session):
+        async with self._store.committer.hold_exclusively(session):
             entry = await self._folders.read_again(session, self._again)
             del self._nameless[session]
         if entry is None or not (session.archived or self._store.catalog.by_key.get(session.key) is session):
@@ -285,10 +285,10 @@ class TranscriptFeed:
             self._rename(session, entry)
         else:
             self._renew(session, replace(keep_origin(entry, session.entry), session_key=session.key))
-        self._store.look(session)
+        self._store.read_new(session)
 
-    def _announce(self, session: Session, steps: list[Step]) -> None:
-        if not self._bus.interested(session.key):
+    def _announce(self, session: Session, steps: list[FoldedLine]) -> None:
+        if not self._bus.has_follower(session.key):
             return
         for step in steps:
             record = step.line.record
@@ -314,4 +314,4 @@ class TranscriptFeed:
             self._work = trio.Event()
 
     async def _look_again(self, session: Session) -> None:
-        self._store.look(session)
+        self._store.read_new(session)

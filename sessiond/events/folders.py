@@ -15,19 +15,19 @@ from weakref import WeakValueDictionary
 import structlog
 import trio
 
-from sessiond.events.again import SecondLook
-from sessiond.events.watch import Changed, Gone, Rescan, Watcher
+from sessiond.events.delayed_retry import DelayedRetry
+from sessiond.events.watch import NameChanged, NameGone, Rescan, Watcher
 from sessiond.model.entry import Entry
 from sessiond.store import folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.standing import exists, stands_at
+from sessiond.store.presence import exists, stands_at
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.feed")
 Foreign = dict[str, dict[str, Any]]
 
 
-class News(Protocol):
+class FolderListener(Protocol):
     """Who is told."""
 
     def poke(self, session: Session) -> bool:
@@ -43,7 +43,7 @@ class News(Protocol):
 class Folders:
     """Every agent's folder, under the path by which the watcher names it."""
 
-    def __init__(self, store: SessionStore, news: News) -> None:
+    def __init__(self, store: SessionStore, news: FolderListener) -> None:
         self._store, self._news = store, news
         self._agents = str(store.path / layout.AGENTS)
         self._root = os.path.realpath(store.path)
@@ -57,14 +57,14 @@ class Folders:
         self._retired: list[Folder] = []
         self._adopting = trio.Lock()
         # By agent and file; no file is the folder itself, no agent all of them.
-        self.again = SecondLook[tuple[str, str]](self._look_again)
+        self.again = DelayedRetry[tuple[str, str]](self._look_again)
         store.on_displaced = self._look_for_it
 
     @property
     def backend(self) -> str:
         return self._watcher.backend if self._watcher is not None else "none"
 
-    def opened(self, folder: Folder) -> None:
+    def folder_opened(self, folder: Folder) -> None:
         """The store opened a folder, or made it: watch it."""
         path = self._path(folder.agent_id)
         self._by_path[path] = folder
@@ -81,13 +81,15 @@ class Folders:
         try:
             await self._look_around()
             async for batch in watcher:
-                lost = any(isinstance(event, Rescan) or (isinstance(event, Gone) and not event.name) for event in batch)
+                lost = any(
+                    isinstance(event, Rescan) or (isinstance(event, NameGone) and not event.name) for event in batch
+                )
                 for event in batch:
                     match event:
-                        case Changed(directory, name):
-                            await self._changed(directory, name)
-                        case Gone(directory, name):
-                            self._gone(directory, name)
+                        case NameChanged(directory, name):
+                            await self._on_changed(directory, name)
+                        case NameGone(directory, name):
+                            self._on_gone(directory, name)
                         case Rescan():
                             pass
                 if lost:
@@ -106,7 +108,7 @@ class Folders:
         else:
             await self._look_around()
 
-    async def read_again(self, session: Session, again: SecondLook[Session]) -> Entry | None:
+    async def read_again(self, session: Session, again: DelayedRetry[Session]) -> Entry | None:
         """The entry of a session whose file was written anew without saying its key: adopted once more. None where
         there is no file. One that was emptied, or has no header, gets an entry without a key.
         """
@@ -133,7 +135,7 @@ class Folders:
     def _parent(self, agent_id: str) -> str:
         return f"{self._agents}/{agent_id}"
 
-    async def _changed(self, directory: str, name: str) -> None:
+    async def _on_changed(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)
         if folder is not None:
             await self._look_at(folder, name)
@@ -261,7 +263,7 @@ class Folders:
                 self._store.catalog.add(session)
                 self._news.found(session)
 
-    def _gone(self, directory: str, name: str) -> None:
+    def _on_gone(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)
         if folder is None:
             return
@@ -326,7 +328,7 @@ class Folders:
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
             if not session.folder.archived:
-                self._gone(self._path(session.folder.agent_id), session.file_name)
+                self._on_gone(self._path(session.folder.agent_id), session.file_name)
 
     def _find_twins(self) -> None:
         by_id = self._store.catalog.by_id

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from sessiond.events.watch import Backend, Changed, Event, Gone, Rescan, WatchUnavailable, is_below, settle
+from sessiond.events.watch import Backend, Event, NameChanged, NameGone, Rescan, WatchUnavailable, is_below, settle
 
 # <linux/inotify.h>
 IN_MODIFY = 0x2
@@ -123,17 +123,17 @@ class InotifyBackend:
                 # IN_IGNORED follows a removal and an unmount alike.
                 yield from self._give_up(directory)
             elif mask & (IN_MOVED_FROM | IN_DELETE):
-                yield Gone(directory, name)
+                yield NameGone(directory, name)
                 if mask & IN_ISDIR:
                     yield from self._give_up(os.path.join(directory, name))
             elif mask & (IN_MODIFY | IN_CREATE | IN_MOVED_TO):
-                yield Changed(directory, name, folder=bool(mask & IN_ISDIR))
+                yield NameChanged(directory, name, folder=bool(mask & IN_ISDIR))
 
     def _give_up(self, directory: str) -> Iterator[Event]:
         """Forget a folder and what is watched below it: those watches would go on under a path that is no more."""
         for path in [path for path in self._watches if is_below(path, directory)]:
             self.remove(path)
-            yield Gone(path)
+            yield NameGone(path)
 
 
 @cache

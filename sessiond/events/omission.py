@@ -12,7 +12,7 @@ from sessiond.model.event import LiveEvent
 _KEPT = ("runId", "phase", "toolCallId", "name")
 
 
-def shorten(event: LiveEvent) -> LiveEvent:
+def omit_content(event: LiveEvent) -> LiveEvent:
     """The event without what makes it large: `omitted.bytes` says how much that was."""
     if "omitted" in event.fields:
         return event
@@ -29,5 +29,5 @@ def join(first: object, second: LiveEvent) -> LiveEvent | None:
     ours, theirs = first.fields, second.fields
     if second.method != first.method or ours.get("runId") != theirs.get("runId") or "omitted" not in ours:
         return None
-    missed = ours["omitted"]["bytes"] + shorten(second).fields["omitted"]["bytes"]
+    missed = ours["omitted"]["bytes"] + omit_content(second).fields["omitted"]["bytes"]
     return replace(first, fields={**ours, "omitted": {"bytes": missed}})

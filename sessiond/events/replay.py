@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.errors import StorageError
-from sessiond.events.subscription import Lag, Place, Subscription
+from sessiond.events.subscription import FollowPlace, Lag, Subscription
 from sessiond.model.entry import FileFacts
 from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import transcript
@@ -35,21 +35,21 @@ async def pump(subscription: Subscription, store: SessionStore) -> None:
             # Asked again: rights may have gone while it was waiting.
             if subscription.wants(event):
                 subscription.sink.write(event)
-        elif (key := subscription.lagging()) is not None:
+        elif (key := subscription.next_lagging()) is not None:
             await _read_on(subscription, store, key)
         else:
             await subscription.idle()
 
 
-def place_of(store: SessionStore, session: Session, cursor: str, field: str = "$.cursor") -> Place:
+def place_of(store: SessionStore, session: Session, cursor: str, field: str = "$.cursor") -> FollowPlace:
     """Where to read on for one who shows this cursor of the key of `session`, perhaps from before a reset.
 
     InvalidParams where no session of the key ever gave it.
     """
     found, position = store.locate(session, cursor, field)
     if position is None:
-        return Place(found.session_id, 0, 0, "rewritten")
-    return Place(found.session_id, position.offset, position.seq)
+        return FollowPlace(found.session_id, 0, 0, "rewritten")
+    return FollowPlace(found.session_id, position.offset, position.seq)
 
 
 async def _read_on(subscription: Subscription, store: SessionStore, key: str) -> None:
@@ -92,13 +92,13 @@ async def _end(subscription: Subscription, store: SessionStore, session: Session
         if not _is_gone(session):
             return
     if size is not None and size != session.entry.file.bytes:
-        store.look(session)  # a stranger wrote to it right before it was moved, or right after
+        store.read_new(session)  # a stranger wrote to it right before it was moved, or right after
     if _is_at_end(subscription, key, lag, session) and size in (None, session.entry.file.bytes):
         lag.held = False
         _go_over(subscription, store, key, session)
 
 
-def _session_at(store: SessionStore, key: str, place: Place) -> Session | None:
+def _session_at(store: SessionStore, key: str, place: FollowPlace) -> Session | None:
     """The session in which a place is: the key's own, or one that was the key's before it. Never another key's."""
     live = store.catalog.by_key.get(key)
     if live is not None and live.session_id == place.session_id:
@@ -117,7 +117,7 @@ def _go_over(subscription: Subscription, store: SessionStore, key: str, done: Se
     if following is None or following is done:
         subscription.caught_up(key)
     else:
-        subscription.go_over(key, Place(following.session_id, 0, 0, "reset"))
+        subscription.go_over(key, FollowPlace(following.session_id, 0, 0, "reset"))
 
 
 class _Page(NamedTuple):
@@ -138,7 +138,7 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
         return  # it was told to read from elsewhere, or not at all
     if page is None or page.end == begin:
         # Moved, removed or written anew, and the feed has not said so yet; or there is no descriptor to be had.
-        store.look(session)
+        store.read_new(session)
         return
     lag.held = False
     for line, check in page.lines:
@@ -149,8 +149,8 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
                 if subscription.behind.get(key) is not lag:
                     return
                 subscription.sink.write(event)
-            lag.place = Place(session.session_id, line.end, event.seq)
-    lag.place = Place(session.session_id, page.end, lag.place.seq)
+            lag.place = FollowPlace(session.session_id, line.end, event.seq)
+    lag.place = FollowPlace(session.session_id, page.end, lag.place.seq)
     await trio.lowlevel.checkpoint()
 
 

@@ -15,8 +15,8 @@ from typing import Protocol
 import msgspec
 import trio
 
-from sessiond.events.again import LOOK_AGAIN_S
-from sessiond.events.omission import join, shorten
+from sessiond.events.delayed_retry import LOOK_AGAIN_S
+from sessiond.events.omission import join, omit_content
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, weight_of
 
 # Together with the 1,024 events of limits.maxQueuedEvents: what one stopped subscriber may cost.
@@ -27,7 +27,7 @@ MAX_QUEUED_BYTES = 4 * 1024 * 1024
 Sees = Callable[[str, str | None, bool], bool]
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Where a subscription writes: a connection, or one SSE response."""
 
     def ready(self) -> bool:
@@ -40,7 +40,7 @@ class Sink(Protocol):
         """Return when there is room for one more event."""
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class FollowPlace(msgspec.Struct, frozen=True, gc=False):
     """How far a subscriber got in one session. `reason` is told in a `session.resync` first, None where none is due."""
 
     session_id: str
@@ -58,7 +58,7 @@ class Lag:
 
     __slots__ = ("change", "held", "place")
 
-    def __init__(self, place: Place, change: ChangedEvent | None = None) -> None:
+    def __init__(self, place: FollowPlace, change: ChangedEvent | None = None) -> None:
         self.place = place
         self.change = change
         self.held = False
@@ -67,14 +67,14 @@ class Lag:
 class Subscription:
     """What one connection follows: sessions by key, or with `everything` all of them; and who asked for each."""
 
-    def __init__(self, sink: Sink, *, limit: int) -> None:
+    def __init__(self, sink: EventSink, *, limit: int) -> None:
         self.sink = sink
         self.keys: dict[str, Sees] = {}
         self.everything: Sees | None = None
         self.queue: deque[Event] = deque()
         self.behind: dict[str, Lag] = {}
         # From which place on the subscriber has had every message of a session.
-        self._since: dict[str, Place] = {}
+        self._since: dict[str, FollowPlace] = {}
         self._limit = limit
         self._queued_bytes = 0
         self._wake = trio.Event()
@@ -105,12 +105,12 @@ class Subscription:
         if not self.wants(event):
             return
         if isinstance(event, MessageEvent) and event.key not in self._since:
-            self._since[event.key] = Place(event.session_id, event.before, event.seq - 1)
+            self._since[event.key] = FollowPlace(event.session_id, event.before, event.seq - 1)
         if not self.queue and self.sink.ready():
             self.sink.write(event)
             return
         if isinstance(event, LiveEvent) and self._queued_bytes + weight_of(event) > MAX_QUEUED_BYTES:
-            event = shorten(event)
+            event = omit_content(event)
             joined = join(self.queue[-1], event) if self.queue else None
             if joined is not None:
                 self.queue[-1] = joined
@@ -127,7 +127,7 @@ class Subscription:
         self._queued_bytes -= weight_of(event)
         return event
 
-    def has_had(self, key: str, place: Place) -> bool:
+    def has_had(self, key: str, place: FollowPlace) -> bool:
         """Whether every message behind `place` was given to this subscriber, or will be."""
         since = self._since.get(key)
         if since is None or place.reason is not None or since.session_id != place.session_id:
@@ -135,7 +135,7 @@ class Subscription:
         # Counted in messages: other records lie between.
         return since.seq <= place.seq
 
-    def fall_back(self, key: str, place: Place) -> None:
+    def fall_back(self, key: str, place: FollowPlace) -> None:
         """Let the pump bring this session up from `place` on. What was queued of it is read again with the rest."""
         lag = self.behind.get(key)
         change = lag.change if lag is not None else None
@@ -151,7 +151,7 @@ class Subscription:
         self._since[key] = place
         self._wake.set()
 
-    def begin(self, key: str, place: Place) -> None:
+    def begin(self, key: str, place: FollowPlace) -> None:
         """The key's transcript is another one from now on: let the pump read on from `place`, behind what waits.
 
         `place` is where those stand who have had everything so far: in the old transcript, or at the start of the new.
@@ -169,13 +169,13 @@ class Subscription:
         self._since.setdefault(key, place)
         self._wake.set()
 
-    def rewrite(self, key: str, place: Place, *, live: bool) -> None:
+    def rewrite(self, key: str, place: FollowPlace, *, live: bool) -> None:
         """The file of a session was written anew. Where it is not the `live` one, only who is in it cares."""
         lag = self.behind.get(key)
         if live if lag is None else lag.place.session_id == place.session_id:
             self.fall_back(key, place)
 
-    def go_over(self, key: str, place: Place) -> None:
+    def go_over(self, key: str, place: FollowPlace) -> None:
         """One session of the key was read to its end: read on in the next one."""
         self.behind[key].place = place
         self._since[key] = place
@@ -191,7 +191,7 @@ class Subscription:
         """Whether the subscriber followed the key, or was told of its messages, before."""
         return key in self.keys or key in self._since
 
-    def lagging(self) -> str | None:
+    def next_lagging(self) -> str | None:
         """A session to read on in, each in its turn; None where there is none."""
         for key, lag in self.behind.items():
             if not lag.held:
@@ -247,7 +247,7 @@ class Subscription:
         missed: dict[object, LiveEvent] = {}
         for event in self.queue:
             if isinstance(event, LiveEvent) and event.method == "session.delta":
-                run, short = (event.key, event.fields.get("runId")), shorten(event)
+                run, short = (event.key, event.fields.get("runId")), omit_content(event)
                 missed[run] = join(missed.get(run), short) or short
         self.queue = deque(event for event in missed.values() if event.key not in self.behind)
         self._queued_bytes = sum(map(weight_of, self.queue))
@@ -256,18 +256,18 @@ class Subscription:
             self._queued_bytes = 0
 
 
-def _place_before(event: Event, reason: ResyncReason | None) -> Place | None:
+def _place_before(event: Event, reason: ResyncReason | None) -> FollowPlace | None:
     """Where one stands in the file who has had everything before this event; None for what is in no file."""
     match event:
         case MessageEvent():
-            return Place(event.session_id, event.before, event.seq - 1, reason)
+            return FollowPlace(event.session_id, event.before, event.seq - 1, reason)
         case ChangedEvent():
-            return Place(event.session_id, event.after, event.seq, reason)
+            return FollowPlace(event.session_id, event.after, event.seq, reason)
         case _:
             return None
 
 
-def _is_made_by_news_of(lagged: Place, place: Place) -> bool:
+def _is_made_by_news_of(lagged: FollowPlace, place: FollowPlace) -> bool:
     """Whether a queue overflowed with the very event that told of the new session: the old one was left out."""
     is_new = lagged.offset == 0 and lagged.session_id != place.session_id
     return is_new and lagged.reason == "lagged" and place.offset > 0

@@ -38,7 +38,7 @@ _CHAINS: dict[Kind, tuple[Backend, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class NameChanged:
     """`name` in `directory` was made, written, truncated, moved in or replaced. `folder`: it is a folder."""
 
     directory: str
@@ -47,7 +47,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class NameGone:
     """`name` is no longer in `directory`: removed or moved away.
 
     An empty name is the watched folder itself: it is no longer watched, nor is any folder below it.
@@ -64,7 +64,7 @@ class Rescan:
     reason: str
 
 
-Event = Changed | Gone | Rescan
+Event = NameChanged | NameGone | Rescan
 
 
 class WatchUnavailable(OSError):
@@ -144,7 +144,7 @@ class Watcher:
                 if backend is self._backend:
                     raise
             else:
-                gone = {event.directory for event in batch if isinstance(event, Gone) and not event.name}
+                gone = {event.directory for event in batch if isinstance(event, NameGone) and not event.name}
                 self._directories -= gone
                 return batch
 
@@ -213,10 +213,10 @@ def _open_backend(name: Backend) -> WatchBackend:
 
             return InotifyBackend()
         case "watchfiles":
-            from sessiond.events.portable import WatchfilesBackend
+            from sessiond.events.watchfiles_backend import WatchfilesBackend
 
             return WatchfilesBackend()
         case "polling":
-            from sessiond.events.polled import PollingBackend
+            from sessiond.events.polling import PollingBackend
 
             return PollingBackend()

@@ -58,10 +58,10 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
     if tool == "sessions_wait":
         return _wait_for_run(given)
     if tool == "sessions_inbox":
-        return ToolCall(_seconds(given.get("wait"), 0.0), tool, lambda left_s: _with(given, "wait", left_s))
+        return ToolCall(_seconds(given.get("wait"), 0.0), tool, lambda left_s: _with_time_left(given, "wait", left_s))
     if tool == "sessions_send":
         wait_s = _seconds(given.get("timeoutSeconds"), DEFAULT_WAIT_S)
-        return ToolCall(wait_s, tool, lambda left_s: _with(given, "timeoutSeconds", left_s))
+        return ToolCall(wait_s, tool, lambda left_s: _with_time_left(given, "timeoutSeconds", left_s))
     if tool == "sessions_spawn":
         given = _with_files(given)
     if tool == "sessions_history":
@@ -108,7 +108,7 @@ def _wait_for_run(arguments: Params) -> ToolCall:
     return ToolCall(wait_s, "agent.wait", lambda left_s: {**others, "timeoutMs": left_s * 1000})
 
 
-def _with(arguments: Params, name: str, left_s: float) -> Params:
+def _with_time_left(arguments: Params, name: str, left_s: float) -> Params:
     """The arguments with what is left of the wait. What is no number stays, for the daemon to say so."""
     given = arguments.get(name)
     if given is not None and not _is_number(given):

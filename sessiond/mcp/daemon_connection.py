@@ -79,7 +79,7 @@ class DaemonConnection:
             if self._client is client:
                 self._client = None
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the connections, and the tokens that were minted for them."""
         self._left.set()
         if not self._lock.acquire(timeout=LEAVE_S):

@@ -259,7 +259,7 @@ def run(socket: str | None, session: str | None) -> int:
     except SystemExit:
         pass
     finally:
-        connection.leave()
+        connection.close()
     return 0
 
 

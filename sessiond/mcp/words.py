@@ -30,14 +30,14 @@ def _sessions(result: Result) -> str:
         facts = [row.get("label"), row.get("displayName"), row.get("status"), f"{row.get('messageCount', 0)} messages"]
         lines.append(f"{row['key']}: {', '.join(str(fact) for fact in facts if fact)}, {_time(row['updatedAt'])}")
         lines += [f"    {_line(message, 300)}" for message in row.get("messages") or ()]
-    return _bounded(lines)
+    return _bound_lines(lines)
 
 
 def _history(result: Result) -> str:
     messages = result["messages"]
     more = f"; older ones with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
     head = f"{result['sessionKey']}: {_count(messages, 'message')}{more}"
-    return _bounded([head, *(_line(message, MESSAGE_CHARS) for message in messages)], keep_end=True)
+    return _bound_lines([head, *(_line(message, MESSAGE_CHARS) for message in messages)], keep_end=True)
 
 
 def _sent(result: Result) -> str:
@@ -61,7 +61,7 @@ def _sent(result: Result) -> str:
     return f"Accepted by {result['sessionKey']}, not waited for{reason}. sessions_wait with runId {run_id} has its end."
 
 
-def _spawned(result: Result) -> str:
+def _spawn_words(result: Result) -> str:
     files = result.get("attachments")
     given = f" It has {files['count']} files in {files['relDir']}." if files else ""
     run_id = result["runId"]
@@ -83,10 +83,10 @@ def _found(result: Result) -> str:
         f"{match['sessionKey']}, {match['role']}, {_time(match['timestamp'])}: {match['snippet']}"
         for match in result["matches"]
     ]
-    return _bounded(lines)
+    return _bound_lines(lines)
 
 
-def _waited(result: Result) -> str:
+def _wait_words(result: Result) -> str:
     match result["status"]:
         case "ok":
             return result.get("reply") or "The run ended well and replied nothing."
@@ -123,10 +123,10 @@ _BY_TOOL: dict[str, Callable[[Result], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
     "sessions_send": _sent,
-    "sessions_spawn": _spawned,
+    "sessions_spawn": _spawn_words,
     "agents_list": _agents,
     "sessions_search": _found,
-    "sessions_wait": _waited,
+    "sessions_wait": _wait_words,
     "sessions_inbox": _inbox,
 }
 
@@ -161,7 +161,7 @@ def _cut(text: str, limit: int) -> str:
     return text if left <= 0 else f"{text[:limit]} [… {left} more characters, see the structured content]"
 
 
-def _bounded(lines: Iterable[str], *, keep_end: bool = False) -> str:
+def _bound_lines(lines: Iterable[str], *, keep_end: bool = False) -> str:
     """The lines, the first always, and of the others as many as there is room for; the last ones with `keep_end`."""
     head, *rest = lines
     kept: list[str] = []

@@ -6,12 +6,12 @@ from typing import Literal
 
 import trio
 
+from sessiond.conversations.send import waits_on
 from sessiond.errors import NotFound, quote
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
-from sessiond.runs.run import Run, View, view
-from sessiond.runs.send import waits_on
+from sessiond.runs.run import Run, RunView, view
 from sessiond.sessions.resolve import may_name
 
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -38,23 +38,23 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     registry = services.supervisor.registry
     session = registry.session_of(params.run_id)
     # Asked of one that is not there as well: it takes as long as one that is hidden.
-    if not may_name(services.store.catalog, services.sight(ctx.caller), session) or session is None:
-        raise _missing(params.run_id)
+    if not may_name(services.store.catalog, services.sight_of(ctx.caller), session) or session is None:
+        raise _no_such_run(params.run_id)
     run = registry.get(params.run_id)
     # A wait that closed a circle would end by its time alone: neither run could.
     in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
     if run is not None and not in_circle:
         timeout_ms = clamp(params.timeout_ms, 30_000, MAX_TIMEOUT_MS, least=0)
-        heard = run.listening(ctx.caller.session_key)
-        with trio.move_on_after(timeout_ms / 1000), services.parked(ctx, params.run_id), heard:
+        heard = run.listen(ctx.caller.session_key)
+        with trio.move_on_after(timeout_ms / 1000), services.park_run(ctx, params.run_id), heard:
             await run.done.wait()
-        found: View | None = view(run)
+        found: RunView | None = view(run)
     elif run is not None:
         found = view(run)
     else:
         found = await registry.find(params.run_id)
     if found is None:
-        raise _missing(params.run_id)
+        raise _no_such_run(params.run_id)
     return AgentWaitResult(
         run_id=found.run_id,
         status="running" if found.status == "queued" else found.status,
@@ -73,7 +73,7 @@ def _waits_on_caller(ctx: Context, run: Run) -> bool:
     return own is not None and waits_on(ctx.services.supervisor, run, own)
 
 
-def _missing(run_id: str) -> NotFound:
+def _no_such_run(run_id: str) -> NotFound:
     return NotFound(f"no run {quote(run_id[:120])}; a run's id is in the answer that accepted it", code="run_not_found")
 
 

@@ -13,12 +13,12 @@ from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.keys import AGENT_ID, agent_of, main_key
 from sessiond.policy.visibility import ACTIONS
-from sessiond.rpc.asking import PeerNotReached, RemoteError
 from sessiond.rpc.method import Method
+from sessiond.rpc.outgoing_requests import PeerNotReached, RemoteError
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.sending import PeerGone
-from sessiond.runs.attached import ConnectionLost, NotReached, Refused
-from sessiond.runs.runtime import RunSpec
+from sessiond.runtimes.attached import AgentConnectionLost, NotReached, RefusedByAgent
+from sessiond.runtimes.runtime import RunSpec
 
 
 class AgentsAttachParams(Params, frozen=True, kw_only=True):
@@ -40,11 +40,11 @@ async def ask(
     except PeerNotReached:
         raise NotReached from None
     except PeerGone:
-        raise ConnectionLost from None
+        raise AgentConnectionLost from None
     except RemoteError as error:
-        raise Refused(str(error)) from None
+        raise RefusedByAgent(str(error)) from None
     except trio.TooSlowError:
-        raise Refused(f"no answer within {timeout_s:g} s") from None
+        raise RefusedByAgent(f"no answer within {timeout_s:g} s") from None
 
 
 class PeerConnection:
@@ -60,17 +60,17 @@ class PeerConnection:
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
         if self._services.tokens.is_dead(self.peer.caller):
             _left(self._services, self.peer)
-            raise Refused("the agent's token has expired; it has to attach with a new one")
+            raise RefusedByAgent("the agent's token has expired; it has to attach with a new one")
         if method == "run.start":
             # Asked for each run, as for each event: the connection may have shown another token since.
             try:
                 _check_caller(self.peer.caller, agent_of(params["sessionKey"]), self._services)
             except Forbidden as error:
                 _left(self._services, self.peer)
-                raise Refused(f"the agent's connection may not run it any more: {error.message}") from None
+                raise RefusedByAgent(f"the agent's connection may not run it any more: {error.message}") from None
         return await ask(self.peer, method, params, result_type=result_type)
 
-    def meet(self, run_id: str, spec: RunSpec) -> None:
+    def live_run(self, run_id: str, spec: RunSpec) -> None:
         # A run does here what it might, and no more than who lives it: attaching is no way to more scopes.
         held = frozenset(scope for scope in SCOPES if self.peer.caller.has(scope))
         self._services.tokens.narrow_run(run_id, held)
@@ -137,7 +137,7 @@ def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
 
 def _administers(caller: Caller, agent_id: str, services: Services) -> bool:
     """Whether the caller may do as it likes with every session of the agent: what is attached is told all of them."""
-    sights = [services.sight(caller, action) for action in ACTIONS]
+    sights = [services.sight_of(caller, action) for action in ACTIONS]
     return caller.has("admin") and all(sight.reaches_agent(agent_id) for sight in sights)
 
 

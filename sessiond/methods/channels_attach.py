@@ -40,7 +40,7 @@ class PeerAdapter:
         # Asked for each delivery, as for each event: the connection may have shown another token since.
         services, caller = self._services, self.connection.caller
         alive = not services.tokens.is_dead(caller)
-        return alive and resolve.reaches(services.store.catalog, services.sight(caller), session_key)
+        return alive and resolve.reaches(services.store.catalog, services.sight_of(caller), session_key)
 
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
         return await ask(self.connection, method, params, timeout_s=timeout_s)
@@ -49,7 +49,7 @@ class PeerAdapter:
 def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     channels = ctx.services.channels
     # The newest adapter gets what every session says on the channel: whoever may not see it would take it away.
-    if not ctx.services.sight(ctx.caller).unlimited:
+    if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden("attaching a channel needs the scope `admin` and sight of all sessions; this one is narrowed.")
     # Channels are parts of session keys, which are lower case.
     channel = params.channel.strip().lower()

@@ -10,13 +10,13 @@ from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import reset
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
-from sessiond.policy.send import Command
+from sessiond.policy.send import OwnerCommand
 from sessiond.sessions import resolve
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom
 
 
-async def obey(ctx: Context, text: str, command: Command) -> str:
+async def obey(ctx: Context, text: str, command: OwnerCommand) -> str:
     """Do what the command says in the session `text` names; the answer for the owner. No policy stands in its way."""
     match command.name:
         case "stop":
@@ -29,7 +29,7 @@ async def obey(ctx: Context, text: str, command: Command) -> str:
             return "A new conversation begins; the old one is in the archive."
         case "send":
             if command.sets_override:
-                session = _there(ctx, text) or await made(ctx, text)
+                session = _there(ctx, text) or await get_or_create_session(ctx, text)
                 await ctx.services.store.append(session, [Custom(ENTRY, {"sendPolicy": command.override})])
             return command.reply or ""
 
@@ -47,11 +47,11 @@ def _there(ctx: Context, text: str) -> Session | None:
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)
     if key is None or key in services.store.catalog.by_key:
         return services.find(ctx.caller, text, action="send")
-    _configured(ctx, key)
+    _check_configured(ctx, key)
     return None
 
 
-async def made(ctx: Context, text: str) -> Session:
+async def get_or_create_session(ctx: Context, text: str) -> Session:
     """The session of a well-formed key of a configured agent, made where there is none.
 
     Source: protocol.md, "Who creates a session".
@@ -60,12 +60,12 @@ async def made(ctx: Context, text: str) -> Session:
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)
     if key is None:
         return services.find(ctx.caller, text, action="send")
-    agent_id = _configured(ctx, key)
+    agent_id = _check_configured(ctx, key)
     session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
     return session
 
 
-def _configured(ctx: Context, key: str) -> str:
+def _check_configured(ctx: Context, key: str) -> str:
     agent_id = agent_of(key)
     if ctx.services.config.agent(agent_id) is None:
         raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")

@@ -8,7 +8,7 @@ from sessiond.errors import Forbidden, InvalidParams, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Later, Method
-from sessiond.runs.sink import checked_message
+from sessiond.runtimes.message_check import check_message
 from sessiond.store.store import Message
 
 MAX_MESSAGES = 1000
@@ -34,11 +34,11 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
         raise InvalidParams(
             f"`$.messages` has {len(params.messages)} messages; 1 to {MAX_MESSAGES} go in one call.", field="$.messages"
         )
-    from_owner = services.sight(caller).unlimited
+    from_owner = services.sight_of(caller).unlimited
     source = services.stranger(caller, session.key) if session.key != caller.session_key else None
     provenance = services.sends.signature(source, METHOD.name) if source is not None else None
     parts = [
-        Message(checked_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
+        Message(check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
         for place, raw in enumerate(params.messages)
     ]
     later = Later()
@@ -49,7 +49,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
             return
         facts = session.entry.file
         cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
-        later.bring(ChatInjectResult(ids=ids, cursor=cursor))
+        later.settle_with(ChatInjectResult(ids=ids, cursor=cursor))
 
     services.store.append_later(session, parts, stored)
     return later

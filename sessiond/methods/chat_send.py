@@ -7,20 +7,21 @@ from typing import Literal
 import msgspec
 
 from sessiond.attachments.decode import Attachment
+from sessiond.conversations.send import Sender
 from sessiond.errors import InvalidParams
-from sessiond.methods.chat_commands import made, obey
+from sessiond.methods.chat_commands import get_or_create_session, obey
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import freshened
+from sessiond.methods.sessions_reset import replace_if_stale
 from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
 from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
-from sessiond.runs.handing import accept_with_files
-from sessiond.runs.run import Request, payload_hash
-from sessiond.runs.send import Source
+from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
+from sessiond.runs.message_files import accept_with_files
+from sessiond.runs.run import RunRequest, payload_hash
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_model
 from sessiond.store.catalog import Session
@@ -62,16 +63,16 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     source = services.stranger(ctx.caller, session.key)
     request = request_of(ctx, params, source)
     if request.idempotency_key is not None and request.payload is not None:
-        known = services.supervisor.known(session, request.idempotency_key, request.payload)
+        known = services.supervisor.run_of_key(session, request.idempotency_key, request.payload)
         if known is not None:
             ctx.in_line()
             await services.supervisor.stored(known)
-            return _accepted(ctx, session, known)
+            return _accepted_result(ctx, session, known)
     prepared = services.attachments.check(params.attachments, services.config.tools.sessions_spawn.attachments)
     if source is not None:
         services.sends.check(source, session)  # before a reset for its sake
     if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
-        session = await freshened(services, session)
+        session = await replace_if_stale(services, session)
     if source is not None:
         request = services.sends.stamp(source, session, request, METHOD.name)
     if prepared.files:
@@ -88,10 +89,10 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     else:
         run_id = await services.supervisor.accept_once(session, request, in_line=ctx.in_line)
     # A reset may have put another session in the place of the one that was found.
-    return _accepted(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
+    return _accepted_result(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
 
 
-def _accepted(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
+def _accepted_result(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
     facts = session.entry.file
     cursor = ctx.services.store.cursor(session, facts.folded_to, session.entry.message_count)
     # Nothing runs: whoever reads this session finds the message with `sessions_inbox`.
@@ -114,10 +115,10 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
         return services.find(ctx.caller, params.session_key, action="send")
     send_policy.require(services.config.session.send_policy, key)
     request_of(ctx, params)  # a bad message makes no session
-    return await made(ctx, params.session_key)
+    return await get_or_create_session(ctx, params.session_key)
 
 
-def request_of(ctx: Context, params: ChatSendParams, source: Source | None = None) -> Request:
+def request_of(ctx: Context, params: ChatSendParams, source: Sender | None = None) -> RunRequest:
     """The params as a request to the supervisor. InvalidParams where they are none. `source` is a stranger's."""
     services = ctx.services
     check_text(params.message, "$.message")
@@ -137,7 +138,7 @@ def request_of(ctx: Context, params: ChatSendParams, source: Source | None = Non
     limit_s = params.timeout_seconds
     if limit_s is None:
         limit_s = services.config.agents.defaults.run_timeout_seconds
-    return Request(
+    return RunRequest(
         text=params.message,
         message=user_message(params.message, services.clock.wall_ms()),
         thinking=params.thinking,
@@ -145,7 +146,7 @@ def request_of(ctx: Context, params: ChatSendParams, source: Source | None = Non
         timeout_s=limit_s or None,
         idempotency_key=params.idempotency_key,
         payload=payload,
-        follow={"deliver": True} if params.deliver else None,
+        follow=FollowUp(deliver=True) if params.deliver else NOTHING_FOLLOWS,
     )
 
 

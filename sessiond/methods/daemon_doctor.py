@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterator
 from typing import TypeVar
 
-from sessiond.config_warnings import warnings
+from sessiond.config.warnings import warnings
 from sessiond.errors import Forbidden, StorageError, reason_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.model.entry import Entry
 from sessiond.rpc.method import Method
-from sessiond.runs.presets.missing import missing_programs
+from sessiond.runtimes.presets.missing import missing_programs
 from sessiond.store import doctor, layout, repair, scan
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.checks import Finding
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 from sessiond.store.store import SessionStore
 
 T = TypeVar("T")
@@ -38,30 +38,30 @@ class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False)
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:
     services = ctx.services
     # It names files of every session there is.
-    if not services.sight(ctx.caller).unlimited:
+    if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
     findings = await _fix(ctx) if params.fix else []
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
-    findings += _unclaimed(ctx)
+    findings += _unclaimed_folders(ctx)
     catalog = services.store.catalog
 
-    def entry_of(thing: Thing) -> Entry | None:
+    def entry_of(thing: StoredName) -> Entry | None:
         session = catalog.by_id.get(thing.session_id)
         return session.entry if session is not None and session.path == thing.path else None
 
     steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit, entry_of)
-    await services.slices.run(_gathered(steps, findings))
+    await services.slices.run(_collect(steps, findings))
     return DaemonDoctorResult(findings=findings)
 
 
-def _unclaimed(ctx: Context) -> Iterator[Finding]:
+def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
     """Folders of attachments that are nobody's. Not removed here: another program may use the same workspace."""
     services = ctx.services
     for agent in services.config.agents.list:
         workspace = agent.workspace or services.store.path / layout.AGENTS / agent.id / "workspace"
-        found = services.spawner.intents.unclaimed(agent.id, workspace)
+        found = services.spawner.intents.unclaimed_folders(agent.id, workspace)
         if found:
             shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
             what = f"{len(found)} folders of attachments in the workspace of agent {agent.id} are no session's: {shown}"
@@ -74,7 +74,7 @@ async def _fix(ctx: Context) -> list[Finding]:
     services, store = ctx.services, ctx.services.store
     fixed: list[str] = []
     failed: list[Finding] = []
-    steps = doctor.repaired(
+    steps = doctor.repair_store(
         store.root_fd,
         services.clock,
         # The index is the daemon's own memory: it is written again, and not made from the files.
@@ -83,16 +83,16 @@ async def _fix(ctx: Context) -> list[Finding]:
         older_than_ns=(services.clock.wall_ms() - _AT_WORK_S * 1000) * 1_000_000,
     )
     try:
-        await services.slices.run(_gathered(steps, fixed))
+        await services.slices.run(_collect(steps, fixed))
     except OSError as error:
         what = f"no backup could be made: {reason_of(error)}; modes and files that were left over stay as they are"
         failed.append(Finding("error", layout.BACKUPS, what, _AGAIN))
     wrong: list[Session] = []
     sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
-    await services.slices.run(_gathered(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
+    await services.slices.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
     for session in wrong:
         path = session.path
-        done = await services.feed.refold(session)
+        done = await services.feed.fold_again(session)
         what = "what was known of it was wrong; it was read anew" if done else "it is being written; repair again"
         fixed.append(f"{path}: {what}")
     unsaved = await _save_indexes(store)
@@ -119,7 +119,7 @@ async def _save_indexes(store: SessionStore) -> dict[Folder, Finding]:
     return failed
 
 
-def _gathered(steps: Iterator[T | None], found: list[T]) -> Iterator[None]:
+def _collect(steps: Iterator[T | None], found: list[T]) -> Iterator[None]:
     for one in steps:
         if one is not None:
             found.append(one)

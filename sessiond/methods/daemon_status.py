@@ -32,7 +32,7 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
     services = ctx.services
     # It counts every session there is, and names the store.
-    if not services.sight(ctx.caller).unlimited:
+    if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.status` is for the owner: this token is narrowed to sessions of its own.")
     return DaemonStatusResult(
         version=services.version,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sessiond.config import Config
+from sessiond.config.settings import Config
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
 from sessiond.methods.services import QUICK_BYTES, Context, Services
@@ -18,7 +18,7 @@ from sessiond.rpc.peer import Peer
 _READY_BYTES = 64 * 1024
 
 
-class Onlooker:
+class EventFilter:
     """Whether events may go to a caller, asked for every one of them: the token may have died, the rules have changed.
 
     `events.subscription.Sees` for it is `sees`. Keeps the caller's sight for as long as the configuration stays.
@@ -38,7 +38,7 @@ class Onlooker:
         if self.caller.kind != "owner" and services.tokens.is_dead(self.caller):
             return False
         if self._sight is None or self._sight[0] is not services.config:
-            self._sight = services.config, services.sight(self.caller)
+            self._sight = services.config, services.sight_of(self.caller)
         sight = self._sight[1]
         if sight.unlimited:
             return True
@@ -87,11 +87,11 @@ class PeerSink:
 
     async def _make(self, event: Event) -> bytes:
         masks = self._services.patterns() if self.masks else None
-        method, params = await self._services.described(event, self.agent_id, masks)
+        method, params = await self._services.describe_event(event, self.agent_id, masks)
         return await self._peer.encode_slowly(method, params)
 
     async def room(self) -> None:
-        await self._peer.drained(_READY_BYTES)
+        await self._peer.wait_drained(_READY_BYTES)
 
 
 def subscription(ctx: Context) -> Subscription:
@@ -113,14 +113,14 @@ def follow(ctx: Context, key: str | None) -> Subscription:
     following = subscription(ctx)
     if ctx.caller is not peer.caller:
         # Asked for a run that lives on this connection: its rights, and no longer than it lives.
-        services.bus.follow(following, key, Onlooker(services, ctx.caller).sees)
+        services.bus.follow(following, key, EventFilter(services, ctx.caller).sees)
         return following
-    eyes = Onlooker(services, peer.caller)
+    eyes = EventFilter(services, peer.caller)
 
     def sees(of: str, spawned_by: str | None, transcript: bool) -> bool:
         nonlocal eyes
         if eyes.caller is not peer.caller:  # it has shown a token since
-            eyes = Onlooker(services, peer.caller)
+            eyes = EventFilter(services, peer.caller)
         return eyes.sees(of, spawned_by, transcript)
 
     services.bus.follow(following, key, sees)

@@ -19,12 +19,12 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
     if not ctx.caller.has("read"):
         return found
     store = ctx.services.store
-    shown = ctx.services.shown(ctx.caller)
+    shown = ctx.services.masker_for(ctx.caller)
     rows = []
     for row in found.sessions:
         session = store.catalog.by_id.get(row.session_id)
         if session is not None:  # else it went while the ones before it were read
-            glimpse = await preview.glimpse(store, session, shown=shown)
+            glimpse = await preview.preview_text(store, session, shown=shown)
             row = msgspec.structs.replace(row, derived_title=glimpse.title, last_message_preview=glimpse.last)
         rows.append(row)
     return msgspec.structs.replace(found, sessions=rows)

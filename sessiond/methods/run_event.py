@@ -10,7 +10,7 @@ from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods.params import Empty
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
-from sessiond.runs.sink import checked_message
+from sessiond.runtimes.message_check import check_message
 
 
 class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -43,7 +43,7 @@ def handle(ctx: Context, params: RunEventParams) -> Empty:
             turn.sink.delta(params.text)
         case "message":
             # A Raw with a default has no JSON schema, and `rpc.discover` gives one of every method.
-            turn.append(checked_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
+            turn.append(check_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
         case "tool":
             if params.phase is None or params.tool_call_id is None or params.name is None:
                 raise InvalidParams("a tool event has `$.phase`, `$.toolCallId` and `$.name`", field="$.phase")

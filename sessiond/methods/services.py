@@ -13,11 +13,14 @@ import trio
 
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
-from sessiond.config import Config
+from sessiond.config.settings import Config
+from sessiond.conversations.announce_step import AnnounceStep
+from sessiond.conversations.send import MessageSender, Sender
+from sessiond.delivery.channels import Channels
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
-from sessiond.methods.wire import Encoder, described
+from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.caller import SCOPES, Caller
 from sessiond.model.event import Event, weight_of
 from sessiond.model.keys import KeyRules, is_subagent
@@ -28,19 +31,16 @@ from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
-from sessiond.runs.announcing import Announcing
-from sessiond.runs.attached import AttachedAgents, Connection
-from sessiond.runs.channels import Channels
 from sessiond.runs.run import Run
-from sessiond.runs.send import Sends, Source
-from sessiond.runs.spawn import Spawner
 from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import resolve
-from sessiond.sessions.lifecycle import Births
+from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.store.catalog import Session
-from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
+from sessiond.store.time_slicer import TimeSlicer
+from sessiond.subagents.spawn import Spawner
 
 if TYPE_CHECKING:
     from sessiond.auth.tokenlog import TokenRow
@@ -58,7 +58,7 @@ class Services:
     bus: EventBus
     feed: TranscriptFeed
     supervisor: RunSupervisor
-    births: Births
+    births: SessionChanges
     config: Config
     clock: Clock
     ids: Ids
@@ -68,16 +68,16 @@ class Services:
     tokens: Tokens
     spawner: Spawner
     attachments: AttachmentService
-    sends: Sends
-    announcing: Announcing
+    sends: MessageSender
+    announcing: AnnounceStep
     channels: Channels
     last_save: Callable[[], int | None]
     dead_letters: Callable[[], int] = int
     discover: Callable[[], msgspec.Raw] = lambda: msgspec.Raw(b"{}")
     document: msgspec.Raw | None = None  # what it made
-    slices: Slices = field(default_factory=Slices)
+    slices: TimeSlicer = field(default_factory=TimeSlicer)
     # Apart from searches, so that neither waits for the other.
-    masking: Slices = field(default_factory=Slices)
+    masking: TimeSlicer = field(default_factory=TimeSlicer)
     # Two threads at work are as quick as twenty, and leave the loop its turns.
     reading: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
     budgets: Budgets = field(default_factory=Budgets)
@@ -105,13 +105,13 @@ class Services:
     def rules(self) -> KeyRules:
         return self.store.rules
 
-    def sight(self, caller: Caller, action: visibility.Action = "read") -> Sight:
+    def sight_of(self, caller: Caller, action: visibility.Action = "read") -> Sight:
         """What the caller may reach. Everything that names a session asks here."""
         return visibility.sight(caller, visibility.rules_from(self.config), action)
 
     def sees(self, caller: Caller) -> Callable[[str], bool]:
         """Whether the caller may see the session of a key, be it to read it or to write to it."""
-        catalog, sights = self.store.catalog, [self.sight(caller, action) for action in visibility.ACTIONS]
+        catalog, sights = self.store.catalog, [self.sight_of(caller, action) for action in visibility.ACTIONS]
         return lambda key: any(resolve.reaches(catalog, sight, key) for sight in sights)
 
     def sees_token_of(self, caller: Caller, row: TokenRow) -> bool:
@@ -121,7 +121,7 @@ class Services:
         sight = visibility.sight(caller, rules)
         return sight.unlimited or (key is not None and resolve.reaches(self.store.catalog, sight, key))
 
-    def shown(self, caller: Caller) -> Callable[[str], str]:
+    def masker_for(self, caller: Caller) -> Callable[[str], str]:
         """How a text is shown to this caller. It comes before the text is cut: half a secret is not known as one."""
         if not self.masks(caller):
             return lambda text: text
@@ -141,7 +141,7 @@ class Services:
             async with self.reading:
                 yield
 
-    async def masked(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
+    async def mask_messages(self, caller: Caller, messages: list[msgspec.Raw]) -> tuple[list[msgspec.Raw], bool]:
         """The messages as this caller may read them, and whether anything was masked.
 
         Source: security.md, "Redaction".
@@ -165,14 +165,16 @@ class Services:
             await self.masking.run(mask_each())
         return shown, found
 
-    async def described(self, event: Event, agent: str | None, masks: Patterns | None) -> tuple[str, dict[str, Any]]:
+    async def describe_event(
+        self, event: Event, agent: str | None, masks: Patterns | None
+    ) -> tuple[str, dict[str, Any]]:
         """As `wire.described`; others get their turn while a long event is looked through for secrets."""
         if masks is None or weight_of(event) < QUICK_BYTES:
-            return described(self.store, event, agent, masks)
+            return describe_event(self.store, event, agent, masks)
         found: list[tuple[str, dict[str, Any]]] = []
 
         def describe() -> Iterator[None]:
-            found.append(described(self.store, event, agent, masks))
+            found.append(describe_event(self.store, event, agent, masks))
             yield
 
         await self.masking.run(describe())
@@ -197,16 +199,16 @@ class Services:
             return self.supervisor.registry.live.get(caller.run_id)
         return self.supervisor.current(caller.session_key) if caller.session_key is not None else None
 
-    def source(self, caller: Caller) -> Source:
+    def source(self, caller: Caller) -> Sender:
         """Who sends, by the caller's identity alone. Nothing in the params or the text counts for it."""
         rules = visibility.rules_from(self.config)
         if visibility.sight(caller, rules).unlimited:
-            return Source()
+            return Sender()
         key = visibility.acts_as(caller.session_key, caller.agent_id, rules)
         session = self.store.catalog.by_key.get(key) if key is not None else None
-        return Source(key, session, self.own_run(caller), key or f"token {caller.token_id}", self.acting_run(caller))
+        return Sender(key, session, self.own_run(caller), key or f"token {caller.token_id}", self.acting_run(caller))
 
-    def stranger(self, caller: Caller, target_key: str) -> Source | None:
+    def stranger(self, caller: Caller, target_key: str) -> Sender | None:
         """Who writes into a session that is not their own; None where it is the owner, or the session's own client.
 
         A run that writes into its own session counts among the strangers: nobody but a program speaks there, too.
@@ -222,7 +224,7 @@ class Services:
         return self.supervisor.registry.live.get(caller.run_id) if caller.run_id is not None else None
 
     @contextmanager
-    def parked(self, ctx: Context, run_id: str) -> Iterator[None]:
+    def park_run(self, ctx: Context, run_id: str) -> Iterator[None]:
         """While the run that asks waits for another, it leaves its place to others."""
         own = self.acting_run(ctx.caller)
         if own is None or own.ended:
@@ -238,13 +240,13 @@ class Services:
         self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "read"
     ) -> Session:
         """The session a caller means; NotFound where there is none for this caller."""
-        return resolve.find(self.store.catalog, self.sight(caller, action), caller, self.rules, text, field=field)
+        return resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
 
     def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:
         """The session whose settings or existence a caller means to change; an archived one is none of these."""
         session = self.find(caller, text, field=field, action="send")
         if session.archived:
-            raise resolve.missing(text)
+            raise resolve.no_such_session(text)
         return session
 
 

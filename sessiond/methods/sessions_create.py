@@ -39,7 +39,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     parent = params.parent_session_key
     if parent is not None:
         parent = services.find(ctx.caller, parent, field="$.parentSessionKey", action="send").key
-    sight = services.sight(ctx.caller, "send")
+    sight = services.sight_of(ctx.caller, "send")
     spawned_by = resolve.birthplace(services.store.catalog, sight, key, parent, named=params.key is not None)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
@@ -49,7 +49,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     sees = services.sees(ctx.caller)
     # Of two who want the same label at once, one gets it.
     with claimed_label(services.store.catalog, key, params.label, sees, by=spawned_by) as label:
-        session, created = await _made(ctx, params, key, spawned_by, label)
+        session, created = await _get_or_create(ctx, params, key, spawned_by, label)
     run_id = None
     if params.message is not None:
         sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
@@ -57,7 +57,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)
 
 
-async def _made(
+async def _get_or_create(
     ctx: Context, params: SessionsCreateParams, key: str, spawned_by: str | None, label: str | None
 ) -> tuple[Session, bool]:
     """The session with what was asked for it, and whether it was made just now."""

@@ -8,7 +8,7 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp
 from sessiond.rpc.method import Method
 from sessiond.sessions import history
-from sessiond.sessions.history import AttachedFile, AttachedFiles, Position, RunEnding
+from sessiond.sessions.history import AttachedFile, AttachedFiles, MessagePosition, RunEnding
 
 MAX_LIMIT = 1000
 DEFAULT_BYTES = 1 << 20
@@ -28,7 +28,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     session_key: str
     session_id: str
     messages: list[msgspec.Raw]
-    positions: list[Position]
+    positions: list[MessagePosition]
     has_more: bool
     next_cursor: str | msgspec.UnsetType = msgspec.UNSET
     cursor: str
@@ -54,7 +54,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
             before=params.cursor,
             include_runs=params.include_runs,
         )
-    messages, redacted = await services.masked(ctx.caller, page.messages)
+    messages, redacted = await services.mask_messages(ctx.caller, page.messages)
     return SessionsHistoryResult(
         session_key=session.key,
         session_id=session.session_id,
@@ -66,12 +66,12 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         skipped=page.skipped,
         content_redacted=redacted,
         bytes=page.bytes,
-        runs=_masked(ctx, page.runs) if params.include_runs else msgspec.UNSET,
+        runs=_mask_errors(ctx, page.runs) if params.include_runs else msgspec.UNSET,
         attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
     )
 
 
-def _masked(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
+def _mask_errors(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
     """An error may repeat what the agent printed."""
     return [
         msgspec.structs.replace(run, error=ctx.services.masked_text(ctx.caller, run.error)) if run.error else run

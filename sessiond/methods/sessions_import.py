@@ -18,7 +18,7 @@ class SessionsImportParams(Params, frozen=True, kw_only=True):
     path: str
 
 
-class Imported(Result, frozen=True, kw_only=True):
+class ImportedRow(Result, frozen=True, kw_only=True):
     """`path` is relative to the source."""
 
     key: str
@@ -28,20 +28,20 @@ class Imported(Result, frozen=True, kw_only=True):
     path: str
 
 
-class Skipped(Result, frozen=True, kw_only=True):
+class SkippedRow(Result, frozen=True, kw_only=True):
     path: str
     reason: str
 
 
 class SessionsImportResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    imported: list[Imported]
-    skipped: list[Skipped]
+    imported: list[ImportedRow]
+    skipped: list[SkippedRow]
 
 
 async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportResult:
     services = ctx.services
     # It reads a folder of the owner's and makes sessions of any agent.
-    if not services.sight(ctx.caller).unlimited:
+    if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`sessions.import` is for the owner: this token is narrowed to sessions of its own.")
     if not os.path.isabs(params.path) or "\0" in params.path:
         raise InvalidParams("`$.path` is no absolute path.", field="$.path")
@@ -54,7 +54,7 @@ async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportRe
             imported, skipped = await importing.openclaw_folder(services.store, services.feed, services.slices, root_fd)
     return SessionsImportResult(
         imported=[
-            Imported(
+            ImportedRow(
                 key=one.session.key,
                 session_id=one.session.session_id,
                 messages=one.session.entry.message_count,
@@ -63,7 +63,7 @@ async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportRe
             )
             for one in imported
         ],
-        skipped=[Skipped(path=one.path, reason=one.reason) for one in skipped],
+        skipped=[SkippedRow(path=one.path, reason=one.reason) for one in skipped],
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from sessiond.config_clamps import Clamp
+from sessiond.config.clamps import Clamp
 from sessiond.errors import Forbidden, InvalidParams
-from sessiond.events.subscription import Place, Subscription
+from sessiond.events.subscription import FollowPlace, Subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.model.event import Event
@@ -18,7 +18,7 @@ from sessiond.model.keys import is_inbox
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
-from sessiond.runs.inbox import Kept
+from sessiond.runs.inbox import KeptMessage
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.store import Custom
@@ -41,12 +41,12 @@ class SessionsInboxParams(Params, frozen=True, kw_only=True):
 
 class SessionsInboxResult(Result, frozen=True, kw_only=True):
     session_key: str
-    messages: list[Kept]
+    messages: list[KeptMessage]
     cursor: str
     has_more: bool
 
 
-class _Nowhere:
+class _EmptySink:
     """A sink that is given nothing."""
 
     def ready(self) -> bool:
@@ -63,19 +63,19 @@ class _Bell(Subscription):
     """Rings whenever something happens in the session that it follows, and keeps none of it."""
 
     def __init__(self) -> None:
-        super().__init__(_Nowhere(), limit=0)
+        super().__init__(_EmptySink(), limit=0)
         self.rung = trio.Event()
 
     def offer(self, event: Event) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def fall_back(self, key: str, place: Place) -> None:  # noqa: ARG002
+    def fall_back(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def begin(self, key: str, place: Place) -> None:  # noqa: ARG002
+    def begin(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def rewrite(self, key: str, place: Place, *, live: bool) -> None:  # noqa: ARG002
+    def rewrite(self, key: str, place: FollowPlace, *, live: bool) -> None:  # noqa: ARG002
         self.rung.set()
 
 
@@ -112,7 +112,7 @@ def _session_of(ctx: Context, named: str | None) -> Session:
     if session.key == own:
         return session
     # To read is to mark as read, which is for the session itself to say.
-    if not ctx.services.sight(ctx.caller).unlimited:
+    if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden(f"the inbox of {session.key} is its own and the owner's; `sessions_history` reads the session")
     if not is_inbox(session.key):
         raise InvalidParams(
@@ -132,7 +132,7 @@ async def _mark_read(services: Services, session: Session, before: Position, cur
     return place
 
 
-async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.Page:
+async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.InboxPage:
     bell = _Bell()
     services.bus.follow(bell, session.key, _sees)
     try:

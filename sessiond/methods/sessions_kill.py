@@ -45,7 +45,7 @@ async def kill(services: Services, root: Session) -> list[str]:
                     refusal = error
             # What it was about to spawn is there now, and found below, or never will be.
             await services.spawner.offspring.call_off(key)
-        level = [child for key in level for child in catalog.children(key) if child not in seen]
+        level = [child for key in level for child in catalog.children_of(key) if child not in seen]
     if refusal is not None:
         raise refusal
     return run_ids

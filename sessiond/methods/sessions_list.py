@@ -44,7 +44,7 @@ class SessionsListResult(Result, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-def wanted(ctx: Context, params: SessionsListParams) -> listing.Filter:
+def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
     """The params as a filter. Kinds that do not exist filter nothing, as in the documents."""
     kinds = frozenset(kind.strip().lower() for kind in params.kinds or ()) & _KINDS
     spawned_by = params.spawned_by
@@ -65,8 +65,8 @@ def wanted(ctx: Context, params: SessionsListParams) -> listing.Filter:
 
 
 async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
-    store, sight = ctx.services.store, ctx.services.sight(ctx.caller)
-    found = listing.select(store, sight, wanted(ctx, params), clamp(params.limit, 50, 200))
+    store, sight = ctx.services.store, ctx.services.sight_of(ctx.caller)
+    found = listing.select(store, sight, to_filter(ctx, params), clamp(params.limit, 50, 200))
     rows = [listing.row(store, session, ctx.caller.agent_id, sight) for session in found.sessions]
     if params.include_cursors:
         for place, session in enumerate(found.sessions):
@@ -82,7 +82,7 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
             async with ctx.services.reads(ctx.caller):
                 page = await history.page(store, session, limit=messages, include_tools=False, max_bytes=most)
             left -= page.bytes
-            shown, _ = await ctx.services.masked(ctx.caller, page.messages)
+            shown, _ = await ctx.services.mask_messages(ctx.caller, page.messages)
             rows[place] = msgspec.structs.replace(rows[place], messages=shown)
     return SessionsListResult(
         count=len(rows),

@@ -7,12 +7,12 @@ rewrite of the file `session.resync` comes at once. The cursor `start` is before
 from __future__ import annotations
 
 from sessiond.events import replay
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import FollowPlace
 from sessiond.methods.following import follow, subscription
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
-from sessiond.sessions.resolve import missing
+from sessiond.sessions.resolve import no_such_session
 
 
 class MessagesSubscribeParams(Params, frozen=True, kw_only=True):
@@ -30,9 +30,9 @@ def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedR
     services = ctx.services
     session = services.find(ctx.caller, params.key, field="$.key")
     if session.archived:
-        raise missing(params.key)  # nothing will ever come of it, and its key may be another session's by now
+        raise no_such_session(params.key)  # nothing will ever come of it, and its key may be another session's by now
     facts = session.entry.file
-    place = Place(session.session_id, facts.folded_to, session.entry.message_count)
+    place = FollowPlace(session.session_id, facts.folded_to, session.entry.message_count)
     now = place
     if params.cursor is not None:
         place = replay.place_of(services.store, session, params.cursor)

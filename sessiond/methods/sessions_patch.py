@@ -42,7 +42,7 @@ async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResu
         if field.name != "key" and (value := getattr(params, field.name)) is not UNSET
     }
     session = await patch.apply(services.births, services.config, session, wanted, services.sees(ctx.caller))
-    row = listing.row(services.store, session, ctx.caller.agent_id, services.sight(ctx.caller))
+    row = listing.row(services.store, session, ctx.caller.agent_id, services.sight_of(ctx.caller))
     return SessionsPatchResult(key=session.key, row=row)
 
 

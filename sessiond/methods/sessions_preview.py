@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sessiond.config_clamps import Clamp
+from sessiond.config.clamps import Clamp
 from sessiond.errors import Forbidden, InvalidParams, LimitExceeded, NotFound, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.sessions import preview
-from sessiond.sessions.preview import Item
+from sessiond.sessions.preview import PreviewItem
 
 # As the gateway has it.
 MAX_KEYS = 64
@@ -29,7 +29,7 @@ class Preview(Result, frozen=True, kw_only=True, omit_defaults=False):
 
     key: str
     status: Literal["ok", "empty", "missing"]
-    items: list[Item]
+    items: list[PreviewItem]
 
 
 class SessionsPreviewResult(Result, frozen=True, kw_only=True, omit_defaults=False):
@@ -52,7 +52,7 @@ async def handle(ctx: Context, params: SessionsPreviewParams) -> SessionsPreview
 
 async def _preview(ctx: Context, key: str, field: str, limit: int, max_chars: int) -> Preview:
     services = ctx.services
-    shown = services.shown(ctx.caller)
+    shown = services.masker_for(ctx.caller)
     try:
         session = services.find(ctx.caller, key, field=field)
         items = await preview.items(services.store, session, limit=limit, max_chars=max_chars, shown=shown)

@@ -17,7 +17,7 @@ class SessionsPruneParams(Params, frozen=True, kw_only=True):
     confirm: bool = False
 
 
-class Pruned(Result, frozen=True, kw_only=True):
+class PrunedTranscript(Result, frozen=True, kw_only=True):
     key: str
     session_id: str
     path: str
@@ -25,7 +25,7 @@ class Pruned(Result, frozen=True, kw_only=True):
     updated_at: int
 
 
-class Kept(Result, frozen=True, kw_only=True):
+class KeptTranscript(Result, frozen=True, kw_only=True):
     path: str
     reason: str
 
@@ -34,14 +34,14 @@ class SessionsPruneResult(Result, frozen=True, kw_only=True, omit_defaults=False
     """Without `confirm`, `removed` is what would be removed."""
 
     confirmed: bool
-    removed: list[Pruned]
+    removed: list[PrunedTranscript]
     bytes: int
-    skipped: list[Kept]
+    skipped: list[KeptTranscript]
 
 
 async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResult:
     services = ctx.services
-    catalog, sight = services.store.catalog, services.sight(ctx.caller, "send")
+    catalog, sight = services.store.catalog, services.sight_of(ctx.caller, "send")
     if not 0 <= params.older_than_ms <= MAX_MS:
         raise InvalidParams("`$.olderThanMs` is no age in milliseconds.", field="$.olderThanMs")
     visible = [session for session in catalog.by_id.values() if reaches(catalog, sight, session.key)]
@@ -63,7 +63,7 @@ def _result(
 ) -> SessionsPruneResult:
     root = ctx.services.store.path
     rows = [
-        Pruned(
+        PrunedTranscript(
             key=session.key,
             session_id=session.session_id,
             path=str(root / session.path),
@@ -76,7 +76,7 @@ def _result(
         confirmed=confirmed,
         removed=rows,
         bytes=sum(row.bytes for row in rows),
-        skipped=[Kept(path=str(root / session.path), reason=reason) for session, reason in kept],
+        skipped=[KeptTranscript(path=str(root / session.path), reason=reason) for session, reason in kept],
     )
 
 

@@ -31,7 +31,7 @@ async def reset(services: Services, session: Session) -> tuple[Session, bool]:
     return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop_for_reset)
 
 
-async def freshened(services: Services, session: Session) -> Session:
+async def replace_if_stale(services: Services, session: Session) -> Session:
     """The session for the next message: a new one where the configuration says that the conversation is over."""
 
     def due(live: Session) -> bool:

@@ -27,8 +27,8 @@ def handle(ctx: Context, params: SessionsResolveParams) -> SessionsResolveResult
     if len(given) != 1:
         raise InvalidParams("Give exactly one of `$.key`, `$.sessionId` and `$.label`.", field="$.key")
     if params.label is not None:
-        sight = services.sight(ctx.caller)
-        session = resolve.labelled(services.store.catalog, sight, params.label, agent_id=params.agent_id)
+        sight = services.sight_of(ctx.caller)
+        session = resolve.find_by_label(services.store.catalog, sight, params.label, agent_id=params.agent_id)
     else:
         text = params.key if params.key is not None else params.session_id
         assert text is not None

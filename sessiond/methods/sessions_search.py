@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import trio
 
-from sessiond.config_clamps import SEARCH_LIMIT, Clamp
+from sessiond.config.clamps import SEARCH_LIMIT, Clamp
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
-from sessiond.model.keys import listed
+from sessiond.model.keys import is_listed
 from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions import search
@@ -55,7 +55,7 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         limit=SEARCH_LIMIT.of(params.limit),
         role=params.role,
         since_ms=None if params.since is None else _SINCE.of(params.since, "$.since"),
-        shown=services.shown(caller),
+        shown=services.masker_for(caller),
     )
     found, has_more = await search.search(services.store, services.slices, sessions, query)
     # It may have taken a while: what was reset, deleted or hidden since is not shown.
@@ -88,12 +88,12 @@ def _text(query: str) -> str:
 
 async def _readable(ctx: Context) -> list[Session]:
     services = ctx.services
-    catalog, sight = services.store.catalog, services.sight(ctx.caller)
+    catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
     found: list[Session] = []
     for count, session in enumerate(list(catalog.by_key.values()), 1):
         if count % _CHUNK == 0:
             await trio.lowlevel.checkpoint()
-        if listed(session.key) and reaches(catalog, sight, session.key):
+        if is_listed(session.key) and reaches(catalog, sight, session.key):
             found.append(session)
     return found
 
@@ -103,7 +103,7 @@ def _is_still_readable(ctx: Context, session: Session, asked_for: str | None) ->
     catalog = services.store.catalog
     # Without a name only live sessions are looked through: their keys are what the cursors belong to.
     current = catalog.by_id.get(session.session_id) if asked_for is not None else catalog.by_key.get(session.key)
-    return current is session and reaches(catalog, services.sight(ctx.caller), session.key)
+    return current is session and reaches(catalog, services.sight_of(ctx.caller), session.key)
 
 
 METHOD = Method(

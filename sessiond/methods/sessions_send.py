@@ -7,15 +7,15 @@ from typing import Literal
 
 import trio
 
+from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import InvalidParams
 from sessiond.methods.chat_send import check_idempotency_key, check_text
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import freshened
+from sessiond.methods.sessions_reset import replace_if_stale
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
-from sessiond.runs.outbox import DeliveryStatus
-from sessiond.runs.run import View, view
+from sessiond.runs.run import RunView, view
 from sessiond.sessions import resolve
 from sessiond.store.catalog import Session
 
@@ -66,7 +66,7 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
         params.message,
         params.idempotency_key,
         # What nobody has read yet is no old conversation.
-        freshened=None if keeps else partial(freshened, services),
+        freshened=None if keeps else partial(replace_if_stale, services),
         in_line=ctx.in_line,
     )
     # A reset may have put another session in the place of the one that was found.
@@ -93,28 +93,28 @@ def _target(ctx: Context, params: SessionsSendParams) -> Session:
     if params.session_key is not None:
         found = services.find(ctx.caller, params.session_key, action="send")
         if found.archived:
-            raise resolve.missing(params.session_key)
+            raise resolve.no_such_session(params.session_key)
         return found
     if params.label is None:
         raise InvalidParams("Either sessionKey or label is required.", field="$.sessionKey")
-    sight = services.sight(ctx.caller, "send")
-    return resolve.labelled(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
+    sight = services.sight_of(ctx.caller, "send")
+    return resolve.find_by_label(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
 
 
-async def _wait(ctx: Context, run_id: str, timeout_s: float) -> View | None:
+async def _wait(ctx: Context, run_id: str, timeout_s: float) -> RunView | None:
     """How the run ended; None where the time was over first. On the server: whoever loses the connection asks again."""
     services = ctx.services
     registry = services.supervisor.registry
     run = registry.get(run_id)
     if run is None:
         return await registry.find(run_id)
-    with trio.move_on_after(timeout_s), services.parked(ctx, run_id), run.listening(ctx.caller.session_key):
+    with trio.move_on_after(timeout_s), services.park_run(ctx, run_id), run.listen(ctx.caller.session_key):
         await run.done.wait()
     return view(run) if run.done.is_set() else None
 
 
 async def _result(
-    ctx: Context, target: Session, run_id: str, ended: View | None, timeout_s: float
+    ctx: Context, target: Session, run_id: str, ended: RunView | None, timeout_s: float
 ) -> SessionsSendResult:
     if ended is None or ended.ended_at is None:
         error = f"no answer within {timeout_s:g} s; the run goes on, and agent.wait tells its end"

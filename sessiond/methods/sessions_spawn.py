@@ -14,8 +14,8 @@ from sessiond.methods.services import Context
 from sessiond.model.keys import agent_of, main_key
 from sessiond.policy.spawn import SpawnRequest
 from sessiond.rpc.method import Method
-from sessiond.runs.spawn import Wanted
 from sessiond.store.catalog import Session
+from sessiond.subagents.spawn import SpawnOrder
 
 
 class AttachAs(Params, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
     requester = await _requester(ctx)
     asked = msgspec.to_builtins(params)
     del asked["idempotencyKey"]
-    wanted = Wanted(
+    wanted = SpawnOrder(
         task=params.task,
         request=SpawnRequest(
             agent_id=params.agent_id,

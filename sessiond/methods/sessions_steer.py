@@ -5,10 +5,10 @@ from __future__ import annotations
 from sessiond.methods.chat_send import ChatSendParams, request_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import freshened
+from sessiond.methods.sessions_reset import replace_if_stale
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
-from sessiond.runs.run import Request
+from sessiond.runs.run import RunRequest
 from sessiond.runs.steer import steer
 from sessiond.store.catalog import Session
 
@@ -45,9 +45,9 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
     if services.supervisor.current(session.key) is None and request.idempotency_key is None:
         if source is not None:
             services.sends.check(source, session)  # before a reset for its sake
-        session = await freshened(services, session)
+        session = await replace_if_stale(services, session)
 
-    def stamp(target: Session, accepted: Request) -> Request:
+    def stamp(target: Session, accepted: RunRequest) -> RunRequest:
         return services.sends.stamp(source, target, accepted, METHOD.name) if source is not None else accepted
 
     steered = await steer(

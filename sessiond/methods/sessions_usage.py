@@ -7,15 +7,15 @@ from typing import Any
 import trio
 from msgspec import UNSET, UnsetType
 
-from sessiond.config_clamps import Clamp
+from sessiond.config.clamps import Clamp
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.model.keys import listed
+from sessiond.model.keys import is_listed
 from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions.resolve import reaches
-from sessiond.sessions.usage import Count, Tally
+from sessiond.sessions.usage import UsageCount, UsageSum
 from sessiond.store.catalog import Session
 
 _TIME = Clamp(default=0, maximum=MAX_MS, minimum=0)
@@ -33,7 +33,7 @@ class SessionsUsageParams(Params, frozen=True, kw_only=True):
     until: float | None = None
 
 
-class Usage(Result, frozen=True, kw_only=True, omit_defaults=False):
+class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
     input_tokens: int
     output_tokens: int
     cache_read: int
@@ -42,7 +42,7 @@ class Usage(Result, frozen=True, kw_only=True, omit_defaults=False):
     cost_usd: float | UnsetType
 
 
-class SessionUsage(Usage, frozen=True, kw_only=True):
+class SessionUsage(UsageFields, frozen=True, kw_only=True):
     """An archived transcript has a row of its own, by the key that it had."""
 
     key: str
@@ -50,11 +50,11 @@ class SessionUsage(Usage, frozen=True, kw_only=True):
     archived: bool
 
 
-class ModelUsage(Usage, frozen=True, kw_only=True):
+class ModelUsage(UsageFields, frozen=True, kw_only=True):
     model: str
 
 
-class DayUsage(Usage, frozen=True, kw_only=True):
+class DayUsage(UsageFields, frozen=True, kw_only=True):
     """`day` is `YYYY-MM-DD`."""
 
     day: str
@@ -63,7 +63,7 @@ class DayUsage(Usage, frozen=True, kw_only=True):
 class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     """Sessions and models in the order of their tokens, the most first; days in theirs."""
 
-    totals: Usage
+    totals: UsageFields
     by_session: list[SessionUsage]
     by_model: list[ModelUsage]
     by_day: list[DayUsage]
@@ -77,10 +77,10 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
         raise InvalidParams("`$.until` is before `$.since`.", field="$.until")
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key
     sessions = await _visible(ctx, key)
-    count = Count(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
+    count = UsageCount(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
     await services.slices.run(count.steps(sessions))
     return SessionsUsageResult(
-        totals=Usage(**_fields(count.totals)),
+        totals=UsageFields(**_fields(count.totals)),
         by_session=[
             SessionUsage(key=one.key, session_id=one.session_id, archived=one.archived, **_fields(tally))
             for one, tally in sorted(count.by_session.items(), key=lambda item: -item[1].total_tokens)
@@ -96,17 +96,17 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
 async def _visible(ctx: Context, key: str | None) -> list[Session]:
     """The transcripts that count, the archived ones too."""
     services = ctx.services
-    catalog, sight = services.store.catalog, services.sight(ctx.caller)
+    catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
     found: list[Session] = []
     for count, session in enumerate(list(catalog.by_id.values()), 1):
         if count % _CHUNK == 0:
             await trio.lowlevel.checkpoint()
-        if key in (None, session.key) and listed(session.key) and reaches(catalog, sight, session.key):
+        if key in (None, session.key) and is_listed(session.key) and reaches(catalog, sight, session.key):
             found.append(session)
     return found
 
 
-def _fields(tally: Tally) -> dict[str, Any]:
+def _fields(tally: UsageSum) -> dict[str, Any]:
     return {
         "input_tokens": tally.input_tokens,
         "output_tokens": tally.output_tokens,

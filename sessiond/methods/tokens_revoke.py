@@ -26,7 +26,7 @@ async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult
         raise InvalidParams("Give exactly one of `$.id` and `$.token`.", field="$.id")
     services, caller = ctx.services, ctx.caller
     # Who shows a token may end it. By its id it is ended by those whose sessions it is about, known or not.
-    if params.id is not None and not services.sight(caller).unlimited:
+    if params.id is not None and not services.sight_of(caller).unlimited:
         rows = [row for row in services.tokens.rows() if row.id == params.id and services.sees_token_of(caller, row)]
         if not rows and _ID.fullmatch(params.id):
             raise NotFound(f"no token has the id {quote(params.id[:32])}; `tokens.list` shows the tokens there are")

@@ -24,7 +24,7 @@ class _UsageOnly(msgspec.Struct, frozen=True, gc=False):
 _decode_usage = msgspec.json.Decoder(_UsageOnly).decode
 
 
-class Wire(Protocol):
+class EventWire(Protocol):
     """What a frame depends on: the codec, and whose `main` is whose."""
 
     @property
@@ -44,7 +44,7 @@ class Encoder:
         self._event: Event | None = None
         self._frames: dict[tuple[str, str | None, bool], bytes] = {}
 
-    def frame(self, event: Event, wire: Wire) -> bytes:
+    def frame(self, event: Event, wire: EventWire) -> bytes:
         """The event as this connection gets it."""
         if event is not self._event:
             self._event = event
@@ -54,12 +54,12 @@ class Encoder:
         frame = self._frames.get(which)
         if frame is None:
             masks = self._patterns() if wire.masks else None
-            frame = wire.encode_notification(*described(self._store, event, agent, masks))
+            frame = wire.encode_notification(*describe_event(self._store, event, agent, masks))
             self._frames[which] = frame
         return frame
 
 
-def described(
+def describe_event(
     store: SessionStore, event: Event, agent: str | None, masks: Patterns | None
 ) -> tuple[str, dict[str, Any]]:
     """The notification's method and params, secrets masked with `masks`. Source: protocol.md, "Events"."""
@@ -74,7 +74,7 @@ def described(
                 params["row"] = _row(store, event, agent)
             return "sessions.changed", params
         case LiveEvent():
-            fields = event.fields if masks is None else _masked(event, masks)
+            fields = event.fields if masks is None else _mask_fields(event, masks)
             return event.method, {"sessionKey": event.key, **fields}
         case ResyncEvent():
             return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
@@ -98,7 +98,7 @@ def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any
     return params
 
 
-def _masked(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
+def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     if event.method == "session.delta":
         return {**event.fields, "text": mask_next(event.before, event.fields["text"], masks)}
     raw, changed = mask_message(msgspec.json.encode(event.fields), masks)

@@ -131,11 +131,11 @@ def is_inbox(key: str) -> bool:
     return rest_of(key).startswith("mcp:")
 
 
-def displayed(key: str, rules: KeyRules, caller_agent: str | None) -> str:
+def display_key(key: str, rules: KeyRules, caller_agent: str | None) -> str:
     """The key as a row shows it: the main session of the caller's agent is `main`."""
     return "main" if key == main_key(caller_agent or rules.default_agent, rules) else key
 
 
-def listed(key: str) -> bool:
+def is_listed(key: str) -> bool:
     """`unknown` and `global` sessions are never listed."""
     return rest_of(key) not in ("global", "unknown")

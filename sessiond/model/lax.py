@@ -35,7 +35,7 @@ _ESCAPE = re.compile(
 )
 
 
-def mended(data: bytes) -> bytes:
+def mend_surrogates(data: bytes) -> bytes:
     """JSON in which half characters stand as U+FFFD; `data` itself where there are none. As long as it was.
 
     `JSON.stringify` writes text that was cut within an emoji as half a surrogate pair (`"\\ud83d"`). JavaScript reads
@@ -53,7 +53,7 @@ def decode(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        text = mended(data)
+        text = mend_surrogates(data)
         return decode(text) if text != data else None
 
 
@@ -81,7 +81,7 @@ def view(value: object, kind: type[_S]) -> _S | None:
     whole = convert(value, kind)
     if whole is not None or type(value) is not dict:
         return whole
-    return convert(_fitting(value, _fields(kind)), kind)
+    return convert(_keep_fitting(value, _fields(kind)), kind)
 
 
 def view_in(data: bytes | None, kind: type[_S]) -> _S | None:
@@ -89,9 +89,9 @@ def view_in(data: bytes | None, kind: type[_S]) -> _S | None:
     return view(decode(data), kind) if data else None
 
 
-def fitting(value: object, kind: Any) -> dict[str, Any]:
+def keep_fitting(value: object, kind: Any) -> dict[str, Any]:
     """Those members of an object that a TypedDict names and that have its types."""
-    return _fitting(value, _members(kind)) if type(value) is dict else {}
+    return _keep_fitting(value, _members(kind)) if type(value) is dict else {}
 
 
 def convert(value: object, kind: type[_T]) -> _T | None:
@@ -140,7 +140,7 @@ def amount(value: object) -> float | None:
     return float(value) if 0 <= value <= MAX_WHOLE else None
 
 
-def _fitting(value: dict[str, Any], kinds: dict[str, Any]) -> dict[str, Any]:
+def _keep_fitting(value: dict[str, Any], kinds: dict[str, Any]) -> dict[str, Any]:
     return {name: value[name] for name, kind in kinds.items() if name in value and _fits(value[name], kind)}
 
 

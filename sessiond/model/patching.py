@@ -57,7 +57,7 @@ def patch_entry(entry: Entry, data: dict[str, Any]) -> Entry:
         if name == "status" and isinstance(value, str):
             value = _FOREIGN_STATUS.get(value, value)
         try:
-            changes[field] = _patched(getattr(entry, field), value, kind)
+            changes[field] = _apply_patch(getattr(entry, field), value, kind)
         except msgspec.ValidationError:
             continue
     return replace(entry, **changes) if changes else entry
@@ -70,17 +70,17 @@ def is_settable(name: str, value: Any) -> bool:
     if name not in _PATCHABLE or value is None:
         return True
     try:
-        _patched(None, value, _PATCHABLE[name][1])
+        _apply_patch(None, value, _PATCHABLE[name][1])
     except msgspec.ValidationError:
         return False
     return True
 
 
-def _patched(old: Any, patch: Any, kind: Any) -> Any:
+def _apply_patch(old: Any, patch: Any, kind: Any) -> Any:
     """The value of a field after a merge patch. ValidationError where it would be none."""
     if kind == _SPAWN and type(patch) is dict:
         # One fact of a wrong type does not cost the others.
-        patch = {**lax.fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
+        patch = {**lax.keep_fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
     elif type(patch) is dict:
         patch = lax.tame(patch)
     return msgspec.convert(merge_patch(old, patch), kind)

@@ -12,7 +12,7 @@ import msgspec
 
 from sessiond.clock import iso_ms, parse_iso_ms
 from sessiond.model import lax
-from sessiond.model.lax import MAX_MS, is_deep, mended, whole_ms
+from sessiond.model.lax import MAX_MS, is_deep, mend_surrogates, whole_ms
 
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
@@ -41,7 +41,7 @@ class _Slices(msgspec.Struct, frozen=True, rename="camel", gc=False):
     data: msgspec.Raw = _ABSENT
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False):
+class LineEnvelope(msgspec.Struct, frozen=True, gc=False):
     """The outer fields of a line."""
 
     # `object` where a stranger may have written anything: a wrong type in one field does not spoil the line.
@@ -51,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     message: msgspec.Raw = _ABSENT
 
 
-class _Head(msgspec.Struct, frozen=True, gc=False):
+class _RecordHead(msgspec.Struct, frozen=True, gc=False):
     role: object = None
     timestamp: object = None
 
@@ -85,8 +85,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 _decode = msgspec.json.Decoder().decode
 _decode_slices = msgspec.json.Decoder(_Slices).decode
-_decode_block = msgspec.json.Decoder(Envelope).decode_lines
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_block = msgspec.json.Decoder(LineEnvelope).decode_lines
+_decode_head = msgspec.json.Decoder(_RecordHead).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -100,7 +100,7 @@ def parse(line: bytes) -> Record:
     try:
         body = _decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        text = mended(line)
+        text = mend_surrogates(line)
         body = lax.decode(text) if text != line else None
         if body is None:
             raise BadLine(_why_bad(line)) from None
@@ -125,7 +125,7 @@ def parse(line: bytes) -> Record:
     return Record(type=_text(kind) or "", raw=line, id=own_id, timestamp_ms=_stamp(iso, None))
 
 
-def open_block(block: bytes) -> list[Envelope]:
+def open_block(block: bytes) -> list[LineEnvelope]:
     """The outer fields of lines that were all found to be records before, decoded together; `message_in` goes on.
 
     Both together are half the work of `parse`. Nothing where some line is none now.
@@ -136,7 +136,7 @@ def open_block(block: bytes) -> list[Envelope]:
         return []
 
 
-def message_in(envelope: Envelope, line: bytes) -> Record | None:
+def message_in(envelope: LineEnvelope, line: bytes) -> Record | None:
     """The record of a message among them, None for a record of any other kind."""
     message = bytes(envelope.message) if envelope.type == "message" else b""
     if message[:1] != b"{":
@@ -185,7 +185,7 @@ def _id_text(record_id: str | None) -> bytes:
         return b"null"
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class RecordDraft(msgspec.Struct, frozen=True, gc=False):
     """A record that waits for the id of the one before it: that is known when it is written and not sooner."""
 
     id: str
@@ -208,17 +208,17 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return line
 
 
-def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> Draft:
+def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> RecordDraft:
     """A `message` record. A Raw message keeps its bytes, except that line breaks between its tokens become spaces."""
     body = bytes(message).replace(b"\n", b" ") if isinstance(message, msgspec.Raw) else _encode(message)
     after = b',"timestamp":"%b","message":%b}\n' % (iso_ms(now_ms).encode(), body)
-    return Draft(record_id, b'{"type":"message","id":%b,"parentId":' % _encode(record_id), after)
+    return RecordDraft(record_id, b'{"type":"message","id":%b,"parentId":' % _encode(record_id), after)
 
 
-def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> Draft:
+def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> RecordDraft:
     """A `custom` record."""
     head = {"type": "custom", "customType": custom_type, "data": data, "id": record_id}
-    return Draft(
+    return RecordDraft(
         id=record_id,
         before=_encode(head)[:-1] + b',"parentId":',
         after=b',"timestamp":%b}\n' % _encode(iso_ms(now_ms)),

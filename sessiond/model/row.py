@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sessiond.model.entry import Entry
-from sessiond.model.keys import KeyRules, Kind, displayed, group_part, kind_of
+from sessiond.model.keys import KeyRules, Kind, display_key, group_part, kind_of
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -91,7 +91,7 @@ def row_of(
     """The row of a session, as a caller of `caller_agent` sees it."""
     kind = kind_of(key, rules, entry.chat_type)
     return Row(
-        key=displayed(key, rules, caller_agent),
+        key=display_key(key, rules, caller_agent),
         kind=kind,
         channel=channel_of(key, kind, entry),
         queued_runs=sum(run.started_at is None for run in entry.runs),

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from sessiond.policy.replyback import ANNOUNCE_SKIP, quoted
+from sessiond.policy.replyback import ANNOUNCE_SKIP, quote_lines
 
 MAX_RESULT_BYTES = 100 * 1024
 MAX_ERROR_CHARS = 500
@@ -73,7 +73,7 @@ def announce_context(requester_key: str, task: str) -> str:
         [
             f"Your task is over. What you answer now is posted to the session that gave it ({requester_key}).",
             "The task was:",
-            quoted(_cut(task, MAX_TASK_BYTES)),
+            quote_lines(_cut(task, MAX_TASK_BYTES)),
             "Answer with the result, and after a line `Notes:` with what the reader should know besides.",
             f"Status and statistics are added for you. Answer exactly {ANNOUNCE_SKIP} to post nothing.",
         ]

@@ -132,9 +132,9 @@ def _redact_attachments(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_redact_attachment(item, depth + 1) for item in value]
     if isinstance(value, str):
-        decoded = _decoded(value)
+        decoded = _decode(value)
         if isinstance(decoded, list | dict):
-            return _encoded(_redact_attachments(decoded, depth + 1))
+            return _encode(_redact_attachments(decoded, depth + 1))
         return REDACTED
     return _redact_attachment(value, depth)
 
@@ -179,21 +179,21 @@ def _content_bytes(content: Any, encoding: Any) -> bytes:
 
 def _through_json(text: str, change: Change) -> Any:
     """`text` with `change` made inside its JSON. What is no JSON and may hold attachments goes as a whole."""
-    decoded = _decoded(text)
+    decoded = _decode(text)
     if decoded is None:
         return REDACTED if "attachments" in text.lower() or "\\u" in text else text
     changed = change(decoded)
-    return text if changed is decoded else _encoded(changed)
+    return text if changed is decoded else _encode(changed)
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
-def _encoded(value: Any) -> str:
+def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -244,10 +244,10 @@ def _mask(value: Any, patterns: Patterns, depth: int, *, secret: bool) -> Any:
             # Base64 of a picture holds no readable secret, and is the one large thing in a message.
             return item
         if key in _ARGUMENTS and isinstance(item, str) and item.lstrip()[:1] in ("{", "["):
-            decoded = _decoded(item)
+            decoded = _decode(item)
             if decoded is not None:
                 masked = _mask(decoded, patterns, depth + 1, secret=False)
-                return item if masked is decoded else _encoded(masked)
+                return item if masked is decoded else _encode(masked)
         return _mask(item, patterns, depth + 1, secret=secret or names_secret(key))
 
     return _map_dict(value, field)

@@ -51,7 +51,7 @@ def _shape(needle: str, pattern: str, flags: int = re.IGNORECASE) -> tuple[str, 
     return needle, re.compile(pattern, flags)
 
 
-def _prefixed(prefix: str, rest: str) -> tuple[str, re.Pattern[str]]:
+def _prefix_pattern(prefix: str, rest: str) -> tuple[str, re.Pattern[str]]:
     """A token that says what it is: the prefix at the start of a word, then `rest`."""
     return _shape(prefix.lower(), rf"(?<![A-Za-z0-9])({prefix}{rest})", 0)
 
@@ -80,25 +80,25 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     _shape("://", r"""://[^\s/@:"']{0,64}:([^\s/@"']{1,256}+)@"""),
     # A Telegram bot token; the number before the colon is the bot's public id.
     _shape(":aa", r"(?<=[0-9]{6}):([A-Za-z0-9_-]{30,}+)", 0),
-    _prefixed("sk-", rf"{_WORD}{{16,}}+"),
+    _prefix_pattern("sk-", rf"{_WORD}{{16,}}+"),
     # Stripe's sk_, rk_ and pk_.
     _shape("k_live_", r"(?<=[srp])(k_live_[A-Za-z0-9]{10,}+)", 0),
     _shape("k_test_", r"(?<=[srp])(k_test_[A-Za-z0-9]{10,}+)", 0),
-    _prefixed("whsec_", r"[A-Za-z0-9+/=]{16,}+"),
+    _prefix_pattern("whsec_", r"[A-Za-z0-9+/=]{16,}+"),
     _shape("gh", r"(?<![A-Za-z0-9])(gh[pousr]_[A-Za-z0-9]{20,}+)", 0),
-    _prefixed("github_pat_", r"[A-Za-z0-9_]{20,}+"),
-    _prefixed("glpat-", rf"{_WORD}{{16,}}+"),
+    _prefix_pattern("github_pat_", r"[A-Za-z0-9_]{20,}+"),
+    _prefix_pattern("glpat-", rf"{_WORD}{{16,}}+"),
     _shape("xox", r"(?<![A-Za-z0-9])(xox[a-z]-[A-Za-z0-9-]{10,}+)", 0),
-    _prefixed("xapp-", r"[A-Za-z0-9-]{10,}+"),
-    _prefixed("AIza", rf"{_WORD}{{30,}}+"),
-    _prefixed("ya29.", rf"{_WORD}{{20,}}+"),
-    _prefixed("gsk_", r"[A-Za-z0-9_-]{16,}+"),
-    _prefixed("npm_", r"[A-Za-z0-9]{20,}+"),
-    _prefixed("pypi-", rf"{_WORD}{{30,}}+"),
-    _prefixed("hf_", r"[A-Za-z0-9]{20,}+"),
-    _prefixed("pplx-", rf"{_WORD}{{16,}}+"),
-    _prefixed("AKIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
-    _prefixed("ASIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+    _prefix_pattern("xapp-", r"[A-Za-z0-9-]{10,}+"),
+    _prefix_pattern("AIza", rf"{_WORD}{{30,}}+"),
+    _prefix_pattern("ya29.", rf"{_WORD}{{20,}}+"),
+    _prefix_pattern("gsk_", r"[A-Za-z0-9_-]{16,}+"),
+    _prefix_pattern("npm_", r"[A-Za-z0-9]{20,}+"),
+    _prefix_pattern("pypi-", rf"{_WORD}{{30,}}+"),
+    _prefix_pattern("hf_", r"[A-Za-z0-9]{20,}+"),
+    _prefix_pattern("pplx-", rf"{_WORD}{{16,}}+"),
+    _prefix_pattern("AKIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+    _prefix_pattern("ASIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
     _shape("eyj", r"(?<![A-Za-z0-9_-])(eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+(?:\.[A-Za-z0-9_-]++)?)", 0),
     # A token of this daemon: tag 18, array of 4, protected header {alg: EdDSA}, in base64url.
     _shape("0ordoqen", r"(?<![A-Za-z0-9_-])(0oRDoQEn[A-Za-z0-9_-]{40,}+)", 0),
@@ -179,11 +179,11 @@ def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
     """Where the secrets are, in order and without overlaps."""
-    spans = sorted([*_shaped(text), *_pem(text), *_matched(text, patterns)], key=lambda span: span[:2])
-    return list(_merged(spans)) if spans else []
+    spans = sorted([*_find_shaped(text), *_pem(text), *_find_matches(text, patterns)], key=lambda span: span[:2])
+    return list(_merge_spans(spans)) if spans else []
 
 
-def _shaped(text: str) -> Iterator[Span]:
+def _find_shaped(text: str) -> Iterator[Span]:
     if len(text) < _SHORTEST and "=" not in text and ":" not in text and "--" not in text:
         return
     low = _lower(text)
@@ -259,7 +259,7 @@ def _pem(text: str) -> Iterator[Span]:
         at = _find(text, "-----BEGIN ", end)
 
 
-def _matched(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]:
+def _find_matches(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]:
     for pattern in patterns:
         for hit in pattern.finditer(text):
             start, end = hit.span(1 if pattern.groups else 0)
@@ -267,7 +267,7 @@ def _matched(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]
                 yield start, end, None
 
 
-def _merged(spans: list[Span]) -> Iterator[Span]:
+def _merge_spans(spans: list[Span]) -> Iterator[Span]:
     """The spans without overlaps, in order: what overlaps is masked as one."""
     start, end, fixed = spans[0]
     for next_start, next_end, next_fixed in spans[1:]:

@@ -13,7 +13,7 @@ from sessiond.errors import Forbidden
 from sessiond.model import keys
 
 if TYPE_CHECKING:
-    from sessiond.config import SendMatch, SendPolicyConfig
+    from sessiond.config.settings import SendMatch, SendPolicyConfig
     from sessiond.model.entry import Entry
 
 Verdict = Literal["allow", "deny"]
@@ -76,7 +76,7 @@ def _same_word(chat_type: str) -> str:
     return "direct" if word == "dm" else word
 
 
-class Command(msgspec.Struct, frozen=True):
+class OwnerCommand(msgspec.Struct, frozen=True):
     """A standalone command of the owner.
 
     `override` is what `/send` sets as the session's `sendPolicy` (None clears it) and counts where `sets_override`.
@@ -89,7 +89,7 @@ class Command(msgspec.Struct, frozen=True):
     reply: str | None = None
 
 
-def parse_command(text: str) -> Command | None:
+def parse_command(text: str) -> OwnerCommand | None:
     """The command that `text` is, or None: a command stands alone, and anything longer is a message.
 
     `/send` with no word or an unknown one changes nothing and answers how it is used.
@@ -99,11 +99,11 @@ def parse_command(text: str) -> Command | None:
         return None
     match text.lower().split():
         case ["/stop"]:
-            return Command("stop")
+            return OwnerCommand("stop")
         case ["/reset"]:
-            return Command("reset")
+            return OwnerCommand("reset")
         case ["/send", word] if word in _OVERRIDES:
-            return Command("send", True, _OVERRIDES[word], f"Send policy set to {word}.")
+            return OwnerCommand("send", True, _OVERRIDES[word], f"Send policy set to {word}.")
         case ["/send"] | ["/send", _]:
-            return Command("send", reply=USAGE)
+            return OwnerCommand("send", reply=USAGE)
     return None

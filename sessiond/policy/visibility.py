@@ -23,7 +23,7 @@ from sessiond.errors import Forbidden
 from sessiond.model import keys
 
 if TYPE_CHECKING:
-    from sessiond.config import Config
+    from sessiond.config.settings import Config
     from sessiond.model.caller import Caller
 
 Visibility = Literal["self", "tree", "agent", "all"]

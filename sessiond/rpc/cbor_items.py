@@ -76,7 +76,7 @@ class ItemScanner:
                     self._enter(_CHUNKED[major])
                 else:
                     self.position += argument
-                    self._filled()
+                    self._item_complete()
             case 4:
                 self._enter(_ARRAY if argument is None else argument)
             case 5:
@@ -85,18 +85,18 @@ class ItemScanner:
                 self._enter(1)  # a tag is a container of one, so that chains of tags count as depth
             case 7 if argument is None:
                 if not self._open or self._open[-1] not in (_ARRAY, _MAP_KEY):
-                    raise _malformed("a break where none can be")
-                self._leave()
+                    raise _malformed_error("a break where none can be")
+                self._leave_container()
             case _:
-                self._filled()
+                self._item_complete()
 
     def _take_chunk(self, major: int, argument: int | None) -> None:
         if major == 7 and argument is None:
-            self._leave()
+            self._leave_container()
         elif _CHUNKED.get(major) == self._open[-1] and argument is not None:
             self.position += argument
         else:
-            raise _malformed("a string in chunks holds something else than chunks")
+            raise _malformed_error("a string in chunks holds something else than chunks")
 
     def _enter(self, wanted: int) -> None:
         if len(self._open) >= self._max_nesting:
@@ -106,15 +106,15 @@ class ItemScanner:
                 value=self._max_nesting,
             )
         if wanted == 0:
-            self._filled()
+            self._item_complete()
         else:
             self._open.append(wanted)
 
-    def _leave(self) -> None:
+    def _leave_container(self) -> None:
         self._open.pop()
-        self._filled()
+        self._item_complete()
 
-    def _filled(self) -> None:
+    def _item_complete(self) -> None:
         """An item is complete: its container wants one less, and may be complete by that."""
         while self._open:
             wanted = self._open[-1]
@@ -133,7 +133,7 @@ class ItemScanner:
 def check_single_item(frame: bytes, max_nesting: int) -> None:
     """`frame` is exactly one item. Raises ParseError or InvalidRequest."""
     if ItemScanner(max_nesting).scan(frame) != len(frame):
-        raise _malformed("a frame holds one item, whole and alone")
+        raise _malformed_error("a frame holds one item, whole and alone")
 
 
 async def check_item(frame: bytes, max_nesting: int) -> None:
@@ -156,12 +156,12 @@ def _read_head(buffer: bytes | bytearray, at: int, size: int) -> tuple[int, int 
             return None
         argument = int.from_bytes(buffer[at + 1 : at + 1 + width], "big")
         if major == 7 and info == 24 and argument < 32:
-            raise _malformed("a simple value in two bytes that fits in one")
+            raise _malformed_error("a simple value in two bytes that fits in one")
         return major, (0 if major == 7 else argument), at + 1 + width
     if info < 31 or (initial != _BREAK and major not in (2, 3, 4, 5)):
-        raise _malformed(f"the byte 0x{initial:02x} begins no item")
+        raise _malformed_error(f"the byte 0x{initial:02x} begins no item")
     return major, None, at + 1
 
 
-def _malformed(reason: str) -> ParseError:
+def _malformed_error(reason: str) -> ParseError:
     return ParseError(f"This is not well-formed CBOR: {reason}.")

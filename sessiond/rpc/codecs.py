@@ -17,7 +17,7 @@ import trio
 from sessiond.errors import InvalidRequest, ParseError, reason_of_reader
 from sessiond.rpc.limits import MAX_PARTS
 from sessiond.rpc.pace import Pace
-from sessiond.rpc.parts import check_parts
+from sessiond.rpc.value_count import check_parts
 
 CodecName = Literal["json", "cbor"]
 

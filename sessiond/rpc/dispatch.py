@@ -26,6 +26,7 @@ from sessiond.errors import (
     quote,
 )
 from sessiond.model.caller import Caller
+from sessiond.rpc.answer_pieces import Text, encode_in_pieces, length
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.messages import (
@@ -40,9 +41,8 @@ from sessiond.rpc.messages import (
 from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
-from sessiond.rpc.pending import Batch, Pending, Promised, Reply, Route
-from sessiond.rpc.pieces import Text, encode_in_pieces, length
-from sessiond.rpc.taken import Taken, take_apart
+from sessiond.rpc.parsed_message import ParsedMessage, take_apart
+from sessiond.rpc.pending import Batch, Pending, PreparedMethod, Promised, Reply
 
 if TYPE_CHECKING:
     from sessiond.rpc.peer import Peer
@@ -77,12 +77,12 @@ class Dispatcher(Generic[S]):
         self.pace = Pace()
         self._on_fault = on_fault
         self._now_ms = now_ms
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, PreparedMethod] = {}
         for method in self.methods:
             for name in (method.name, *method.aliases):
                 if name in self._routes or name == CANCEL:
                     raise ValueError(f"two methods are named {name}")
-                self._routes[name] = Route(method)
+                self._routes[name] = PreparedMethod(method)
 
     def accept(self, peer: Peer, message: bytes) -> None:
         """Take one message (JSON text without white space around it) from `peer`, no batch; never raises.
@@ -95,7 +95,7 @@ class Dispatcher(Generic[S]):
             if not peer.salvage(message, bad.error):
                 peer.reply(encode_failure(bad.request_id, bad.error))
         else:
-            self._accept(peer, Taken(envelope, b'"_meta"' in message), None)
+            self._accept(peer, ParsedMessage(envelope, b'"_meta"' in message), None)
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
         """As `accept`, for a batch and for long messages: others get their turn while it is taken apart."""
@@ -122,13 +122,13 @@ class Dispatcher(Generic[S]):
         except MessageError as bad:
             if peer.salvage(message, bad.error):
                 if batch is not None:
-                    batch.nothing()
+                    batch.item_without_answer()
                 return
             (peer.reply if batch is None else batch.reply_to(bad.request_id))(encode_failure(bad.request_id, bad.error))
         else:
             self._accept(peer, taken, batch)
 
-    def _accept(self, peer: Peer, taken: Taken, batch: Batch | None) -> None:
+    def _accept(self, peer: Peer, taken: ParsedMessage, batch: Batch | None) -> None:
         envelope, request_id = taken.envelope, taken.envelope.id
         if envelope.method is UNSET:
             peer.settle(envelope)
@@ -140,10 +140,10 @@ class Dispatcher(Generic[S]):
             self._perform(peer, taken, request_id, reply, batch)
             return
         if batch is not None:
-            batch.nothing()
+            batch.item_without_answer()
 
     def _perform(
-        self, peer: Peer, taken: Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
+        self, peer: Peer, taken: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> None:
         envelope = taken.envelope
         try:
@@ -156,7 +156,7 @@ class Dispatcher(Generic[S]):
             reply(answer)
 
     def _begin(
-        self, peer: Peer, taken: Taken, request_id: RequestId, reply: Reply | None, batch: Batch | None
+        self, peer: Peer, taken: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> bytes | None:
         """The answer of a handler that does not wait; None once a task has been started for one that does."""
         envelope = taken.envelope
@@ -209,13 +209,13 @@ class Dispatcher(Generic[S]):
         """Answer when the result is brought, or when the wait is cancelled, whichever is first."""
 
         def answer(value: object, error: SessiondError | None) -> None:
-            peer.finished(promised)
+            peer.request_finished(promised)
             if reply is not None:
                 reply(encode_result(request_id, value) if error is None else encode_failure(request_id, error))
 
         promised = Promised(key, answer)
         peer.add(promised)
-        later.then(promised.settle)
+        later.when_settled(promised.settle)
 
     def _admit(self, peer: Peer, caller: Caller, method: Method) -> None:
         # A call for a run (`_meta`) is no longer good than the connection that it came on.
@@ -253,12 +253,12 @@ class Dispatcher(Generic[S]):
         finally:
             if pending.turn is not None:
                 pending.turn.pass_on()
-            context.peer.finished(pending)
+            context.peer.request_finished(pending)
             if answer is None or reply is None:
                 context.release(gone=answer is None)
         if reply is not None:
             reply(answer)
-            context.answered(length(answer))
+            context.answer_queued(length(answer))
 
     def _cancel(self, peer: Peer, envelope: Envelope, request_id: RequestId) -> bytes:
         pending = peer.pending.get(cancelled_id(envelope.params))
@@ -267,9 +267,9 @@ class Dispatcher(Generic[S]):
         return encode_result(request_id, None)
 
     def _fault(self, what: str, request_id: RequestId, error: Exception) -> bytes:
-        return encode_failure(request_id, self._told(what, error))
+        return encode_failure(request_id, self._error_for_client(what, error))
 
-    def _told(self, what: str, error: Exception) -> SessiondError:
+    def _error_for_client(self, what: str, error: Exception) -> SessiondError:
         """What the client is told of an exception; one that nobody expected is logged."""
         expected = _only_leaf(error)
         if isinstance(expected, SessiondError):
@@ -277,7 +277,7 @@ class Dispatcher(Generic[S]):
         self._on_fault(what, error)
         return InternalError("Something went wrong inside; the daemon's log says what.")
 
-    async def guarded(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def run_guarded(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, which raises nothing but a SessiondError: a fault is logged and is an InternalError.
 
         For the handlers of routes, which have no message to answer.
@@ -285,7 +285,7 @@ class Dispatcher(Generic[S]):
         try:
             return await work()
         except Exception as error:
-            raise self._told(what, error) from error
+            raise self._error_for_client(what, error) from error
 
     async def contain(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, and let no exception out of it but a cancellation: a fault is logged under the name `what`.

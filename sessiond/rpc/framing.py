@@ -67,16 +67,16 @@ class LineFramer:
             lines = [data]
         rest = lines.pop()
         self._partial += rest
-        return self._checked(lines)
+        return self._check_lengths(lines)
 
     def finish(self) -> list[bytes]:
         if self.error is not None:
             return []
         line = bytes(self._partial)
         self._partial.clear()
-        return self._checked([line])
+        return self._check_lengths([line])
 
-    def _checked(self, lines: list[bytes]) -> list[bytes]:
+    def _check_lengths(self, lines: list[bytes]) -> list[bytes]:
         messages = []
         # A chunk may be nothing but newlines: those are passed over in C.
         for line in filter(None, lines):

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sessiond.rpc.codecs import Codec
-from sessiond.rpc.sending import Sink
+from sessiond.rpc.sending import FrameSink
 
 
-class Link(Sink, Protocol):
+class Link(FrameSink, Protocol):
     """A connection in some dialect: whole messages in, frames out."""
 
     codec: Codec

@@ -58,7 +58,7 @@ class Context(Generic[S]):
         self.request_id = request_id
         self.params_meta = params_meta
         # For handlers of `ordered` methods: call it once the request has its place, and later ones may follow.
-        self.in_line: Callable[[], None] = _nothing
+        self.in_line: Callable[[], None] = _do_nothing
         self.budgets = budgets
         self.batch = batch
         self.share: Share | None = None
@@ -93,10 +93,10 @@ class Context(Generic[S]):
         """Whether the answer may be a large one."""
         return self.share is not None or (self.batch is not None and self.batch.share is not None)
 
-    def answered(self, size: int) -> None:
+    def answer_queued(self, size: int) -> None:
         """The answer of so many bytes is on its way."""
         if self.share is not None:
-            self.peer.reserved.answered(self.share, size)
+            self.peer.reserved.answer_queued(self.share, size)
         self._pass_turn_on()
 
     def release(self, *, gone: bool) -> None:
@@ -113,7 +113,7 @@ class Context(Generic[S]):
             self.batch.turn.release()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -129,7 +129,7 @@ class Later:
         self._outcome: tuple[object, SessiondError | None] | None = None
         self._settle: Callable[[object, SessiondError | None], None] | None = None
 
-    def bring(self, result: object) -> None:
+    def settle_with(self, result: object) -> None:
         """The request is answered with `result`."""
         self._done(result, None)
 
@@ -137,7 +137,7 @@ class Later:
         """The request is answered with `error`."""
         self._done(None, error)
 
-    def then(self, settle: Callable[[object, SessiondError | None], None]) -> None:
+    def when_settled(self, settle: Callable[[object, SessiondError | None], None]) -> None:
         """Call `settle(result, error)` with what comes; at once where it has come."""
         self._settle = settle
         if self._outcome is not None:
@@ -146,7 +146,7 @@ class Later:
     async def wait(self) -> object:
         """The result; its error is raised."""
         over = trio.Event()
-        self.then(lambda _result, _error: over.set())
+        self.when_settled(lambda _result, _error: over.set())
         await over.wait()
         assert self._outcome is not None
         result, error = self._outcome

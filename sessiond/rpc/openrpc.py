@@ -21,7 +21,7 @@ def openrpc_document(methods: Iterable[Method], *, title: str, version: str) -> 
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF + "{name}")
     pairs = zip(schemas[::2], schemas[1::2], strict=True)
     described = [
-        _describe(method, _resolved(params, components), result)
+        _describe(method, _resolve(params, components), result)
         for method, (params, result) in zip(table, pairs, strict=True)
     ]
     return {
@@ -56,7 +56,7 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
     return described
 
 
-def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _resolve(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     """What a bare reference stands for."""
     reference = schema.get("$ref", "")
     found: dict[str, Any] = components.get(reference.removeprefix(_REF), schema) if reference else schema

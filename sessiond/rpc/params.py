@@ -29,7 +29,7 @@ def decode_params(decode: Callable[[Any], Any], params: Raw) -> Any:
     try:
         return decode(_object(params))
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
+        raise _name_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # The envelope left the bytes of the params alone; this is where broken JSON inside them shows.
         raise ParseError(f"The params are not JSON: {error}.") from None
@@ -78,7 +78,7 @@ def _object(params: Raw) -> bytes | Raw:
             raise InvalidRequest("Params are an object.")
 
 
-def _named(reason: str) -> InvalidParams:
+def _name_field(reason: str) -> InvalidParams:
     found = _PATH.match(reason)
     what, path = (found["what"], found["path"] or "$") if found else (reason, "$")
     if named := _MISSING_OR_UNKNOWN.match(what):

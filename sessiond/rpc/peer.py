@@ -13,15 +13,15 @@ import trio
 
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
-from sessiond.rpc.asking import Asking
+from sessiond.rpc.answer_pieces import Answer, frame_pieces, length
 from sessiond.rpc.budget import Share
 from sessiond.rpc.codecs import CodecName, from_json, to_json
 from sessiond.rpc.limits import LONG_BYTES
 from sessiond.rpc.link import Link
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
+from sessiond.rpc.outgoing_requests import OutgoingRequests
 from sessiond.rpc.pending import LinePlace
-from sessiond.rpc.pieces import Answer, frame_pieces, length
-from sessiond.rpc.reserved import Reserved
+from sessiond.rpc.reservations import Reserved
 from sessiond.rpc.sending import PeerGone, Piecewise, SendQueue, Unmade
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Peer:
         self._out = SendQueue(link)
         self._idle = trio.lowlevel.ParkingLot()
         self._hold = False
-        self._asking = Asking(self._ask, lambda: self._out.broken)
+        self._asking = OutgoingRequests(self._ask, lambda: self._out.broken)
         self._line: dict[LinePlace, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.reserved = Reserved(self, self._out, dispatcher.budgets)
@@ -120,9 +120,9 @@ class Peer:
         """Send a notification; as `send_nowait`."""
         return self._out.send(self.encode_notification(method, params))
 
-    async def drained(self, below: int = 1) -> None:
+    async def wait_drained(self, below: int = 1) -> None:
         """Wait until fewer than `below` bytes are queued. Raises PeerGone where the connection broke."""
-        await self._out.drained(below)
+        await self._out.wait_drained(below)
 
     def reply(self, answer: Answer) -> None:
         """Send an answer, given as JSON text: a long one in pieces, each made when the one before it has been sent."""
@@ -142,7 +142,7 @@ class Peer:
         if answers:
             self.reply(answers)
         if share is not None:
-            self.reserved.answered(share, length(answers))
+            self.reserved.answer_queued(share, length(answers))
 
     # Requests of ours
 
@@ -192,7 +192,7 @@ class Peer:
         self._hold = self._hold or pending.route.method.before_auth
         self.nursery.start_soon(run, pending)
 
-    def finished(self, pending: Pending | Promised) -> None:
+    def request_finished(self, pending: Pending | Promised) -> None:
         del self.pending[pending.key]
         if pending.held is not None:
             pending.held.release()
@@ -292,20 +292,20 @@ class Peer:
                 self.reserved.release()
             if self._hold or out.queued_bytes > _PAUSE_BYTES:
                 out.uncork()
-                await self._settled()
+                await self._wait_readable()
                 out.cork()
         out.uncork()
         if out.queued_bytes > _PAUSE_BYTES:
-            await self._settled()
+            await self._wait_readable()
 
-    async def _settled(self) -> None:
+    async def _wait_readable(self) -> None:
         """Wait while the client has to be known first, or to read its answers first."""
         if self._hold:
             await self.idle()
             self._hold = False
         if self._out.queued_bytes > _PAUSE_BYTES and not self._out.broken:
             try:
-                await self._out.drained(_PAUSE_BYTES)
+                await self._out.wait_drained(_PAUSE_BYTES)
             except PeerGone:
                 return
 
@@ -319,7 +319,7 @@ class Peer:
             return
         with trio.move_on_after(_LAST_WORDS_S):
             try:
-                await self._out.drained()
+                await self._out.wait_drained()
             except PeerGone:
                 return
 

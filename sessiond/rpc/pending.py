@@ -13,17 +13,17 @@ import msgspec
 import trio
 
 from sessiond.errors import LimitExceeded, RequestCancelled, SessiondError
+from sessiond.rpc.answer_pieces import Answer, Text, length
 from sessiond.rpc.budget import Share
 from sessiond.rpc.messages import RequestId, encode_failure
 from sessiond.rpc.method import Context, Method
-from sessiond.rpc.pieces import Answer, Text, length
 
 Reply = Callable[[bytes | Text], object]
 # An error has about so much: where not even that were sent, somebody would wait for ever.
 _ALWAYS_FITS_BYTES = 1024
 
 
-class Route:
+class PreparedMethod:
     """A method made ready: its decoder built, its kind known."""
 
     __slots__ = ("decode", "handle", "is_async", "method", "waits")
@@ -44,7 +44,9 @@ class Pending:
 
     __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn")
 
-    def __init__(self, route: Route, context: Context[Any], params: Any, key: object, reply: Reply | None) -> None:
+    def __init__(
+        self, route: PreparedMethod, context: Context[Any], params: Any, key: object, reply: Reply | None
+    ) -> None:
         self.route = route
         self.context = context
         self.params = params
@@ -135,7 +137,7 @@ class Batch:
                 text = encode_failure(request_id, self.too_large())
             self._bytes += length(text)
             self._answers.append(text)
-            self.nothing()
+            self.item_without_answer()
 
         return reply
 
@@ -151,7 +153,7 @@ class Batch:
             value=self._max_bytes,
         )
 
-    def nothing(self) -> None:
+    def item_without_answer(self) -> None:
         self._missing -= 1
         if not self._missing:
             self._send(self._answers, self.share)

@@ -39,14 +39,14 @@ def salvage(frame: bytes, codec: CodecName) -> list[Salvaged]:
     except (ValueError, RecursionError, MemoryError):
         return _by_edges(frame) if codec == "json" else []
     found = value if isinstance(value, list) else [value]
-    return [_salvaged(item) for item in found if _is_answer(item)]
+    return [_salvage(item) for item in found if _is_answer(item)]
 
 
 def _is_answer(item: Any) -> bool:
     return isinstance(item, dict) and "method" not in item and type(item.get("id")) is int
 
 
-def _salvaged(item: dict[str, Any]) -> Salvaged:
+def _salvage(item: dict[str, Any]) -> Salvaged:
     try:
         text = json.dumps(item, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError):

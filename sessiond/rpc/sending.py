@@ -19,7 +19,7 @@ class PeerGone(Exception):
     """The other side has closed the connection, or it broke."""
 
 
-class Sink(Protocol):
+class FrameSink(Protocol):
     """The sending half of a link. Both calls raise trio.BrokenResourceError or trio.ClosedResourceError.
 
     `joins` says that frames may be joined to one write: true of a byte stream, not of WebSocket messages.
@@ -64,7 +64,7 @@ class SendQueue:
     whoever can wait looks at it and awaits `drained`.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: FrameSink) -> None:
         self.queued_bytes = 0
         # How much of what was ever accepted the system has.
         self.delivered_bytes = 0
@@ -197,7 +197,7 @@ class SendQueue:
             self.delivered_bytes += size
             self._room.unpark_all()
 
-    async def drained(self, below: int = 1) -> None:
+    async def wait_drained(self, below: int = 1) -> None:
         """Wait until fewer than `below` bytes are queued. Raises PeerGone where that will not be."""
         while self.queued_bytes >= below and not self.broken:
             await self._room.park()

@@ -18,14 +18,14 @@ from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.keys import agent_of
 from sessiond.runs import inbox
 from sessiond.runs import run as runs
-from sessiond.runs.life import Host
-from sessiond.runs.places import Places
-from sessiond.runs.queues import Queues
+from sessiond.runs.executor import Host
+from sessiond.runs.queue import RunQueues
 from sessiond.runs.registry import Registry
-from sessiond.runs.run import Request, Run
-from sessiond.sessions.lifecycle import settled
+from sessiond.runs.run import Run, RunRequest
+from sessiond.runs.run_slots import RunSlots
+from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
-from sessiond.store.parts import drafts_of
+from sessiond.store.new_records import drafts_of
 from sessiond.store.store import Part, SessionStore
 
 # A record's own fields, ids and an idempotency key of the longest kind.
@@ -42,7 +42,7 @@ class Acceptance(ABC):
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
         self.registry = Registry(store)
-        self.queues = Queues(Places(host.places))
+        self.queues = RunQueues(RunSlots(host.places))
         self.keeps: Callable[[str], bool] = lambda _key: False
 
     @property
@@ -55,20 +55,20 @@ class Acceptance(ABC):
         """Start what may start."""
 
     @abstractmethod
-    def _accepted(self, run: Run, *, at_once: bool) -> None:
+    def _on_accepted(self, run: Run, *, at_once: bool) -> None:
         """The run is on disk; `at_once`: its start is, too."""
 
-    def known(self, session: Session, key: str, payload: str) -> str | None:
+    def run_of_key(self, session: Session, key: str, payload: str) -> str | None:
         """The run that this idempotency key of the session already has. Conflict where its payload was another."""
         for run in self.registry.of_session(session.key):
             if run.request.idempotency_key == key:
                 return _same(key, run.run_id, run.request.payload, payload)
-        for keyed in self._keyed(session):
+        for keyed in self._keyed_runs(session):
             if keyed.key == key:
                 return _same(key, keyed.run_id, keyed.payload, payload)
         return None
 
-    def _keyed(self, session: Session) -> Iterator[KeyedRun]:
+    def _keyed_runs(self, session: Session) -> Iterator[KeyedRun]:
         """The newest idempotency keys of a session, as many as one transcript remembers; a reset is none of theirs."""
         yield from reversed(session.entry.keyed)
         left = MAX_KEYED_RUNS - len(session.entry.keyed)
@@ -78,14 +78,14 @@ class Acceptance(ABC):
             yield from older.entry.keyed[: -left - 1 : -1]
             left -= len(older.entry.keyed)
 
-    async def accept_once(self, session: Session, request: Request, *, in_line: Callable[[], None] = _nobody) -> str:
+    async def accept_once(self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _nobody) -> str:
         """The id of the run that the request's idempotency key has already, or of a new one; on disk in both cases.
 
         `in_line` is called once it has its place in the order of acceptance, before it is on disk.
         """
         if request.idempotency_key is not None and request.payload is not None:
-            session = await settled(self._store.catalog, session)
-            run_id = self.known(session, request.idempotency_key, request.payload)
+            session = await current_session(self._store.catalog, session)
+            run_id = self.run_of_key(session, request.idempotency_key, request.payload)
             if run_id is not None:
                 in_line()
                 await self.stored(run_id)
@@ -103,7 +103,7 @@ class Acceptance(ABC):
     async def accept(
         self,
         session: Session,
-        request: Request,
+        request: RunRequest,
         *,
         run_id: str | None = None,
         in_line: Callable[[], None] = _nobody,
@@ -113,7 +113,7 @@ class Acceptance(ABC):
         `run_id` is for who needs to know the id beforehand; the same one again is the same run.
         """
         # Not one await from here until the store has it: a reset that comes now finds the run and ends it.
-        session = await settled(self._store.catalog, session)
+        session = await current_session(self._store.catalog, session)
         if run_id is not None and (known := self.registry.get(run_id)) is not None:
             await self.stored(run_id)
             return known
@@ -129,7 +129,7 @@ class Acceptance(ABC):
         at_once = not keeps and self._begin(run)
         own = _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
         if keeps:
-            own = inbox.kept(run, self.registry.get)
+            own = inbox.keep_message(run, self.registry.get)
         in_line()
         try:
             # A caller who goes away meanwhile must not leave a run behind that nobody starts.
@@ -138,18 +138,18 @@ class Acceptance(ABC):
         except SessiondError:
             self._withdraw(run)
             raise
-        self._accepted(run, at_once=at_once)
+        self._on_accepted(run, at_once=at_once)
         return run
 
     async def create(
-        self, key: str, request: Request, *, cwd: str, spawned_by: str | None = None, extra: Sequence[Part] = ()
+        self, key: str, request: RunRequest, *, cwd: str, spawned_by: str | None = None, extra: Sequence[Part] = ()
     ) -> Run:
         """Make the session of a key nobody else knows, and its first run, in one write: both are there or neither."""
         session_id = self._ids.uuid()
         run_id = runs.new_run_id(session_id, self._ids.record())
         now = self._clock.wall_ms()
         self._check_size(run_id, request)
-        at_once = not self.stopping and self._attended(agent_of(key)) and self.queues.reserve(key)
+        at_once = not self.stopping and self._is_attended(agent_of(key)) and self.queues.reserve(key)
         parts = [*extra, *_accepted_parts(run_id, request, now, at_once=at_once)]
         try:
             with trio.CancelScope(shield=True):
@@ -163,10 +163,10 @@ class Acceptance(ABC):
         run = Run(run_id, session, request, now)
         self.registry.add(run)
         if at_once:
-            self.queues.hold(run, reserved=True)
+            self.queues.set_current(run, reserved=True)
         else:
             self.queues.push(run)
-        self._accepted(run, at_once=at_once)
+        self._on_accepted(run, at_once=at_once)
         return run
 
     def answers(self, key: str) -> bool:
@@ -191,7 +191,7 @@ class Acceptance(ABC):
         """Whether one more message would be accepted, as far as those before it are concerned."""
         return self.keeps(session.key) or _crowd(session, self.registry.count_of(session.key)) is None
 
-    def _check_size(self, run_id: str, request: Request) -> None:
+    def _check_size(self, run_id: str, request: RunRequest) -> None:
         """LimitExceeded where it could not wait for its turn: what an idle session accepts a busy one accepts, too.
 
         A run that waits has its message in its accepted record, which says more beside it than a message's own record.
@@ -199,14 +199,16 @@ class Acceptance(ABC):
         limit = self._store.record_limit
         # The request with its text twice, and room for all that is put around it.
         if len(msgspec.json.encode(request)) + _AROUND_BYTES > limit:
-            drafts_of([runs.accepted(run_id, request, self._clock.wall_ms(), with_message=True)], self._ids, 0, limit)
+            drafts_of(
+                [runs.accepted_record(run_id, request, self._clock.wall_ms(), with_message=True)], self._ids, 0, limit
+            )
 
-    def _attended(self, agent_id: str) -> bool:
+    def _is_attended(self, agent_id: str) -> bool:
         return self._host.runtime(agent_id) is not None
 
     def _begin(self, run: Run) -> bool:
         """Whether the run starts at once; else it waits from now on."""
-        if not self.stopping and self._attended(agent_of(run.key)) and self.queues.begin(run):
+        if not self.stopping and self._is_attended(agent_of(run.key)) and self.queues.begin(run):
             return True
         self.queues.push(run)
         return False
@@ -215,7 +217,7 @@ class Acceptance(ABC):
         """The run could not be stored: it never was."""
         self.registry.drop(run)
         self.queues.take(run)
-        self.queues.leave(run)
+        self.queues.remove(run)
         run.stored.set()
         run.close()
         self.dispatch()
@@ -237,9 +239,9 @@ def _crowd(session: Session, live: int) -> Overloaded | None:
     return Overloaded(f"{told}, and send again", code="too_many_runs", value=most)
 
 
-def _accepted_parts(run_id: str, request: Request, at_ms: int, *, at_once: bool) -> list[Part]:
-    parts = [runs.accepted(run_id, request, at_ms, with_message=not at_once)]
-    return [*parts, *runs.started(run_id, request, at_ms)] if at_once else parts
+def _accepted_parts(run_id: str, request: RunRequest, at_ms: int, *, at_once: bool) -> list[Part]:
+    parts = [runs.accepted_record(run_id, request, at_ms, with_message=not at_once)]
+    return [*parts, *runs.started_records(run_id, request, at_ms)] if at_once else parts
 
 
 def _same(key: str, run_id: str, payload: str | None, wanted: str) -> str:

@@ -18,11 +18,10 @@ from sessiond.clock import iso_ms
 from sessiond.errors import InvalidParams
 from sessiond.model import lax
 from sessiond.model.message import text_of
-from sessiond.runs import ending
 from sessiond.runs import run as runs
-from sessiond.runs import talk as talks
-from sessiond.runs.ending import Ending
+from sessiond.runs import run_end as ending
 from sessiond.runs.run import Run
+from sessiond.runs.run_end import RunEnd
 from sessiond.store import cursor, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
@@ -40,11 +39,11 @@ class _Sender(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     source_tool: str | None = None
 
 
-class _Head(msgspec.Struct, frozen=True, gc=False):
+class _ProvenanceHead(msgspec.Struct, frozen=True, gc=False):
     provenance: _Sender | None = None
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A message in an inbox. `from` is the session that sent it, absent where it was the owner; `sourceTool` how.
 
     `seq` is its number in the session, `cursor` the place behind it, `timestamp` ISO 8601.
@@ -59,15 +58,15 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     text: str
 
 
-class Page(msgspec.Struct, frozen=True):
+class InboxPage(msgspec.Struct, frozen=True):
     """Kept messages, oldest first. `end` is the place behind what was read."""
 
-    messages: list[Kept]
+    messages: list[KeptMessage]
     end: Position
     has_more: bool
 
 
-def kept(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
+def keep_message(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
     """The whole life of a run whose message is kept, for one write; the run itself is over.
 
     The message stands first: of a write that a crash tore apart no run is left whose message is not there. An announce
@@ -78,12 +77,12 @@ def kept(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
     run.status, run.started_at, run.ended_at = "ok", run.accepted_at, run.accepted_at
     run.reply = _SILENT if run.request.step == "announce" else None
     message = [Message(run.request.message)] if said and not run.request.in_transcript else []
-    accepted = runs.accepted(run.run_id, run.request, run.accepted_at, with_message=False)
-    return [*message, accepted, *ending.parts(run, Ending(status="ok"), run.accepted_at, None)]
+    accepted = runs.accepted_record(run.run_id, run.request, run.accepted_at, with_message=False)
+    return [*message, accepted, *ending.parts(run, RunEnd(status="ok"), run.accepted_at, None)]
 
 
 def _was_heard(run: Run, find: Callable[[str], Run | None]) -> bool:
-    step = talks.step_of(run)
+    step = run.request.follow.step
     first = find(step.talk_id) if step is not None and step.number == 1 else None
     return first is not None and run.key in first.heard_by
 
@@ -121,11 +120,11 @@ async def _read_up_to_in_copy(store: SessionStore, session: Session, text: str) 
     return found if await store.read(session, is_there) else Position(0, 0)
 
 
-async def page(store: SessionStore, session: Session, start: Position) -> Page:
+async def page(store: SessionStore, session: Session, start: Position) -> InboxPage:
     """The oldest messages to the session behind `start`."""
     stop = session.entry.file.folded_to
 
-    def read(fd: int) -> Page:
+    def read(fd: int) -> InboxPage:
         # A cursor from before the file was written anew in place names the middle of some line.
         if not transcript.boundary(fd, start.offset):
             raise InvalidParams(
@@ -135,16 +134,16 @@ async def page(store: SessionStore, session: Session, start: Position) -> Page:
             )
         return _read(fd, store, session, start, stop)
 
-    found: Page = await store.read(session, read)
+    found: InboxPage = await store.read(session, read)
     return found
 
 
-def _read(fd: int, store: SessionStore, session: Session, start: Position, stop: int) -> Page:
-    messages: list[Kept] = []
+def _read(fd: int, store: SessionStore, session: Session, start: Position, stop: int) -> InboxPage:
+    messages: list[KeptMessage] = []
     place, size = start, 0
     for line in transcript.read_lines(fd, start.offset, store.record_limit, stop=stop):
         if len(messages) >= PAGE_MESSAGES or size >= PAGE_BYTES:
-            return Page(messages, place, has_more=True)
+            return InboxPage(messages, place, has_more=True)
         record = line.record
         is_message = record is not None and record.message is not None
         place = Position(line.end, place.seq + is_message)
@@ -153,7 +152,7 @@ def _read(fd: int, store: SessionStore, session: Session, start: Position, stop:
         size += len(record.message)
         sender = _sender(record.message)
         messages.append(
-            Kept(
+            KeptMessage(
                 id=record.id,
                 seq=place.seq,
                 cursor=store.cursor(session, place.offset, place.seq, transcript.checksum(fd, place.offset)),
@@ -163,9 +162,9 @@ def _read(fd: int, store: SessionStore, session: Session, start: Position, stop:
                 text=text_of(record.message),
             )
         )
-    return Page(messages, place, has_more=False)
+    return InboxPage(messages, place, has_more=False)
 
 
 def _sender(message: bytes | Any) -> _Sender:
-    head = lax.view_in(bytes(message), _Head)  # a foreign message may have a provenance of another shape
+    head = lax.view_in(bytes(message), _ProvenanceHead)  # a foreign message may have a provenance of another shape
     return head.provenance or _Sender() if head is not None else _Sender()

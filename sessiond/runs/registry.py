@@ -12,7 +12,7 @@ from sessiond.model import lax
 from sessiond.model.lax import Milliseconds
 from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
-from sessiond.runs.run import Run, View, session_id_of, view
+from sessiond.runs.run import Run, RunView, session_id_of, view
 from sessiond.store import transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
@@ -80,7 +80,7 @@ class Registry:
         run, named = self.get(run_id), self._store.catalog.by_id.get(session_id_of(run_id))
         return run.session if run is not None else named
 
-    async def find(self, run_id: str) -> View | None:
+    async def find(self, run_id: str) -> RunView | None:
         """What is known of a run, read back from the end of its transcript where memory has forgotten it."""
         run = self.get(run_id)
         if run is not None:
@@ -88,13 +88,13 @@ class Registry:
         session = self.session_of(run_id)
         if session is None:
             return None
-        found: View | None = await self._store.read(
+        found: RunView | None = await self._store.read(
             session, _search, run_id, session.key, session.entry.file.folded_to, self._store.record_limit
         )
         return found
 
 
-def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> View | None:
+def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunView | None:
     needle = run_id.encode()
     lines = transcript.read_backwards(fd, end, record_limit)
     facts: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> View
             facts["started_at"] = data.at
         elif status == "accepted":
             facts.setdefault("status", "queued")
-            return View(run_id=run_id, key=key, **facts)
+            return RunView(run_id=run_id, key=key, **facts)
     return None
 
 

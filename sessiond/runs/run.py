@@ -17,7 +17,8 @@ import trio
 from sessiond.errors import StorageError
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN
-from sessiond.runs.runtime import Step
+from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
+from sessiond.runtimes.runtime import RunStep
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, Part
 
@@ -25,7 +26,7 @@ Status = Literal["queued", "running", "ok", "error", "timeout", "aborted"]
 INTERRUPTED: Final = "interrupted"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One turn that somebody asks of a session; this is what the accepted record carries.
 
     `message` is the message object as it is stored, `text` what the runtime gets. `payload` is the hash of what counts
@@ -35,7 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
     text: str
     message: dict[str, Any]
-    step: Step = "primary"
+    step: RunStep = "primary"
     context: str | None = None
     thinking: str | None = None
     model: str | None = None
@@ -46,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     payload: str | None = None
     turn: int | None = None
     max_turns: int | None = None
-    follow: dict[str, Any] | None = None
+    follow: FollowUp = NOTHING_FOLLOWS
     first: bool = False
     in_transcript: bool = False
 
@@ -58,7 +59,7 @@ class Run:
     when the daemon stops stays accepted, and starts in the next life.
     """
 
-    def __init__(self, run_id: str, session: Session, request: Request, accepted_at: int) -> None:
+    def __init__(self, run_id: str, session: Session, request: RunRequest, accepted_at: int) -> None:
         self.run_id = run_id
         self.session = session
         # As it was accepted: a stranger's edit may give the session another one.
@@ -115,7 +116,7 @@ class Run:
         self.settled.set()
 
     @contextmanager
-    def listening(self, key: str | None) -> Iterator[None]:
+    def listen(self, key: str | None) -> Iterator[None]:
         """While a session waits for the end of this run."""
         self.heard_by.append(key)
         try:
@@ -125,7 +126,7 @@ class Run:
                 self.heard_by.remove(key)
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said of a run, from memory or from its records. `error` is a sentence.
 
     `by_reset`: it was aborted because its session began anew; nobody meant this run.
@@ -141,10 +142,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     by_reset: bool = False
 
 
-def view(run: Run) -> View:
+def view(run: Run) -> RunView:
     """The run as it stands. Its end is told once it is on disk."""
     over = run.done.is_set()
-    return View(
+    return RunView(
         run_id=run.run_id,
         key=run.key,
         status=run.status if over or not run.ended else "running",
@@ -171,7 +172,7 @@ def payload_hash(payload: dict[str, Any]) -> str:
     return blake2b(msgspec.json.encode(payload, order="deterministic"), digest_size=8).hexdigest()
 
 
-def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -> Part:
+def accepted_record(run_id: str, request: RunRequest, at_ms: int, *, with_message: bool) -> Part:
     """The record that makes a run durable. Without the message where that follows in the same write."""
     fields = msgspec.to_builtins(request)
     # The text stands in the message already: twice it would make a waiting message half as long as one that need not.
@@ -188,7 +189,7 @@ def accepted(run_id: str, request: Request, at_ms: int, *, with_message: bool) -
     return Custom(RUN, {**data, "request": fields})
 
 
-def started(run_id: str, request: Request, at_ms: int) -> list[Part]:
+def started_records(run_id: str, request: RunRequest, at_ms: int) -> list[Part]:
     """What a start writes: the message, now that it is its turn in the conversation, and the start itself."""
     start = Custom(RUN, {"runId": run_id, "status": "running", "at": at_ms})
     return [start] if request.in_transcript else [Message(request.message), start]

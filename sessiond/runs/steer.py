@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from sessiond.clock import Clock
 from sessiond.errors import StorageError
 from sessiond.model.record import RUN
-from sessiond.runs.attached import AttachedAgents
-from sessiond.runs.run import Request, Run
+from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.sessions.lifecycle import settled
+from sessiond.runtimes.attached import AttachedAgents
+from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, SessionStore
 
 
-class Steered(msgspec.Struct, frozen=True):
+class SteerResult(msgspec.Struct, frozen=True):
     """`run_id` is the run that has the message: the live one where its agent took it, else a new one."""
 
     run_id: str
@@ -37,34 +37,34 @@ async def steer(
     clock: Clock,
     *,
     session: Session,
-    request: Request,
-    stamp: Callable[[Session, Request], Request],
+    request: RunRequest,
+    stamp: Callable[[Session, RunRequest], RunRequest],
     in_line: Callable[[], None],
-) -> Steered:
+) -> SteerResult:
     """Bring the message to the session's agent now. `stamp` makes it what is accepted, once it is known to be new.
 
     `in_line` is called once the message has its place.
     """
-    session = await settled(store.catalog, session)
+    session = await current_session(store.catalog, session)
     if request.idempotency_key is not None and request.payload is not None:
-        known = supervisor.known(session, request.idempotency_key, request.payload)
+        known = supervisor.run_of_key(session, request.idempotency_key, request.payload)
         if known is not None:
             await supervisor.stored(known)
-            return Steered(known, [])
+            return SteerResult(known, [])
     request = stamp(session, request)
     live = supervisor.current(session.key)
     request = replace(request, first=True)
     if live is not None and attached.can_steer(live.run_id):
         # Written first: whatever becomes of the agent now, the message stands where it was said.
-        await store.append(session, [Message(request.message), _steered(live, request, clock)])
+        await store.append(session, [Message(request.message), _steer_record(live, request, clock)])
         in_line()
         # Of another session's message the agent has to know whose it is; a steer has one text for both.
         told = "\n\n".join(filter(None, (request.context, request.text)))
         if await attached.steer(live.run_id, told):
-            return Steered(live.run_id, [])
+            return SteerResult(live.run_id, [])
         request = replace(request, in_transcript=True)
     run = await supervisor.accept(session, request, in_line=in_line)
-    return Steered(run.run_id, [] if live is None else await _interrupt(supervisor, session, live))
+    return SteerResult(run.run_id, [] if live is None else await _interrupt(supervisor, session, live))
 
 
 async def _interrupt(supervisor: RunSupervisor, session: Session, live: Run) -> list[str]:
@@ -74,7 +74,7 @@ async def _interrupt(supervisor: RunSupervisor, session: Session, live: Run) -> 
         return [live.run_id]  # it is stopped, and the message is accepted: the answer may not say that nothing was
 
 
-def _steered(live: Run, request: Request, clock: Clock) -> Custom:
+def _steer_record(live: Run, request: RunRequest, clock: Clock) -> Custom:
     data: dict[str, Any] = {"runId": live.run_id, "status": "steered", "at": clock.wall_ms()}
     if request.idempotency_key is not None:
         data |= {"idempotencyKey": request.idempotency_key, "payload": request.payload}

@@ -17,15 +17,15 @@ from sessiond.clock import Clock, Ids
 from sessiond.errors import StorageError, printable
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
-from sessiond.runs import ending
-from sessiond.runs.absence import Absences
+from sessiond.runs import run_end as ending
 from sessiond.runs.acceptance import Acceptance
-from sessiond.runs.life import Host, RunLife, Unended
+from sessiond.runs.executor import Host, RunExecutor, UnendedRun
 from sessiond.runs.persistence import Persistence
 from sessiond.runs.run import Run
+from sessiond.runs.unattended import UnattendedRuns
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
-from sessiond.tasks import lasting_nursery
+from sessiond.tasks import detached_nursery
 
 # The ends of runs that nobody lives, a thousand aborted ones say, are written so many at a time: all at once they would
 # keep the loop for a tenth of a second and more. What the disk takes long over does not hold up the others.
@@ -46,14 +46,14 @@ class RunSupervisor(Acceptance):
 
     def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock, ids: Ids) -> None:
         super().__init__(store, host, clock, ids)
-        self._life = RunLife(store, bus, host, clock)
-        self._absences = Absences(
-            self.queues, attended=self._attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
+        self._life = RunExecutor(store, bus, host, clock)
+        self._absences = UnattendedRuns(
+            self.queues, attended=self._is_attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
         )
         # Runs of an earlier life whose end is still to be written: listed, not yet gone on with.
         self._cut_off: list[Run] = []
         # Runs that nobody lives and that are to end, and whether somebody is ending them.
-        self._to_end: deque[tuple[Run, ending.Ending]] = deque()
+        self._to_end: deque[tuple[Run, ending.RunEnd]] = deque()
         self._ends = False
         self._lives: trio.Nursery | None = None
         self._following: trio.Nursery | None = None
@@ -62,7 +62,7 @@ class RunSupervisor(Acceptance):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; runs still going then are ended as interrupted, queued ones wait for the next start."""
-        async with lasting_nursery() as self._lives, trio.open_nursery() as self._following:
+        async with detached_nursery() as self._lives, trio.open_nursery() as self._following:
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -100,14 +100,14 @@ class RunSupervisor(Acceptance):
 
     def queued_runs(self) -> int:
         """How many wait for their turn."""
-        return self.queues.waiting()
+        return self.queues.count_waiting()
 
     def restore(self, run: Run) -> None:
         """List a run of an earlier life: one that had begun gets its end, another waits for its turn. See `resume`."""
         self.registry.add(run)
         run.stored.set()
         if run.begun or not run.request.message:
-            self.queues.hold(run)
+            self.queues.set_current(run)
             self._cut_off.append(run)
         else:
             self.queues.push(run)
@@ -116,7 +116,7 @@ class RunSupervisor(Acceptance):
         """Go on with what `restore` listed."""
         cut_off, self._cut_off = self._cut_off, []
         for run in cut_off:
-            self._end_soon(run, ending.interrupted())
+            self._end_soon(run, ending.interrupted_end())
         self.agents_changed()
 
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
@@ -139,7 +139,7 @@ class RunSupervisor(Acceptance):
             if run.scope is not None:
                 run.scope.cancel()
             elif self.queues.take(run):
-                self._end_soon(run, ending.aborted(by_reset=run.by_reset))
+                self._end_soon(run, ending.aborted_end(by_reset=run.by_reset))
         for run in stopped:
             await run.settled.wait()
         refused = [run for run in stopped if not run.done.is_set()]
@@ -158,7 +158,7 @@ class RunSupervisor(Acceptance):
 
     def dispatch(self) -> None:
         """Start what may start: after a run ended, and when an agent came or the configuration changed."""
-        while not self.stopping and (run := self.queues.next(self._attended)) is not None:
+        while not self.stopping and (run := self.queues.next(self._is_attended)) is not None:
             self._start_soon(self._live, run)
 
     def forsake(self, session: Session) -> None:
@@ -197,7 +197,7 @@ class RunSupervisor(Acceptance):
         """An agent came or left: start what may start now, and count the time of what has to wait."""
         self.dispatch()
         for agent_id in self.queues.waiting_agents():
-            self._look(agent_id)
+            self._note_presence(agent_id)
 
     def dismiss(self, agent_ids: set[str]) -> None:
         """These agents were taken out of the configuration: nobody will run what waits for those that are not here."""
@@ -206,7 +206,7 @@ class RunSupervisor(Acceptance):
                 sentence = f"agent {agent_id} was taken out of the configuration; configure it again and send again"
                 for run in self.queues.waiting_of(agent_id):
                     if self.queues.take(run):
-                        self._end_soon(run, ending.failed(sentence))
+                        self._end_soon(run, ending.failed_end(sentence))
 
     def follow(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start what goes on beside the runs; it ends when the daemon stops."""
@@ -214,19 +214,19 @@ class RunSupervisor(Acceptance):
             assert self._following is not None, "the supervisor is not running"
             self._following.start_soon(function, *args)
 
-    def _look(self, agent_id: str) -> None:
-        if self._absences.look(agent_id):
+    def _note_presence(self, agent_id: str) -> None:
+        if self._absences.note_presence(agent_id):
             self.follow(self._absences.watch, agent_id)
 
     def _expire_unattended(self, run: Run, ttl_s: float) -> None:
         sentence = f"agent {agent_of(run.key)} was not attached within {ttl_s:g} s; start it and send again"
-        self._end_soon(run, ending.failed(sentence))
+        self._end_soon(run, ending.failed_end(sentence))
 
     def _start_soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         assert self._lives is not None, "the supervisor is not running"
         self._lives.start_soon(function, *args)
 
-    def _accepted(self, run: Run, *, at_once: bool) -> None:
+    def _on_accepted(self, run: Run, *, at_once: bool) -> None:
         run.stored.set()
         if run.ended:  # it was kept, and that was all
             self.registry.end(run)
@@ -236,25 +236,27 @@ class RunSupervisor(Acceptance):
             self._start_soon(self._live, run)
         else:
             self.dispatch()
-            self._look(agent_of(run.key))
+            self._note_presence(agent_of(run.key))
 
     async def _live(self, run: Run) -> None:
         await run.stored.wait()
         if self.registry.get(run.run_id) is not run:
             return  # accepting it failed, and whoever asked knows
         match await self._life.turn(run):
-            case Unended.ACCEPTED:
+            case UnendedRun.ACCEPTED:
                 pass  # it is on record as it was; the next life starts it
-            case Unended.UNATTENDED if run.stop_as is None:
+            case UnendedRun.UNATTENDED if run.stop_as is None:
                 self.queues.put_back(run)
                 self.agents_changed()
-            case Unended.UNATTENDED:
+            case UnendedRun.UNATTENDED:
                 stopped = run.stop_as in ("aborted", "reset")
-                await self._finish(run, ending.aborted(by_reset=run.by_reset) if stopped else ending.interrupted())
-            case ending.Ending() as end:
+                await self._finish(
+                    run, ending.aborted_end(by_reset=run.by_reset) if stopped else ending.interrupted_end()
+                )
+            case ending.RunEnd() as end:
                 await self._finish(run, end)
 
-    def _end_soon(self, run: Run, end: ending.Ending) -> None:
+    def _end_soon(self, run: Run, end: ending.RunEnd) -> None:
         """A run that nobody lives ends, behind those before it."""
         self._to_end.append((run, end))
         if not self._ends:
@@ -272,12 +274,12 @@ class RunSupervisor(Acceptance):
                         await run.done.wait()
         self._ends = False
 
-    async def _finish_unstarted(self, run: Run, end: ending.Ending) -> None:
+    async def _finish_unstarted(self, run: Run, end: ending.RunEnd) -> None:
         await run.stored.wait()
         if self.registry.get(run.run_id) is run:
             await self._finish(run, end)
 
-    async def _finish(self, run: Run, end: ending.Ending) -> None:
+    async def _finish(self, run: Run, end: ending.RunEnd) -> None:
         """Write the run's only end, then let everyone know."""
         if not await self._life.end(run, end, self.at_end):
             return  # the next start finds the run without an end and writes one
@@ -286,7 +288,7 @@ class RunSupervisor(Acceptance):
         if run.status in ("error", "timeout"):
             self._log_failure(run)
         run.close()
-        self.queues.leave(run)
+        self.queues.remove(run)
         self.dispatch()
         if self.after_end is not None:
             self.follow(self.after_end, run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from sessiond.config import ResetConfig
+from sessiond.config.settings import ResetConfig
 from sessiond.model.entry import Entry
 
 _HOUR_S = 3600

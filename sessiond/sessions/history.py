@@ -19,7 +19,7 @@ from sessiond.store.store import SessionStore
 OMITTED = "[sessions_history omitted: message too large]"
 
 
-class Position(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Where a message stands: its record's id, its number in the session from 1, the cursor behind it."""
 
     id: str | None
@@ -86,7 +86,7 @@ class History(msgspec.Struct, frozen=True):
     """A page, oldest message first. `cursor` is the place behind it, `next_cursor` leads to older ones."""
 
     messages: list[msgspec.Raw]
-    positions: list[Position]
+    positions: list[MessagePosition]
     has_more: bool
     next_cursor: str | None
     cursor: str
@@ -128,7 +128,7 @@ async def page(
     noted = _is_run if include_runs else None
     got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted)
     messages: list[msgspec.Raw] = []
-    positions: list[Position] = []
+    positions: list[MessagePosition] = []
     size = 0
     for (line, seq), check in zip(got.lines, got.checks, strict=True):
         record = line.record
@@ -137,7 +137,7 @@ async def page(
         size += len(message)
         messages.append(msgspec.Raw(message))
         stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-        positions.append(Position(record.id, seq, store.cursor(session, line.end, seq, check), stamp))
+        positions.append(MessagePosition(record.id, seq, store.cursor(session, line.end, seq, check), stamp))
     return History(
         messages=messages,
         positions=positions,

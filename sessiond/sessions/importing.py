@@ -16,19 +16,19 @@ from sessiond.errors import InvalidParams, reason_of
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import Entry
 from sessiond.sessions import openclaw
-from sessiond.sessions.openclaw import Item, Plan, Skipped
+from sessiond.sessions.openclaw import ImportPlan, PlannedSession, SkippedFile
 from sessiond.store import adoption, blocks, dirfd, folding, layout, making, scan, transcript
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.refusals import storage_error
-from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
+from sessiond.store.time_slicer import TimeSlicer
 
 _CHUNK = 1 << 20
 # What is folded between two chances for others to run: a few milliseconds of work.
 _FOLD_BYTES = 256 * 1024
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedSession(msgspec.Struct, frozen=True):
     """A session that is in the store now, and where it came from (relative to the source)."""
 
     session: Session
@@ -36,15 +36,15 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 async def openclaw_folder(
-    store: SessionStore, feed: TranscriptFeed, slices: Slices, root_fd: int
-) -> tuple[list[Imported], list[Skipped]]:
+    store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, root_fd: int
+) -> tuple[list[ImportedSession], list[SkippedFile]]:
     """Import the state folder open at `root_fd`: what was imported, and what was not and why.
 
     Sessions whose id is here already are passed over; those whose key has a session here go to the archive, as the
     history of that key. StorageError where the store cannot be written to; what was imported before that stays.
     """
-    imported: list[Imported] = []
-    skipped: list[Skipped] = []
+    imported: list[ImportedSession] = []
+    skipped: list[SkippedFile] = []
     if os.path.samestat(os.fstat(root_fd), os.fstat(store.root_fd)):
         raise InvalidParams("`$.path` is this store itself.", field="$.path")
     try:
@@ -64,13 +64,15 @@ async def openclaw_folder(
                 path = f"{plan.path}/{item.name or layout.INDEX}"
                 got = await _import(store, feed, slices, plan, item)
                 if isinstance(got, Session):
-                    imported.append(Imported(got, path))
+                    imported.append(ImportedSession(got, path))
                 else:
-                    skipped.append(Skipped(path, got))
+                    skipped.append(SkippedFile(path, got))
     return imported, skipped
 
 
-async def _import(store: SessionStore, feed: TranscriptFeed, slices: Slices, plan: Plan, item: Item) -> Session | str:
+async def _import(
+    store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, plan: ImportPlan, item: PlannedSession
+) -> Session | str:
     """The session that came of an item, or why none did."""
     if item.session_id in store.catalog.by_id:
         return "a session with this id is here already"
@@ -78,7 +80,7 @@ async def _import(store: SessionStore, feed: TranscriptFeed, slices: Slices, pla
     store.busy_names.add(name)
     copy = None
     try:
-        copy = Copy(plan, item, store.folder(plan.agent_id), store.settings)
+        copy = TranscriptCopy(plan, item, store.folder(plan.agent_id), store.settings)
         await slices.run(copy.steps())
         if copy.entry is None:
             return copy.refused or "nothing in it"
@@ -103,13 +105,13 @@ async def _import(store: SessionStore, feed: TranscriptFeed, slices: Slices, pla
     return session
 
 
-class Copy:
+class TranscriptCopy:
     """One session on its way into a folder of the store: a temporary file until `place` puts it there.
 
     After `steps`, `entry` is what is known of the session, or `refused` says why it is none.
     """
 
-    def __init__(self, plan: Plan, item: Item, target: Folder, settings: scan.ScanSettings) -> None:
+    def __init__(self, plan: ImportPlan, item: PlannedSession, target: Folder, settings: scan.ScanSettings) -> None:
         self.entry: Entry | None = None
         self.refused: str | None = None
         self._plan, self._item, self._settings, self._target_fd = plan, item, settings, target.fd

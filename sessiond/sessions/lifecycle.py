@@ -17,7 +17,7 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
-from sessiond.sessions.resolve import missing
+from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.store import Custom, Part, SessionStore
 
@@ -51,7 +51,7 @@ _KEPT = {
 }
 
 
-class Births:
+class SessionChanges:
     """Makes the session of a key once, however many ask for it, and lets one at a time change what a key stands for."""
 
     def __init__(self, store: SessionStore) -> None:
@@ -86,7 +86,7 @@ class Births:
                 del self._under_way[key]
 
 
-async def settled(catalog: Catalog, session: Session) -> Session:
+async def current_session(catalog: Catalog, session: Session) -> Session:
     """The session that now stands for the key of `session`: itself, or the one that a reset put in its place.
 
     Waits while a reset or a delete is under way. Whoever has something for a key asks here, and does not await
@@ -99,13 +99,18 @@ async def settled(catalog: Catalog, session: Session) -> Session:
             continue
         heir = catalog.by_key.get(session.key)
         if heir is None:
-            raise missing(session.key)
+            raise no_such_session(session.key)
         session = heir
     return session
 
 
 async def reset(
-    births: Births, feed: TranscriptFeed, session: Session, stop: Stop, *, due: Callable[[Session], bool] | None = None
+    births: SessionChanges,
+    feed: TranscriptFeed,
+    session: Session,
+    stop: Stop,
+    *,
+    due: Callable[[Session], bool] | None = None,
 ) -> tuple[Session, bool]:
     """A new session for the key, and whether the old transcript went to the archive. Its runs are aborted first.
 
@@ -117,29 +122,29 @@ async def reset(
     async with births.alone(session.key):
         old = store.catalog.by_key.get(session.key)
         if old is None:
-            raise missing(session.key)
+            raise no_such_session(session.key)
         if due is not None and not due(old):
             return old, False
-        with _leaving(old):
+        with _mark_leaving(old):
             await stop(old)
             # From here on to the end: a caller who goes away leaves no half of it.
             with trio.CancelScope(shield=True):
                 new = await _successor(store, old)
                 # Nobody has had a chance yet to write to the new session: followers learn of it before its messages.
-                feed.succeed(new)
+                feed.session_replaced(new)
                 archived = await _put_away(store, new.key)
     births.on_put_away(old)
     return new, archived
 
 
-async def delete(births: Births, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
+async def delete(births: SessionChanges, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
     """Take the key's session away; whether a transcript went to the archive. Its runs are aborted first."""
     store = births.store
     async with births.alone(session.key):
         live = store.catalog.by_key.get(session.key)
         if live is None:
-            raise missing(session.key)
-        with _leaving(live):
+            raise no_such_session(session.key)
+        with _mark_leaving(live):
             await stop(live)
             with trio.CancelScope(shield=True):
                 # Else the newest of them would be the key's session again.
@@ -152,7 +157,7 @@ async def delete(births: Births, feed: TranscriptFeed, session: Session, stop: S
 
 
 @contextmanager
-def _leaving(session: Session) -> Iterator[None]:
+def _mark_leaving(session: Session) -> Iterator[None]:
     over = session.leaving = trio.Event()
     try:
         yield
@@ -163,7 +168,7 @@ def _leaving(session: Session) -> Iterator[None]:
 
 async def _successor(store: SessionStore, old: Session) -> Session:
     entry = old.entry
-    data = kept(entry)
+    data = settings_kept_by_reset(entry)
     new, _ = await store.create(
         old.key,
         agent_of(old.key),
@@ -180,7 +185,7 @@ async def _successor(store: SessionStore, old: Session) -> Session:
 async def _put_away(store: SessionStore, key: str) -> bool:
     """Archive the older transcripts of a key; whether all of them were moved."""
     done = False
-    for older in store.catalog.superseded(key):
+    for older in store.catalog.superseded_sessions(key):
         try:
             done = await store.archive(older)
         except StorageError as error:
@@ -190,7 +195,7 @@ async def _put_away(store: SessionStore, key: str) -> bool:
     return done
 
 
-def kept(entry: Entry) -> dict[str, Any]:
+def settings_kept_by_reset(entry: Entry) -> dict[str, Any]:
     """The data of the entry record with which a session begins after a reset."""
     data = {wire: value for name, wire in _KEPT.items() if (value := getattr(entry, name)) is not None}
     if entry.model_override is not None:

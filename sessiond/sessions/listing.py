@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from sessiond.errors import InvalidParams
-from sessiond.model.keys import Kind, agent_of, kind_of, listed
+from sessiond.model.keys import Kind, agent_of, is_listed, kind_of
 from sessiond.model.row import Row, row_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import reaches
@@ -31,14 +31,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[int, str] | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """One page. `next_place` is None where it is the last."""
 
     sessions: list[Session]
     next_place: tuple[int, str] | None
 
 
-def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> Found:
+def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> ListPage:
     """The newest `limit` sessions that pass the filter and that the caller may see."""
     page: list[Session] = []
     for session in _candidates(store, sight, wanted):
@@ -46,9 +46,9 @@ def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> Fou
             continue
         if len(page) == limit:
             last = page[-1]
-            return Found(page, _place(last))
+            return ListPage(page, _place(last))
         page.append(session)
-    return Found(page, None)
+    return ListPage(page, None)
 
 
 def _place(session: Session) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[S
     if wanted.include_archived:
         pool: Iterable[Session] = catalog.by_id.values()
     elif wanted.spawned_by is not None:
-        pool = (catalog.by_key[key] for key in catalog.children(wanted.spawned_by))
+        pool = (catalog.by_key[key] for key in catalog.children_of(wanted.spawned_by))
     elif not sight.unlimited and sight.level in ("self", "tree") and sight.own_key is not None:
         pool = (catalog.by_key[key] for key in _tree(store, sight.own_key) if key in catalog.by_key)
     else:
@@ -85,14 +85,14 @@ def _tree(store: SessionStore, root: str) -> Iterator[str]:
     while stack:
         key = stack.pop()
         yield key
-        fresh = [child for child in store.catalog.children(key) if child not in seen]
+        fresh = [child for child in store.catalog.children_of(key) if child not in seen]
         seen.update(fresh)
         stack += fresh
 
 
 def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
     entry = session.entry
-    if not listed(session.key):
+    if not is_listed(session.key):
         return False
     if wanted.agent_id is not None and agent_of(session.key) != wanted.agent_id:
         return False
@@ -110,7 +110,7 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
     """The row of a session as the caller's agent sees it; of its children, those in the caller's sight."""
-    children = store.catalog.children(session.key)
+    children = store.catalog.children_of(session.key)
     if sight is not None and children:
         children = [key for key in children if reaches(store.catalog, sight, key)]
     return row_of(

@@ -18,7 +18,7 @@ from sessiond.sessions import resolve
 from sessiond.store import adoption, dirfd, folding, index, inventory
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.doctor import RECORD_LIMIT
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 
 # As the daemon's command line asks of the beginning of an id.
 MIN_PREFIX = 8
@@ -38,7 +38,7 @@ def find(store: Path, text: str, rules: KeyRules) -> Session:
             return found[0]
         if not catalog.with_label(text):
             raise error from None
-    return resolve.labelled(catalog, sight, text, agent_id=None)
+    return resolve.find_by_label(catalog, sight, text, agent_id=None)
 
 
 def _sessions(root_fd: int) -> Iterator[Session]:
@@ -56,7 +56,7 @@ def _sessions(root_fd: int) -> Iterator[Session]:
             yield Session(key=entry.session_key, entry=entry, folder=folder)
 
 
-def _entry_of(fd: int, thing: Thing, known: Entry | None) -> Entry | None:
+def _entry_of(fd: int, thing: StoredName, known: Entry | None) -> Entry | None:
     if known is not None and folding.is_current(known.file, thing.status):
         return known
     empty = Entry(session_id=thing.session_id)

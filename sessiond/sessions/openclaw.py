@@ -19,14 +19,14 @@ _SET_ASIDE = re.compile(r"(.+)\.jsonl\.(reset|deleted|bak)\.(\d{4}-\d\d-\d\dT\d\
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedFile(msgspec.Struct, frozen=True):
     """Something that was not imported. `path` is relative to the source."""
 
     path: str
     reason: str
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedSession(msgspec.Struct, frozen=True, kw_only=True):
     """One session to come. `name` is its file in the source; without one the index alone knows it."""
 
     session_id: str
@@ -36,17 +36,17 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int | None = None
 
 
-class Plan(msgspec.Struct):
+class ImportPlan(msgspec.Struct):
     """One agent's sessions folder. `fd` is open on it and belongs to whoever asked for the plan."""
 
     agent_id: str
     path: str
     fd: int
-    items: list[Item]
+    items: list[PlannedSession]
     foreign: adoption.Foreign
 
 
-def agents(root_fd: int, skipped: list[Skipped]) -> list[str]:
+def agents(root_fd: int, skipped: list[SkippedFile]) -> list[str]:
     """The folders below `agents/` that may be an agent's. FileNotFoundError where there is no such folder."""
     agents_fd = dirfd.open_dir(root_fd, layout.AGENTS)
     with dirfd.closing(agents_fd), os.scandir(agents_fd) as entries:
@@ -54,15 +54,15 @@ def agents(root_fd: int, skipped: list[Skipped]) -> list[str]:
         for entry in entries:
             path = f"{layout.AGENTS}/{entry.name}"
             if entry.is_symlink():
-                skipped.append(Skipped(path, "a symlink; it is not followed"))
+                skipped.append(SkippedFile(path, "a symlink; it is not followed"))
             elif not layout.is_agent_folder(entry.name.lower()):
-                skipped.append(Skipped(path, "no agent's folder"))
+                skipped.append(SkippedFile(path, "no agent's folder"))
             elif entry.is_dir(follow_symlinks=False):
                 found.append(entry.name)
     return sorted(found)
 
 
-def plan(root_fd: int, agent: str, skipped: list[Skipped]) -> Plan | None:
+def plan(root_fd: int, agent: str, skipped: list[SkippedFile]) -> ImportPlan | None:
     """What an agent's folder holds; None where it has no sessions."""
     path = f"{layout.AGENTS}/{agent}/{layout.SESSIONS}"
     try:
@@ -70,22 +70,22 @@ def plan(root_fd: int, agent: str, skipped: list[Skipped]) -> Plan | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        skipped.append(Skipped(path, reason_of(error)))
+        skipped.append(SkippedFile(path, reason_of(error)))
         return None
-    made = Plan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
-    live, aside = _listed(made, skipped)
+    made = ImportPlan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
+    live, aside = _list_files(made, skipped)
     made.foreign = _by_file(index.load(fd).foreign, live)
-    made.items += [Item(session_id=stem, name=name, key_id=stem) for stem, name in live.items()]
+    made.items += [PlannedSession(session_id=stem, name=name, key_id=stem) for stem, name in live.items()]
     made.items += _set_aside(live, aside)
     known = {item.session_id for item in made.items}
     for session_id, used_ms in adoption.session_ids(made.foreign):
         if session_id not in known and layout.session_id_of(session_id + layout.SUFFIX) is not None:
-            made.items.append(Item(session_id=session_id, name=None, key_id=session_id, created_ms=used_ms))
+            made.items.append(PlannedSession(session_id=session_id, name=None, key_id=session_id, created_ms=used_ms))
             known.add(session_id)
     return made
 
 
-def _listed(made: Plan, skipped: list[Skipped]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+def _list_files(made: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     """Transcripts by session id, and those set aside as `(session id, when and why, name)`."""
     live: dict[str, str] = {}
     aside: list[tuple[str, str, str]] = []
@@ -97,26 +97,26 @@ def _listed(made: Plan, skipped: list[Skipped]) -> tuple[dict[str, str], list[tu
             path = f"{made.path}/{name}"
             stem = _NOT_IN_IDS.sub("_", set_aside[1] if set_aside is not None else name[: -len(layout.SUFFIX)])
             if entry.is_symlink():
-                skipped.append(Skipped(path, "a symlink; it is not followed"))
+                skipped.append(SkippedFile(path, "a symlink; it is not followed"))
             elif layout.session_id_of(stem + layout.SUFFIX) is None:
-                skipped.append(Skipped(path, "its name is no session id"))
+                skipped.append(SkippedFile(path, "its name is no session id"))
             elif set_aside is None:
                 live[stem] = name
             elif set_aside[2] == "bak":
                 skipped.append(
-                    Skipped(path, "what a compaction left over; the session's own transcript goes on from it")
+                    SkippedFile(path, "what a compaction left over; the session's own transcript goes on from it")
                 )
             else:
                 aside.append((stem, f"{set_aside[2]}.{set_aside[3]}", name))
     return live, aside
 
 
-def _set_aside(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[Item]:
+def _set_aside(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
     """One that was reset or deleted keeps its id, unless another file has it: then its name says when it went too."""
     stems = [*live, *(stem for stem, _, _ in aside)]
     for stem, when, name in aside:
         session_id = stem if stems.count(stem) == 1 else f"{stem}.{when}"
-        yield Item(session_id=session_id, name=name, key_id=stem, archived=True)
+        yield PlannedSession(session_id=session_id, name=name, key_id=stem, archived=True)
 
 
 def _by_file(foreign: adoption.Foreign, live: dict[str, str]) -> adoption.Foreign:

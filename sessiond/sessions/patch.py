@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from sessiond.config import Config
+from sessiond.config.settings import Config
 from sessiond.errors import Conflict, InvalidParams, quote
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import check_thinking
-from sessiond.sessions.lifecycle import Births, settled
+from sessiond.sessions.lifecycle import SessionChanges, current_session
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.store import Custom
 
@@ -35,7 +35,9 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     thread_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-async def apply(births: Births, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees) -> Session:
+async def apply(
+    births: SessionChanges, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees
+) -> Session:
     """Change the session's metadata as `wanted` says: by wire name, None clears. One record, on disk when this returns.
 
     The session that was changed is returned: a reset may have put another in its place. InvalidParams for a value that
@@ -48,8 +50,8 @@ async def apply(births: Births, config: Config, session: Session, wanted: Mappin
         return await _append(births, session, fields(config, session, {**wanted, "label": label}))
 
 
-async def _append(births: Births, session: Session, data: dict[str, Any]) -> Session:
-    session = await settled(births.store.catalog, session)
+async def _append(births: SessionChanges, session: Session, data: dict[str, Any]) -> Session:
+    session = await current_session(births.store.catalog, session)
     if data:
         await births.store.append(session, [Custom(ENTRY, data)])
     return session
@@ -78,7 +80,7 @@ def _model(config: Config, session: Session, model: str | None) -> dict[str, Any
     return data
 
 
-def _thinking(value: str) -> str | None:
+def _check_thinking(value: str) -> str | None:
     try:
         return check_thinking(value)
     except InvalidParams as error:
@@ -102,7 +104,7 @@ def _as_it_is(value: object) -> object:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "label": _as_it_is,
     "displayName": lambda value: _printable(value, "$.displayName"),
-    "thinkingLevel": _thinking,
+    "thinkingLevel": _check_thinking,
     "verboseLevel": lambda value: _one_of(value, VERBOSE_LEVELS, "$.verboseLevel"),
     "sendPolicy": lambda value: _one_of(value, SEND_POLICIES, "$.sendPolicy"),
     "contextTokens": _as_it_is,
@@ -118,7 +120,7 @@ def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: st
     """
     text = _printable(label, field)
     agent_id = agent_of(key)
-    taken = any(other != key and sees(other) for other in catalog.labelled(agent_id, text))
+    taken = any(other != key and sees(other) for other in catalog.keys_with_label(agent_id, text))
     claimed = any(
         other != key and (sees(other) or sees(by))
         for (agent, claim, other), by in catalog.claims.items()

@@ -28,12 +28,12 @@ _MASKED_CHARS = 64 * 1024
 Shown = Callable[[str], str]
 
 
-class Glimpse(msgspec.Struct, frozen=True):
+class PreviewText(msgspec.Struct, frozen=True):
     title: str
     last: str | None
 
 
-class Item(msgspec.Struct, frozen=True):
+class PreviewItem(msgspec.Struct, frozen=True):
     """One line of a preview."""
 
     role: str
@@ -46,18 +46,20 @@ class _Wanted(msgspec.Struct, frozen=True):
     shown: Shown
 
 
-async def glimpse(store: SessionStore, session: Session, *, shown: Shown) -> Glimpse:
+async def preview_text(store: SessionStore, session: Session, *, shown: Shown) -> PreviewText:
     """The title of a session and its last message, one line each. `shown` gives a text as the caller may read it."""
     facts = session.entry.file
     first, last = await store.read(session, _read, facts.folded_to, store.record_limit, shown)
-    return Glimpse(title=_title(session.entry, first, shown), last=short(last, 120) if last else None)
+    return PreviewText(title=_title(session.entry, first, shown), last=short(last, 120) if last else None)
 
 
-async def items(store: SessionStore, session: Session, *, limit: int, max_chars: int, shown: Shown) -> list[Item]:
+async def items(
+    store: SessionStore, session: Session, *, limit: int, max_chars: int, shown: Shown
+) -> list[PreviewItem]:
     """The last `limit` messages that say something, oldest first, each as it may be `shown`, cut to `max_chars`."""
     end = session.entry.file.folded_to
     wanted = _Wanted(limit, max_chars, shown)
-    found: list[Item] = await store.read(session, _last_items, end, store.record_limit, wanted)
+    found: list[PreviewItem] = await store.read(session, _last_items, end, store.record_limit, wanted)
     return found
 
 
@@ -71,8 +73,8 @@ def _read(fd: int, end: int, record_limit: int, shown: Shown) -> tuple[str | Non
     return first, newest[-1].text if newest else None
 
 
-def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[Item]:
-    found: list[Item] = []
+def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[PreviewItem]:
+    found: list[PreviewItem] = []
     for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit)):
         if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES or end - line.end > _GLIMPSE_BYTES:
             break
@@ -81,7 +83,9 @@ def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[I
             continue
         text = text_of(record.message)
         if text.strip():
-            found.append(Item(record.role or "other", short(wanted.shown(_beginning(text)), wanted.max_chars)))
+            found.append(
+                PreviewItem(record.role or "other", short(wanted.shown(_cut_beginning(text)), wanted.max_chars))
+            )
     found.reverse()
     return found
 
@@ -94,12 +98,12 @@ def _title(entry: Entry, first: str | None, shown: Shown) -> str:
     for text in (entry.display_name, entry.subject, first):
         if text and text.strip():
             # Before the cut: half a secret is no longer known as one.
-            return short(shown(_beginning(text)), _TITLE_CHARS)
+            return short(shown(_cut_beginning(text)), _TITLE_CHARS)
     day = f" ({iso_ms(entry.updated_at)[:10]})" if entry.updated_at else ""
     return entry.session_id[:8] + day
 
 
-def _beginning(text: str) -> str:
+def _cut_beginning(text: str) -> str:
     if len(text) <= _MASKED_CHARS:
         return text
     head = text[:_MASKED_CHARS]

@@ -17,16 +17,16 @@ from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
 
 
-class Old(msgspec.Struct, frozen=True):
+class PrunableTranscript(msgspec.Struct, frozen=True):
     """An archived transcript that is old enough. `age_ms` counts from the last thing that was written to it."""
 
     session: Session
     age_ms: int
 
 
-def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[Old]:
+def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[PrunableTranscript]:
     """The archived transcripts older than that, the oldest first."""
-    found: list[Old] = []
+    found: list[PrunableTranscript] = []
     for session in sessions:
         # A transcript that was superseded but not moved lies among the live ones, and stays.
         if not session.folder.archived:
@@ -34,14 +34,14 @@ def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[Ol
         entry = session.entry
         age_ms = now_ms - max(entry.updated_at, entry.file.mtime_ns // 1_000_000)
         if age_ms > older_than_ms:
-            found.append(Old(session, age_ms))
+            found.append(PrunableTranscript(session, age_ms))
     return sorted(found, key=lambda one: -one.age_ms)
 
 
 class Removal:
     """Removes transcripts, for good. `removed` and `kept` (with the reason) are there once `steps` came to its end."""
 
-    def __init__(self, chosen: Iterable[Old]) -> None:
+    def __init__(self, chosen: Iterable[PrunableTranscript]) -> None:
         self._chosen = list(chosen)
         self.removed: list[Session] = []
         self.kept: list[tuple[Session, str]] = []

@@ -61,7 +61,7 @@ def find(
     key = key_of(catalog, caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
     if not may_name(catalog, sight, session, key) or session is None:
-        raise missing(text, key)
+        raise no_such_session(text, key)
     return session
 
 
@@ -73,9 +73,9 @@ def by_id(catalog: Catalog, text: str) -> Session | None:
     return found or (again if UUID.fullmatch(low) else None)
 
 
-def labelled(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
+def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
     """The one session with that label (of one agent, where it is given) that the caller may see."""
-    found = catalog.labelled(agent_id, label) if agent_id is not None else catalog.with_label(label)
+    found = catalog.keys_with_label(agent_id, label) if agent_id is not None else catalog.with_label(label)
     visible = [key for key in found or [NOBODYS_KEY] if may_name(catalog, sight, None, key) and key in catalog.by_key]
     if not visible:
         raise NotFound(f"no session has the label {quote(label)}; `sessions_list` shows the labels there are")
@@ -98,15 +98,15 @@ def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, 
     if sight.unlimited:
         return parent
     if named and not may_name(catalog, sight, None, key):
-        raise missing(key)
+        raise no_such_session(key)
     if key in catalog.by_key or key == sight.own_key:
         return None
     if agent_of(key) != sight.agent_id:
-        raise missing(key)
+        raise no_such_session(key)
     return parent or sight.own_key
 
 
-def missing(text: str, key: str | None = None) -> NotFound:
+def no_such_session(text: str, key: str | None = None) -> NotFound:
     """The answer for a session that is not there, or not there for this caller. `key` is what the text stands for."""
     shown = text.strip()
     shown = shown if len(shown) <= 80 else shown[:79] + "…"

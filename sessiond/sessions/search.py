@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from sessiond.model.lax import mended
+from sessiond.model.lax import mend_surrogates
 from sessiond.model.message import text_of
 from sessiond.model.record import BadLine, Record, parse
-from sessiond.sessions.needles import Needle, fold
+from sessiond.sessions.prefilter import Prefilter, fold_case
 from sessiond.store import blocks
 from sessiond.store.catalog import Session
-from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore
+from sessiond.store.time_slicer import TimeSlicer
 
 MAX_QUERY_CHARS = 512
 _BEFORE, _AFTER = 60, 140
@@ -51,7 +51,7 @@ class Match(msgspec.Struct, frozen=True):
     masked: bool
 
 
-class _Place:
+class _SearchPlace:
     """How far back one transcript was looked through. Nothing before `end` is younger than `bound`."""
 
     __slots__ = ("bound", "end", "inode", "session")
@@ -63,12 +63,12 @@ class _Place:
         self.bound = session.entry.updated_at
 
 
-class _Head(msgspec.Struct, frozen=True, gc=False):
+class _LineHead(msgspec.Struct, frozen=True, gc=False):
     type: object = None
     message: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(_LineHead).decode
 
 
 class Search:
@@ -77,13 +77,13 @@ class Search:
     def __init__(self, store: SessionStore, sessions: Iterable[Session], query: Query) -> None:
         self._limit = store.record_limit
         self._query = query
-        self._folded = fold(query.text)
-        self._needle = Needle(self._folded)
+        self._folded = fold_case(query.text)
+        self._needle = Prefilter(self._folded)
         self._earliest = query.since_ms if query.since_ms is not None else -_SLACK_MS
         self._found: list[tuple[int, int, Match]] = []
         self._waiting = list(sessions)
         # Transcripts that were begun, by how young what is left of them may be.
-        self._heap: list[tuple[int, int, _Place]] = []
+        self._heap: list[tuple[int, int, _SearchPlace]] = []
         self._count = 0
 
     def steps(self) -> Iterator[None]:
@@ -94,7 +94,7 @@ class Search:
             bound, number, place = heapq.heappop(self._heap)
             if self._is_enough(-bound):
                 return
-            yield from self._look(place)
+            yield from self._search_place(place)
             if place.end > 0 and place.bound >= self._earliest - _SLACK_MS:
                 heapq.heappush(self._heap, (-place.bound, number, place))
             yield
@@ -112,13 +112,13 @@ class Search:
         if newest < self._earliest or (self._heap and -self._heap[0][0] > newest):
             return False
         self._waiting.pop()
-        heapq.heappush(self._heap, (-newest, len(self._waiting), _Place(session)))
+        heapq.heappush(self._heap, (-newest, len(self._waiting), _SearchPlace(session)))
         return True
 
     def _is_enough(self, bound: int) -> bool:
         return len(self._found) > self._query.limit and self._found[0][0] >= bound
 
-    def _look(self, place: _Place) -> Iterator[None]:
+    def _search_place(self, place: _SearchPlace) -> Iterator[None]:
         block = _read(place, self._limit, self._query.block)
         if block is None:
             place.end = 0
@@ -132,10 +132,10 @@ class Search:
         if place.end > 0:
             place.bound = min(place.bound, _oldest(block, self._limit, place.bound))
 
-    def _examine(self, place: _Place, offset: int, line: bytes) -> None:
+    def _examine(self, place: _SearchPlace, offset: int, line: bytes) -> None:
         text = self._text(line)
         shown = self._query.shown(text)
-        at = fold(shown).find(self._folded) if text else -1
+        at = fold_case(shown).find(self._folded) if text else -1
         if at < 0:
             return
         try:
@@ -143,7 +143,7 @@ class Search:
         except BadLine:
             return
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
-        if record.message is None or not self._wanted(record, stamp):
+        if record.message is None or not self._is_wanted(record, stamp):
             return
         match = Match(
             session=place.session,
@@ -162,20 +162,20 @@ class Search:
     def _text(self, line: bytes) -> str:
         """The message's text; empty where the query does not stand in it."""
         try:
-            head = _decode_head(mended(line))
+            head = _decode_head(mend_surrogates(line))
             # Apart, as they stand in the file: what spans two of them is no match.
             text = text_of(head.message, "\n") if head.type == "message" else ""
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return ""
-        return text if self._folded in fold(text) else ""
+        return text if self._folded in fold_case(text) else ""
 
-    def _wanted(self, record: Record, stamp: int) -> bool:
+    def _is_wanted(self, record: Record, stamp: int) -> bool:
         if self._query.role is not None and record.role != self._query.role:
             return False
         return self._query.since_ms is None or stamp >= self._query.since_ms
 
 
-class Numbering:
+class MatchNumbering:
     """Counts which messages of their sessions the matches are, from the ends of the files back to them."""
 
     def __init__(self, store: SessionStore, matches: Iterable[Match], block: int) -> None:
@@ -184,7 +184,7 @@ class Numbering:
         for match in matches:
             self._wanted.setdefault(match.session, []).append(match)
         # Taken where the search took its own ends: appends since then come after both.
-        self._ends = {session: (_Place(session), session.entry.message_count) for session in self._wanted}
+        self._ends = {session: (_SearchPlace(session), session.entry.message_count) for session in self._wanted}
         self.numbers: dict[tuple[Session, int], int] = {}
 
     def steps(self) -> Iterator[None]:
@@ -209,7 +209,7 @@ class Numbering:
 
 
 async def search(
-    store: SessionStore, slices: Slices, sessions: Iterable[Session], query: Query
+    store: SessionStore, slices: TimeSlicer, sessions: Iterable[Session], query: Query
 ) -> tuple[list[tuple[Match, str]], bool]:
     """The newest matches, each with the cursor behind it, and whether there are more.
 
@@ -219,7 +219,7 @@ async def search(
     looking = Search(store, sessions, query)
     await slices.run(looking.steps())
     found = looking.matches()
-    numbering = Numbering(store, found[: query.limit], query.block)
+    numbering = MatchNumbering(store, found[: query.limit], query.block)
     await slices.run(numbering.steps())
     located = [
         (match, store.cursor(match.session, match.end, numbering.numbers[match.session, match.end]))
@@ -229,7 +229,7 @@ async def search(
     return located, len(found) > query.limit
 
 
-def _read(place: _Place, record_limit: int, size: int) -> blocks.Block | None:
+def _read(place: _SearchPlace, record_limit: int, size: int) -> blocks.Block | None:
     """The block before the place. None where the session was reset, deleted or removed: no match of it can be shown."""
     session = place.session
     return blocks.of_file(session.folder.fd, session.file_name, place.inode, place.end, record_limit, size=size)

@@ -164,7 +164,7 @@ class Tokens:
             return b""
         except OSError as error:
             # Nobody knows then which tokens were revoked, so none counts.
-            raise _refused("read", error, "no token counts until it can be") from None
+            raise _storage_refused("read", error, "no token counts until it can be") from None
 
     async def _note(self, line: Issue | Revocation) -> None:
         """Put the line on disk, then take it on. StorageError where it cannot be: then nothing has changed."""
@@ -191,7 +191,7 @@ class Tokens:
         except OSError as error:
             # What a failed write left behind is not looked for: the next one writes the file anew.
             self._sound = False
-            raise _refused("write", error, "nothing was changed") from None
+            raise _storage_refused("write", error, "nothing was changed") from None
         self._sound = True
 
 
@@ -212,7 +212,7 @@ def append(root_fd: int, data: bytes) -> None:
             raise
 
 
-def _refused(verb: str, error: OSError, then: str) -> StorageError:
+def _storage_refused(verb: str, error: OSError, then: str) -> StorageError:
     return StorageError(f"could not {verb} {layout.TOKENS} in the store: {reason_of(error)}; {then}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from sessiond.clock import iso_ms
-from sessiond.config import Price
+from sessiond.config.settings import Price
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import BadLine, Record, parse
 from sessiond.model.usage import Usage, cost_of, read_usage
@@ -23,7 +23,7 @@ from sessiond.store.catalog import Session
 _SIGN = b'"usage"'
 
 
-class Tally(msgspec.Struct):
+class UsageSum(msgspec.Struct):
     """A sum. `cost_usd` is there once anything in it had a price."""
 
     input_tokens: int = 0
@@ -63,7 +63,7 @@ def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | 
     return (usage.input * price.input + usage.output * price.output + cached + stored) / 1_000_000
 
 
-class Count:
+class UsageCount:
     """Adds up the sessions it is given. Each message counts once, also where a fork or a copy has it a second time."""
 
     def __init__(
@@ -78,10 +78,10 @@ class Count:
         self._since = since_ms if since_ms is not None else 0
         self._until = until_ms
         self._seen: set[int] = set()
-        self.totals = Tally()
-        self.by_session: dict[Session, Tally] = {}
-        self.by_model: dict[str, Tally] = {}
-        self.by_day: dict[str, Tally] = {}
+        self.totals = UsageSum()
+        self.by_session: dict[Session, UsageSum] = {}
+        self.by_model: dict[str, UsageSum] = {}
+        self.by_day: dict[str, UsageSum] = {}
 
     def steps(self, sessions: Iterable[Session]) -> Iterator[None]:
         """Count; blocks a little between two steps, runs in worker threads."""
@@ -130,9 +130,9 @@ class Count:
             cost = price_of(self._pricing, model, usage)
         for tally in (
             self.totals,
-            self.by_session.setdefault(session, Tally()),
-            self.by_model.setdefault(model, Tally()),
-            self.by_day.setdefault(iso_ms(stamp)[:10], Tally()),
+            self.by_session.setdefault(session, UsageSum()),
+            self.by_model.setdefault(model, UsageSum()),
+            self.by_day.setdefault(iso_ms(stamp)[:10], UsageSum()),
         ):
             tally.add(usage, cost)
 

@@ -216,7 +216,7 @@ class Catalog:
             self._drop(self._children, old.spawned_by or "", session.key)
             self._put_child(session)
 
-    def superseded(self, key: str) -> list[Session]:
+    def superseded_sessions(self, key: str) -> list[Session]:
         """The older sessions of a key that were not moved to the archive."""
         return list(self._superseded.get(key, ()))
 
@@ -237,7 +237,7 @@ class Catalog:
         for _, key in self._order.irange(minimum=after):
             yield by_key[key]
 
-    def labelled(self, agent_id: str, label: str) -> list[str]:
+    def keys_with_label(self, agent_id: str, label: str) -> list[str]:
         """The keys of an agent's sessions with that label."""
         return list(self._labels.get((agent_id, label), ()))
 
@@ -250,7 +250,7 @@ class Catalog:
         keys = self._inboxes.get(rest, ())
         return min(keys, key=lambda key: (self.by_key[key].entry.created_at, key), default=None)
 
-    def children(self, key: str) -> list[str]:
+    def children_of(self, key: str) -> list[str]:
         """The keys of the sessions that `key` spawned, oldest first."""
         found = self._children.get(key, ())
         return sorted(found, key=lambda child: (self.by_key[child].entry.created_at, child))

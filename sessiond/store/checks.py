@@ -17,7 +17,7 @@ from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.model.lax import Count, Milliseconds
 from sessiond.store import dirfd, folding, index, inventory, layout, reading, rewrites
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
 Level = Literal["ok", "warn", "error"]
@@ -37,10 +37,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 Findings = Iterator[Finding | None]
 # What a daemon knows of a transcript just now, which its index says a moment later.
-EntryOf = Callable[[Thing], Entry | None]
+EntryOf = Callable[[StoredName], Entry | None]
 
 
-class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class _OutboxDelivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What the outbox takes for a delivery; the store does not know the outbox. Source: store.md, "Layout"."""
 
     delivery_id: str
@@ -55,7 +55,7 @@ class _Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     last_error: str | None = None
 
 
-class _StoreFile(msgspec.Struct, frozen=True):
+class _StoreFormat(msgspec.Struct, frozen=True):
     format: int
 
 
@@ -80,13 +80,13 @@ def check_tree(root_fd: int) -> Findings:
         yield Finding("warn", folder, f"others may read it: {_some(names)}", "sessiond doctor --fix")
 
 
-def is_open_to_others(thing: Thing) -> bool:
+def is_open_to_others(thing: StoredName) -> bool:
     """Whether somebody but the owner may do something with it, who should not."""
     ours = thing.kind in ("folder", "file", "transcript", "index", "temporary")
     return ours and thing.name != inventory.WORKSPACE and bool(stat.S_IMODE(thing.status.st_mode) & 0o077)
 
 
-def _by_kind(thing: Thing) -> Finding | None:
+def _by_kind(thing: StoredName) -> Finding | None:
     match thing.kind:
         case "symlink":
             return Finding("warn", thing.path, "a symlink; it is not followed", "put what it points to in its place")
@@ -144,7 +144,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
     yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
 
 
-def _told_of(thing: Thing, found: TranscriptReading, known: index.Index) -> Findings:
+def _told_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> Findings:
     if found.bad:
         what = f"{len(found.bad)} bad line{'s' if len(found.bad) > 1 else ''}, passed over by every reader"
         stays = "they stay as they are; nothing else of the file is lost"
@@ -158,14 +158,14 @@ def _told_of(thing: Thing, found: TranscriptReading, known: index.Index) -> Find
         yield Finding("warn", thing.path, what, "stop the daemon, then: sessiond doctor --fix")
 
 
-def differences_of(thing: Thing, found: TranscriptReading, known: index.Index) -> list[str]:
+def differences_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> list[str]:
     """In what the index is wrong about a transcript that it is up to."""
     if not is_current(known, thing):
         return []
     return found.differences(known.ours[thing.session_id])
 
 
-def _index_of(root_fd: int, thing: Thing) -> index.Index:
+def _index_of(root_fd: int, thing: StoredName) -> index.Index:
     try:
         with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
             return index.load(fd)
@@ -177,7 +177,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
     """Indexes that are damaged, and transcripts that changed since they were saved. A daemon that has the store knows
     of those, and saves its indexes now and then.
     """
-    by_folder: dict[tuple[str, ...], list[Thing]] = {}
+    by_folder: dict[tuple[str, ...], list[StoredName]] = {}
     for thing in inventory.things(root_fd):
         if thing.kind == "transcript":
             by_folder.setdefault(thing.parts, []).append(thing)
@@ -203,7 +203,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
             yield Finding("ok", path, what)
 
 
-def is_current(known: index.Index, thing: Thing) -> bool:
+def is_current(known: index.Index, thing: StoredName) -> bool:
     entry = known.ours.get(thing.session_id)
     return entry is not None and folding.is_current(entry.file, thing.status)
 
@@ -217,7 +217,7 @@ def check_outbox(root_fd: int) -> Findings:
         try:
             with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
                 data = dirfd.read_file(fd, layout.MAX_DELIVERY_BYTES)
-                delivery = lax.convert(lax.decode(data or b""), _Delivery)
+                delivery = lax.convert(lax.decode(data or b""), _OutboxDelivery)
         except OSError:
             delivery = None
         if delivery is None or f"{delivery.delivery_id}.json" != thing.name:
@@ -251,13 +251,13 @@ def check_store(root_fd: int, *, in_use: bool) -> Findings:
         yield from _check_run_tokens(root_fd)
 
 
-def _check_format(root_fd: int, thing: Thing | None) -> Findings:
+def _check_format(root_fd: int, thing: StoredName | None) -> Findings:
     if thing is None:
         yield Finding("warn", layout.STORE_FILE, "missing; the next start makes one")
         return
     try:
         with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
-            found = msgspec.json.decode(file.read(4096), type=_StoreFile)
+            found = msgspec.json.decode(file.read(4096), type=_StoreFormat)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         hint = f'write {{"format": {layout.FORMAT}, "createdAt": 0}} into it'
         yield Finding("error", layout.STORE_FILE, "damaged; the daemon does not start", hint)
@@ -267,7 +267,7 @@ def _check_format(root_fd: int, thing: Thing | None) -> Findings:
         yield Finding("error", layout.STORE_FILE, what, "upgrade sessiond")
 
 
-def _check_tokens(root_fd: int, thing: Thing | None) -> Findings:
+def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
     if thing is None:
         return
     bad = []

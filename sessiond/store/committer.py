@@ -115,7 +115,7 @@ class Committer:
         return job, waiting
 
     @asynccontextmanager
-    async def hold(self, session: Session) -> AsyncIterator[None]:
+    async def hold_exclusively(self, session: Session) -> AsyncIterator[None]:
         """Keep the session's transcript to oneself: appends asked for meanwhile are written afterwards."""
         while session in self._busy:
             await self._freed.wait()

@@ -80,10 +80,10 @@ def fix(store: Path) -> list[str]:
 
 def _fix(store: Path) -> list[str]:
     with dirfd.closing(dirfd.open_root(store)) as root_fd, dirfd.closing(opening.lock(root_fd, store)):
-        return list(repaired(root_fd, Clock(), indexes=True, record_limit=RECORD_LIMIT))
+        return list(repair_store(root_fd, Clock(), indexes=True, record_limit=RECORD_LIMIT))
 
 
-def repaired(
+def repair_store(
     root_fd: int, clock: Clock, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
 ) -> Iterator[str]:
     """Repair under a lock that the caller holds: what was done, one thing after the other. Nothing to do, no backup."""

@@ -21,7 +21,7 @@ from sessiond.store.transcript import Line
 _NAMED = 5
 
 
-class Step(msgspec.Struct, frozen=True):
+class FoldedLine(msgspec.Struct, frozen=True):
     """One line and the entry after it, with the number of messages and the checksum there."""
 
     line: Line
@@ -30,7 +30,7 @@ class Step(msgspec.Struct, frozen=True):
     check: int
 
 
-class Odd(msgspec.Struct, frozen=True):
+class OddLine(msgspec.Struct, frozen=True):
     """A line that was passed over, or a record of ours that says nothing: where it stands and why.
 
     `number` counts lines from 1; None far into a file, where counting takes too long.
@@ -56,10 +56,10 @@ class Advance(msgspec.Struct):
     """
 
     entry: Entry
-    steps: list[Step]
+    steps: list[FoldedLine]
     rewritten: bool
     more: bool
-    odd: list[Odd] = []
+    odd: list[OddLine] = []
     odd_count: int = 0
 
 
@@ -98,13 +98,13 @@ def advance_open(
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
-    steps: list[Step] = []
+    steps: list[FoldedLine] = []
     odd = _Oddities()
     read_to = stat.st_size
     for line in transcript.read_tail(fd, tail, stop=stat.st_size):
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
         if collect:
-            steps.append(Step(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
+            steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
         if max_bytes is not None and line.end - start >= max_bytes:
             read_to = line.end
             break
@@ -123,7 +123,7 @@ def advance_open(
         rewritten_at=facts.rewritten_at,
     )
     entry = replace(entry, file=facts)
-    numbered = [Odd(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
+    numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
 
 
@@ -140,13 +140,13 @@ class _Oddities:
     __slots__ = ("count", "first")
 
     def __init__(self) -> None:
-        self.first: list[Odd] = []
+        self.first: list[OddLine] = []
         self.count = 0
 
     def add(self, line: Line, reason: str) -> None:
         self.count += 1
         if self.count <= _NAMED:
-            self.first.append(Odd(line.offset, reason))
+            self.first.append(OddLine(line.offset, reason))
 
 
 def _fold_line(

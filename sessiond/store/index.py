@@ -93,7 +93,7 @@ def _rows(data: bytes) -> dict[str, msgspec.Raw] | None:
     try:
         return _decode_rows(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        text = lax.mended(data)
+        text = lax.mend_surrogates(data)
         return _rows(text) if text != data else None
 
 

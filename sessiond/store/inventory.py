@@ -38,7 +38,7 @@ WORKSPACE = "workspace"
 KindOf = Callable[[str, int], Kind]
 
 
-class Thing(msgspec.Struct, frozen=True):
+class StoredName(msgspec.Struct, frozen=True):
     """One name: in the folder at `parts` below the store. `mode` is of the thing itself, not of a link's target."""
 
     parts: tuple[str, ...]
@@ -63,47 +63,47 @@ class Thing(msgspec.Struct, frozen=True):
         return len(self.parts) == 4
 
 
-def things(root_fd: int) -> Iterator[Thing]:
+def things(root_fd: int) -> Iterator[StoredName]:
     """Every thing in the store, folders before what is in them, each folder in the order of names."""
-    for thing in _listed(root_fd, (), _root_kind):
+    for thing in _list_names(root_fd, (), _root_kind):
         yield thing
         if thing.kind != "folder":
             continue
         if thing.name in _FLAT:
-            yield from _listed(root_fd, (thing.name,), _flat_kind)
+            yield from _list_names(root_fd, (thing.name,), _flat_kind)
         elif thing.name == layout.AGENTS:
             yield from _agents(root_fd)
         elif thing.name == layout.BACKUPS:
             yield from _backups(root_fd)
 
 
-def _backups(root_fd: int) -> Iterator[Thing]:
-    for backup in _listed(root_fd, (layout.BACKUPS,), _kept_kind):
+def _backups(root_fd: int) -> Iterator[StoredName]:
+    for backup in _list_names(root_fd, (layout.BACKUPS,), _kept_kind):
         yield backup
         if backup.kind == "folder":
-            yield from _listed(root_fd, (layout.BACKUPS, backup.name), _kept_kind)
+            yield from _list_names(root_fd, (layout.BACKUPS, backup.name), _kept_kind)
 
 
-def _agents(root_fd: int) -> Iterator[Thing]:
-    for agent in _listed(root_fd, (layout.AGENTS,), _agents_kind):
+def _agents(root_fd: int) -> Iterator[StoredName]:
+    for agent in _list_names(root_fd, (layout.AGENTS,), _agents_kind):
         yield agent
         if agent.kind != "folder":
             continue
         parts: tuple[str, ...] = (layout.AGENTS, agent.name)
-        for inner in _listed(root_fd, parts, _agent_kind):
+        for inner in _list_names(root_fd, parts, _agent_kind):
             yield inner
             if inner.kind == "folder" and inner.name == layout.SESSIONS:
                 yield from _sessions(root_fd, (*parts, layout.SESSIONS))
 
 
-def _sessions(root_fd: int, parts: tuple[str, ...]) -> Iterator[Thing]:
-    for thing in _listed(root_fd, parts, _sessions_kind):
+def _sessions(root_fd: int, parts: tuple[str, ...]) -> Iterator[StoredName]:
+    for thing in _list_names(root_fd, parts, _sessions_kind):
         yield thing
         if thing.kind == "folder":
-            yield from _listed(root_fd, (*parts, thing.name), _archive_kind)
+            yield from _list_names(root_fd, (*parts, thing.name), _archive_kind)
 
 
-def _listed(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterator[Thing]:
+def _list_names(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterator[StoredName]:
     try:
         fd = dirfd.open_path_dir(root_fd, parts)
     except OSError:
@@ -115,7 +115,7 @@ def _listed(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterator[T
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
-            yield Thing(parts, name, _general(name, status.st_mode) or kind_of(name, status.st_mode), status)
+            yield StoredName(parts, name, _general(name, status.st_mode) or kind_of(name, status.st_mode), status)
 
 
 def _general(name: str, mode: int) -> Kind | None:

@@ -14,7 +14,7 @@ from sessiond.model.entry import Entry
 from sessiond.store import dirfd, folding, layout, transcript
 from sessiond.store.catalog import Folder
 from sessiond.store.folding import Advance
-from sessiond.store.standing import require_place
+from sessiond.store.presence import require_place
 
 _TEMPORARY = re.compile(re.escape(dirfd.TEMP_PREFIX) + r"[0-9a-f]{16}")
 

@@ -26,12 +26,12 @@ LOCK_PATIENCE_S = 1.0
 _LOOK_AGAIN_S = 0.01
 
 
-class _StoreFile(msgspec.Struct, frozen=True, rename="camel"):
+class StoreMarker(msgspec.Struct, frozen=True, rename="camel"):
     format: int
     created_at: int = 0
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenStore(msgspec.Struct, frozen=True):
     """A locked store. `secret` is 32 bytes: the Ed25519 seed of its tokens, and the key of its cursors."""
 
     path: Path
@@ -40,7 +40,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def opened(path: Path, clock: Clock) -> Iterator[Opened]:
+def open_locked(path: Path, clock: Clock) -> Iterator[OpenStore]:
     """The store at `path`. StoreInUse where another process holds it, ConfigError where it cannot be used."""
     with contextlib.ExitStack() as held:
         try:
@@ -53,7 +53,7 @@ def opened(path: Path, clock: Clock) -> Iterator[Opened]:
         except OSError as error:
             what = f" ({Path(error.filename).name})" if isinstance(error.filename, str) else ""
             raise ConfigError(f"the store {path} cannot be opened: {reason_of(error)}{what}") from None
-        yield Opened(path=path, root_fd=root_fd, secret=secret)
+        yield OpenStore(path=path, root_fd=root_fd, secret=secret)
 
 
 def _open_root(path: Path) -> int:
@@ -137,13 +137,13 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
         fd = dirfd.open_file(root_fd, layout.STORE_FILE, os.O_RDONLY)
     except FileNotFoundError:
         _write_git_ignore(root_fd)
-        made = _StoreFile(format=layout.FORMAT, created_at=clock.wall_ms())
+        made = StoreMarker(format=layout.FORMAT, created_at=clock.wall_ms())
         dirfd.write_atomic(root_fd, layout.STORE_FILE, msgspec.json.encode(made) + b"\n")
         return
     with os.fdopen(fd, "rb") as file:
         data = file.read(4096)
     try:
-        found = msgspec.json.decode(data, type=_StoreFile)
+        found = msgspec.json.decode(data, type=StoreMarker)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ConfigError(f'{path / layout.STORE_FILE} is damaged: expected {{"format": 1, "createdAt": ms}}') from None
     if found.format > layout.FORMAT:

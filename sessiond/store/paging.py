@@ -20,7 +20,7 @@ BLOCK = 128 * 1024
 _MAX_CARRIED = 4
 
 
-class Page(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, frozen=True):
     """Messages read backwards, each with its `seq`, oldest first.
 
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
@@ -55,7 +55,7 @@ def page_backwards(
     noted: Callable[[Record], bool] | None = None,
     clean: bool = False,
     block: int = BLOCK,
-) -> Page:
+) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
     `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
@@ -80,7 +80,7 @@ def _page(
     limit: int,
     max_bytes: int,
     noted: Callable[[Record], bool] | None = None,
-) -> Page:
+) -> MessagePage:
     found: list[tuple[Line, int]] = []
     notes: list[tuple[Line, int]] = []
     seq, size, skipped, skipped_since = end_seq, 0, 0, 0
@@ -103,7 +103,9 @@ def _page(
                 found.reverse()
                 notes = [note for note in reversed(notes) if note[0].offset > oldest.offset]
                 start_seq = oldest_seq - 1
-                return Page(found, oldest.offset, start_seq, has_more=True, skipped=skipped, bytes=size, noted=notes)
+                return MessagePage(
+                    found, oldest.offset, start_seq, has_more=True, skipped=skipped, bytes=size, noted=notes
+                )
             if fits:
                 size += message_bytes
             found.append((line, seq))
@@ -112,7 +114,7 @@ def _page(
     found.reverse()
     notes.reverse()
     skipped += skipped_since
-    return Page(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
+    return MessagePage(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
 
 
 def _clean_backwards(fd: int, end: int, record_limit: int, block_size: int) -> Iterator[Line]:

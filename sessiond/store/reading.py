@@ -15,7 +15,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.fold import complaint_of, fold, fold_bad
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, folding, layout, transcript
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 
 _LINES_A_STEP = 64
 
@@ -43,14 +43,14 @@ class TranscriptReading(msgspec.Struct):
         return [name for name in fresh if name not in passed_over and fresh[name] != told[name]]
 
 
-def open_thing(root_fd: int, thing: Thing) -> int:
+def open_thing(root_fd: int, thing: StoredName) -> int:
     """A descriptor of a file in the store, for reading. OSError."""
     with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
         return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
 def read(
-    root_fd: int, thing: Thing, record_limit: int, *, moment_ms: int = 0
+    root_fd: int, thing: StoredName, record_limit: int, *, moment_ms: int = 0
 ) -> Generator[None, None, TranscriptReading]:
     """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read.
 

@@ -14,7 +14,7 @@ class Unsettled(OSError):
         super().__init__(errno.EBUSY, "another program keeps changing it")
 
 
-class Displaced(OSError):
+class StoreDisplaced(OSError):
     """The folder was moved away, or another stands in its place."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ def storage_error(error: OSError, key: str) -> StorageError:
     reason, hint = reason_of(error), "Make room or check the disk"
     if isinstance(error, Unsettled):
         hint = "Find out what writes to it"
-    elif isinstance(error, Displaced):
+    elif isinstance(error, StoreDisplaced):
         hint = "Put it back, or wait a moment until what stands there is known"
     return StorageError(
         f"could not write to the transcript of {key}: {reason}; nothing was stored. {hint}, then send again",

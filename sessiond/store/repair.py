@@ -16,7 +16,7 @@ import msgspec
 from sessiond.model.entry import Entry
 from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout, reading
 from sessiond.store.catalog import Catalog, Folder, Session
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 
 Action = Literal["narrow", "set aside", "make again"]
 MANIFEST = "manifest.json"
@@ -26,7 +26,7 @@ class Repair(msgspec.Struct, frozen=True):
     """One thing to repair: narrow its mode, set it aside, or make it (an index) again."""
 
     action: Action
-    thing: Thing
+    thing: StoredName
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -40,8 +40,8 @@ def plan(
 ) -> list[Repair]:
     """What is to be done. With `older_than_ns` temporary files that changed since are somebody's, and stay."""
     repairs: list[Repair] = []
-    transcripts: dict[tuple[str, ...], list[Thing]] = {}
-    known: dict[tuple[str, ...], Thing] = {}
+    transcripts: dict[tuple[str, ...], list[StoredName]] = {}
+    known: dict[tuple[str, ...], StoredName] = {}
     for thing in inventory.things(root_fd):
         if thing.kind == "temporary":
             if older_than_ns is None or thing.status.st_ctime_ns < older_than_ns:
@@ -62,7 +62,7 @@ def plan(
 
 
 def _is_to_be_made_again(
-    root_fd: int, now_ms: int, parts: tuple[str, ...], transcripts: list[Thing], record_limit: int
+    root_fd: int, now_ms: int, parts: tuple[str, ...], transcripts: list[StoredName], record_limit: int
 ) -> bool:
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
@@ -74,7 +74,7 @@ def _is_to_be_made_again(
     return any(_is_wrong(root_fd, thing, found, record_limit) for thing in transcripts)
 
 
-def _is_wrong(root_fd: int, thing: Thing, known: index.Index, record_limit: int) -> bool:
+def _is_wrong(root_fd: int, thing: StoredName, known: index.Index, record_limit: int) -> bool:
     steps = reading.read(root_fd, thing, record_limit)
     try:
         while True:
@@ -97,7 +97,7 @@ def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> I
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if not folding.is_current(entry.file, status):
                 continue
-            found = yield from reading.read(root_fd, Thing(tuple(parts), name, "transcript", status), record_limit)
+            found = yield from reading.read(root_fd, StoredName(tuple(parts), name, "transcript", status), record_limit)
         except OSError:
             continue
         # One that was emptied says nothing, and its entry tells what it was.
@@ -150,7 +150,7 @@ def _done(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str
             return f"{thing.path}: made again from {len(sessions)} transcripts"
 
 
-def _sessions(folder_fd: int, thing: Thing, record_limit: int) -> list[Session]:
+def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Session]:
     """The folder's sessions, read without writing: what has no key of ours yet waits for the next start."""
     folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
     known = index.load(folder_fd).ours
@@ -181,6 +181,6 @@ def _read_anew(folder_fd: int, name: str, known: Entry | None, record_limit: int
         return folding.advance_open(fd, entry, record_limit, collect=False).entry
 
 
-def _flat(thing: Thing) -> str:
+def _flat(thing: StoredName) -> str:
     # Never with a temporary file's beginning: what was set aside is to stay in the backup.
     return "__".join((*(thing.parts or ("store",)), thing.name))[-dirfd.MAX_COMPONENT_BYTES :]

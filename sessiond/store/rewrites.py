@@ -12,7 +12,7 @@ import msgspec
 from sessiond.clock import iso_ms
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, folding, reading
-from sessiond.store.inventory import Thing
+from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
 
@@ -31,7 +31,7 @@ class Rewrite(msgspec.Struct, frozen=True):
         return f"cut off or written anew in place at {when}: {there}, and {found.earlier} of them now"
 
 
-def rewrite_of(root_fd: int, thing: Thing, known: Entry | None) -> Rewrite | None:
+def rewrite_of(root_fd: int, thing: StoredName, known: Entry | None) -> Rewrite | None:
     """What is known of a transcript's past by its entry, be it of the daemon or the index; None where it just grew."""
     if known is None:
         return None

@@ -25,11 +25,11 @@ from sessiond.store import dirfd, folding, index, layout, making, opening, scan,
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
 from sessiond.store.cursor import Position, stale
-from sessiond.store.paging import Page, page_backwards
-from sessiond.store.parts import Custom, Message, Part, Written, drafts_of, lines_of, written_at
-from sessiond.store.places import CursorPlaces
-from sessiond.store.refusals import Displaced, storage_error
-from sessiond.store.standing import Standing
+from sessiond.store.key_cursors import CursorPlaces
+from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, written_at
+from sessiond.store.paging import MessagePage, page_backwards
+from sessiond.store.presence import StorePresence
+from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
@@ -47,12 +47,19 @@ class SessionStore:
     """All transcripts and their entries. Build it with `open_store`."""
 
     def __init__(
-        self, opened: opening.Opened, *, record_limit: int, clock: Clock, ids: Ids, run_sync: RunSync, sync: Sync | None
+        self,
+        opened: opening.OpenStore,
+        *,
+        record_limit: int,
+        clock: Clock,
+        ids: Ids,
+        run_sync: RunSync,
+        sync: Sync | None,
     ) -> None:
         self.path = opened.path
         self.root_fd = opened.root_fd
         self.secret = opened.secret
-        self.standing = Standing(opened.path, opened.root_fd)
+        self.standing = StorePresence(opened.path, opened.root_fd)
         self.catalog = Catalog()
         places = CursorPlaces(opened.secret, self.catalog)
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
@@ -63,7 +70,7 @@ class SessionStore:
         self.record_limit = record_limit
         self.run_sync = run_sync
         self.on_committed: Callable[[Session], bool] = _nothing_more
-        self.on_created: Callable[[Session, list[folding.Step]], None] = _nobody
+        self.on_created: Callable[[Session, list[folding.FoldedLine]], None] = _nobody
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = _nobody
@@ -141,7 +148,7 @@ class SessionStore:
             data = header + b"".join(lines)
             made = await self.run_sync(making.create_file, folder, name, data, self.record_limit, self._durable)
             if self.folders.get(agent_id) is not folder:
-                raise Displaced
+                raise StoreDisplaced
             session = Session(key=key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
@@ -185,12 +192,12 @@ class SessionStore:
         max_bytes: int,
         before: Position | None = None,
         noted: Callable[[Record], bool] | None = None,
-    ) -> Page:
+    ) -> MessagePage:
         """The newest `limit` wanted messages (before a position), oldest first, with the `noted` records among them."""
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
         clean = session.entry.corrupt_records == 0
 
-        def read(fd: int) -> Page:
+        def read(fd: int) -> MessagePage:
             # A cursor from before the file was written anew in place names the middle of some line.
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
@@ -198,7 +205,7 @@ class SessionStore:
             found = page_backwards(fd, end.offset, end.seq, wanted=wanted, noted=noted, clean=clean, **most)
             return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
 
-        page: Page = await self.read(session, read)
+        page: MessagePage = await self.read(session, read)
         return page
 
     async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:
@@ -224,7 +231,7 @@ class SessionStore:
         except OSError as error:
             raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
 
-    def look(self, session: Session) -> None:
+    def read_new(self, session: Session) -> None:
         """Let the followers' feed read what the file has and the entry has not."""
         # What is being written is not acknowledged yet, and may be taken back; its commit is told of.
         if not session.in_flight:
@@ -239,14 +246,14 @@ class SessionStore:
         name = session.file_name
         self.busy_names.add(name)
         try:
-            async with self.committer.hold(session):
+            async with self.committer.hold_exclusively(session):
                 archive = self.archive_folder(session.folder.agent_id)
                 moved = await self.run_sync(dirfd.move, session.folder.fd, archive.fd, name, self._durable)
                 session.folder.dirty = True
                 if moved:
                     session.folder = archive
                     # Its followers read it to its end: what a stranger wrote right before the move belongs to it.
-                    self.look(session)
+                    self.read_new(session)
                 on_leave()
                 self.catalog.remove(session)
                 if moved:
@@ -259,7 +266,7 @@ class SessionStore:
         return bool(moved)
 
     def _doubt_place(self, error: OSError) -> None:
-        if isinstance(error, Displaced):
+        if isinstance(error, StoreDisplaced):
             self.on_displaced()
 
     def dirty(self) -> list[Folder]:
@@ -301,7 +308,7 @@ async def open_store(
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
     clock, ids = clock or Clock(), ids or Ids()
-    with opening.opened(path, clock) as opened:
+    with opening.open_locked(path, clock) as opened:
         given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "sync": sync if durable else None}
         store = SessionStore(opened, record_limit=record_limit, **given)
         store.rules = rules

@@ -26,8 +26,8 @@ from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.adoption import lost_from
 from sessiond.store.catalog import Remnant, Session
-from sessiond.store.refusals import Displaced, Unsettled
-from sessiond.store.standing import require_place
+from sessiond.store.presence import require_place
+from sessiond.store.refusals import StoreDisplaced, Unsettled
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import End
 
@@ -98,7 +98,7 @@ class Writing:
         try:
             self._settle(opened)
         except OSError as error:
-            if isinstance(error, Displaced):
+            if isinstance(error, StoreDisplaced):
                 self._find_in_its_place(opened)
             for append in self._appends:
                 append.error = append.error or error
@@ -116,7 +116,7 @@ class Writing:
                 if number:
                     require_place(session.folder)
                 fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
-            except (FileNotFoundError, Displaced) as gone:
+            except (FileNotFoundError, StoreDisplaced) as gone:
                 why = gone
                 continue
             opened.append(fd)
@@ -220,7 +220,7 @@ class Writing:
         try:
             require_place(session.folder)
             named = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
-        except (FileNotFoundError, Displaced):
+        except (FileNotFoundError, StoreDisplaced):
             named = None
         is_named = named is not None and os.path.samestat(named, opened)
         torn = [block for block in self._blocks if not block.stands_apart()]

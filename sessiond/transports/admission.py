@@ -32,18 +32,18 @@ class Admission:
         self._max_of_others = max_connections - max_connections // _OWNER_PART
         self._held: Counter[Holder] = Counter()
         # In the order in which they came.
-        self._waiting: dict[Place, None] = {}
+        self._waiting: dict[ConnectionPlace, None] = {}
 
     @property
     def strangers(self) -> int:
         return self._held["stranger"]
 
-    def enter(self, *, stranger: bool, end: Callable[[], object]) -> Place | None:
+    def enter(self, *, stranger: bool, end: Callable[[], object]) -> ConnectionPlace | None:
         """A place for one more connection, or None where there is none. `end` is called if it is taken away again."""
         if self.connections >= self._max_connections or (stranger and self._no_stranger_fits()):
             return None
         self.connections += 1
-        place = Place(self, end, "stranger" if stranger else "owner")
+        place = ConnectionPlace(self, end, "stranger" if stranger else "owner")
         self._held[place.holder] += 1
         self._waiting[place] = None
         return place
@@ -52,7 +52,7 @@ class Admission:
         others = self.connections - self._held["owner"]
         return self.strangers >= self._max_strangers or others >= self._max_of_others
 
-    def take_over(self, *, stranger: bool, end: Callable[[], object]) -> Place | None:
+    def take_over(self, *, stranger: bool, end: Callable[[], object]) -> ConnectionPlace | None:
         """The place of whoever has waited longest without a word, whose connection ends; None where all have spoken.
 
         It is a stranger's while there is one. The owner's is taken by the owner, and by a stranger only where the owner
@@ -69,11 +69,11 @@ class Admission:
     def _owner_has_more_than_its_own(self) -> bool:
         return self._held["owner"] > self._max_connections - self._max_of_others
 
-    def speaks(self, place: Place) -> None:
+    def speaks(self, place: ConnectionPlace) -> None:
         """The place is not waiting any more."""
         self._waiting.pop(place, None)
 
-    def change(self, place: Place, holder: Holder) -> None:
+    def change(self, place: ConnectionPlace, holder: Holder) -> None:
         """The connection is this holder's from now on. Overloaded where it has as many as it may."""
         if holder == place.holder:
             return
@@ -94,7 +94,7 @@ class Admission:
             del self._held[holder]
 
 
-class Place:
+class ConnectionPlace:
     """One connection's place."""
 
     def __init__(self, admission: Admission, end: Callable[[], object], holder: Holder) -> None:
@@ -107,7 +107,7 @@ class Place:
     def stranger(self) -> bool:
         return self.holder == "stranger"
 
-    def known(self, caller: Caller) -> None:
+    def identify(self, caller: Caller) -> None:
         """Its client has shown who it is; the owner, by saying anything. Overloaded where a token has too many.
 
         May be called more than once.

@@ -20,7 +20,7 @@ JSON_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One request, its body read. `params` are the `{name}` parts of the route, decoded; `headers` in lower case.
 
     `unsent` is what its body and its answer have of the budget, until the answer is sent.
@@ -37,7 +37,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """A whole answer."""
 
     status: int
@@ -47,7 +47,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class EventStreamAnswer:
     """An answer of Server-Sent Events: `run` writes them, and the stream ends when it returns or the client goes.
 
     An error that it raises ends the stream; check what can be refused before this is returned.
@@ -56,8 +56,8 @@ class Events:
     run: Callable[[EventStream], Awaitable[None]]
 
 
-Answer = Response | Events
-Handler = Callable[[Request], Awaitable[Answer]]
+Answer = HttpResponse | EventStreamAnswer
+Handler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class HttpError(Exception):
@@ -71,19 +71,19 @@ class HttpError(Exception):
         self.headers = headers
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200) -> HttpResponse:
     """`value` as JSON."""
-    return Response(status, msgspec.json.encode(value))
+    return HttpResponse(status, msgspec.json.encode(value))
 
 
-def error_response(error: SessiondError | HttpError) -> Response:
+def error_response(error: SessiondError | HttpError) -> HttpResponse:
     """`{"ok": false, "error": {"type", "message", ...}}`, and the status of the error table.
 
     Source: protocol.md, "HTTP".
     """
     if isinstance(error, HttpError):
         body: dict[str, Any] = {"type": error.kind, "message": error.message}
-        return Response(error.status, msgspec.json.encode({"ok": False, "error": body}), headers=error.headers)
+        return HttpResponse(error.status, msgspec.json.encode({"ok": False, "error": body}), headers=error.headers)
     found = error_object(error)
     headers: list[tuple[str, str]] = []
     if error.slug == "unauthenticated":
@@ -91,4 +91,6 @@ def error_response(error: SessiondError | HttpError) -> Response:
     if (retry_ms := found.data.get("retryAfterMs")) is not None:
         headers.append(("Retry-After", str(-(-int(retry_ms) // 1000))))
     body = {**found.data, "message": found.message}
-    return Response(status_of(error.slug), msgspec.json.encode({"ok": False, "error": body}), headers=tuple(headers))
+    return HttpResponse(
+        status_of(error.slug), msgspec.json.encode({"ok": False, "error": body}), headers=tuple(headers)
+    )

@@ -11,9 +11,9 @@ import trio
 
 from sessiond.errors import LimitExceeded
 from sessiond.rpc.limits import LONG_BYTES
-from sessiond.transports.dust import PIECES_AT_ONCE, ChunkCounter, TooFine, check_head
-from sessiond.transports.exchange import HttpError, Response
+from sessiond.transports.exchange import HttpError, HttpResponse
 from sessiond.transports.gate import values
+from sessiond.transports.small_pieces import PIECES_AT_ONCE, ChunkCounter, TooFine, check_head
 from sessiond.transports.streams import ByteStream
 
 _PYTHON_BYTES = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
@@ -112,7 +112,7 @@ class HttpWire:
         reserved = False
         chunks, pieces = ChunkCounter(), 0
         with trio.move_on_after(_BODY_S):
-            while isinstance(event := await self._next_event(chunks.look), h11.Data):
+            while isinstance(event := await self._next_event(chunks.note_incoming), h11.Data):
                 body += event.data
                 if len(body) > limit:
                     raise too_large
@@ -129,14 +129,14 @@ class HttpWire:
             return bytes(body)
         raise HttpError(408, "request_timeout", "The body did not come in time.")
 
-    async def respond(self, response: Response) -> bool:
+    async def respond(self, response: HttpResponse) -> bool:
         """Send a whole answer; whether another request may follow."""
         headers = [*response.headers, *_ALWAYS]
         if response.status != 204:
             headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
         if not self._skip_body() or self._last:
             headers.append(("Connection", "close"))
-        events: list[h11.Event] = [h11.Response(status_code=response.status, headers=_encoded(headers))]
+        events: list[h11.Event] = [h11.Response(status_code=response.status, headers=_encode_headers(headers))]
         if response.body and self._method != b"HEAD":
             events.append(h11.Data(data=response.body))
         data = b"".join(self._h11.send(event) or b"" for event in [*events, h11.EndOfMessage()])
@@ -147,7 +147,7 @@ class HttpWire:
     async def begin_stream(self, content_type: str, headers: tuple[tuple[str, str], ...]) -> None:
         """Begin an answer without an end; its pieces go through `send_piece`."""
         said = [("Content-Type", content_type), *_ALWAYS, ("Connection", "close"), *headers]
-        await self._send(h11.Response(status_code=200, headers=_encoded(said)))
+        await self._send(h11.Response(status_code=200, headers=_encode_headers(said)))
 
     async def send_piece(self, data: bytes) -> None:
         await self._send(h11.Data(data=data))
@@ -192,7 +192,7 @@ class HttpWire:
                     self._h11.receive_data(b"")
                 look(self._h11.trailing_data[0])
         except h11.RemoteProtocolError as error:
-            raise refused(error) from None
+            raise refusal_of(error) from None
         return event
 
     def _skip_body(self) -> bool:
@@ -214,14 +214,14 @@ def _new_connection() -> h11.Connection:
     return h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
 
-def refused(error: h11.RemoteProtocolError) -> HttpError:
+def refusal_of(error: h11.RemoteProtocolError) -> HttpError:
     """The answer to what is no HTTP."""
     # h11 shows the bytes as Python writes them; what they were the client knows.
     what = _PYTHON_BYTES.sub("", str(error))
     return HttpError(error.error_status_hint, "bad_request", f"This is no HTTP/1.1 request: {what}.")
 
 
-def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in [("Date", _http_date()), *headers]]
 
 

@@ -85,7 +85,7 @@ def open_listeners(
 
     What systemd hands over is used, the rest is bound. Raises ConfigError; then nothing stays open.
     """
-    opened = inherited(environ, os.getpid())
+    opened = take_inherited(environ, os.getpid())
     try:
         missing = [name for name in ("sessiond", "agent") if name not in opened]
         if missing:
@@ -104,7 +104,7 @@ def open_listeners(
     return tuple(opened.values())
 
 
-def inherited(environ: MutableMapping[str, str], pid: int) -> dict[str, Listener]:
+def take_inherited(environ: MutableMapping[str, str], pid: int) -> dict[str, Listener]:
     """The sockets that systemd made, by name, and the variables taken away so that no program of ours sees them."""
     said_pid, said_count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")

@@ -21,8 +21,8 @@ from sessiond.rpc.errors import status_of_code
 from sessiond.rpc.messages import encode_failure
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.peer import Peer
-from sessiond.transports.exchange import Answer, Handler, HttpError, Request, Response, json_response
-from sessiond.transports.visitors import Visitors
+from sessiond.transports.active_connections import ActiveConnections
+from sessiond.transports.exchange import Answer, Handler, HttpError, HttpRequest, HttpResponse, json_response
 
 _SMALL_BODY_BYTES = 64 * 1024
 # curl -d says the second one, and means JSON. A page could say it too without asking the browser first, but has no
@@ -32,7 +32,7 @@ _CBOR_TYPES = ("application/cbor", "application/cbor-seq")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class HttpRoute:
     """`free` needs no token. `max_body_bytes` is what a request may bring, `query` are the parameters it may have."""
 
     method: str
@@ -51,7 +51,7 @@ class Router:
     """The paths that are served."""
 
     def __init__(self) -> None:
-        self._routes: list[Route] = []
+        self._routes: list[HttpRoute] = []
 
     def add(
         self,
@@ -64,9 +64,11 @@ class Router:
         query: Iterable[str] = (),
     ) -> None:
         """Serve `method` on a pattern such as `/sessions/{key}/history`; GET serves HEAD too."""
-        self._routes.append(Route(method, tuple(pattern.split("/")), handler, free, max_body_bytes, frozenset(query)))
+        self._routes.append(
+            HttpRoute(method, tuple(pattern.split("/")), handler, free, max_body_bytes, frozenset(query))
+        )
 
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def find(self, method: str, path: str) -> tuple[HttpRoute, dict[str, str]]:
         """The route of a path and its decoded parts. Raises NotFound, or HttpError 405 that names what is allowed.
 
         The path is split before it is decoded: a session key may hold a slash (`%2F`).
@@ -111,10 +113,10 @@ def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str
     return params
 
 
-def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], visitors: Visitors) -> None:
+def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], visitors: ActiveConnections) -> None:
     """`GET /`, `POST /rpc` and `GET /healthz`."""
 
-    async def rpc(request: Request) -> Answer:
+    async def rpc(request: HttpRequest) -> Answer:
         return await call_over_http(dispatcher, visitors, request)
 
     router.add("GET", "/", say_what_is_here, free=True)
@@ -140,19 +142,21 @@ curl -s --unix-socket "$(sessiond sockname)" http://localhost/rpc -d '{"jsonrpc"
 """
 
 
-async def say_what_is_here(_request: Request) -> Answer:
+async def say_what_is_here(_request: HttpRequest) -> Answer:
     """Names the roads, for a person who has only curl."""
     await trio.lowlevel.checkpoint()
-    return Response(200, _HERE.encode(), "text/plain; charset=utf-8")
+    return HttpResponse(200, _HERE.encode(), "text/plain; charset=utf-8")
 
 
-async def healthz(_request: Request) -> Answer:
+async def healthz(_request: HttpRequest) -> Answer:
     """Says that the event loop turns, and nothing else: anybody may ask."""
     await trio.lowlevel.checkpoint()
     return json_response({"ok": True})
 
 
-async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, request: Request) -> Response:
+async def call_over_http(
+    dispatcher: Dispatcher[Any], visitors: ActiveConnections, request: HttpRequest
+) -> HttpResponse:
     """One JSON-RPC message or batch: the status of the error table for a call, 200 for a batch, 204 for no answer.
 
     Inside it is a peer whose client has ended its half already: one road for calls on every transport.
@@ -170,11 +174,11 @@ async def call_over_http(dispatcher: Dispatcher[Any], visitors: Visitors, reques
         await peer.run()
     request.unsent.extend(peer.reserved.unsent)
     if not exchange.answers:
-        return Response(204)
+        return HttpResponse(204)
     return await _answer(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)
 
 
-def _codec_of(request: Request) -> Codec:
+def _codec_of(request: HttpRequest) -> Codec:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _JSON_TYPES:
         return JSON
@@ -191,14 +195,14 @@ class _Outcome(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-async def _answer(text: bytes, codec: Codec, pace: Pace) -> Response:
+async def _answer(text: bytes, codec: Codec, pace: Pace) -> HttpResponse:
     status = 200
     if not text.startswith(b"["):
         outcome = msgspec.json.decode(text, type=_Outcome)
         status = 200 if outcome.error is None else status_of_code(outcome.error.code)
     if codec is JSON:
-        return Response(status, text + b"\n")
-    return Response(status, await from_json(codec, text, pace), "application/cbor")
+        return HttpResponse(status, text + b"\n")
+    return HttpResponse(status, await from_json(codec, text, pace), "application/cbor")
 
 
 class _Exchange:

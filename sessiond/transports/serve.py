@@ -20,14 +20,14 @@ from sessiond.rpc.codecs import CODECS, JSON, Codec
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.messages import encode_failure
 from sessiond.rpc.peer import Peer
-from sessiond.transports.admission import Admission, Place
+from sessiond.transports.active_connections import ActiveConnections
+from sessiond.transports.admission import Admission, ConnectionPlace
 from sessiond.transports.framed import cbor_link, ndjson_link
 from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
 from sessiond.transports.routes import Router, add_standard_routes
 from sessiond.transports.sniff import Dialect, dialect_of
 from sessiond.transports.streams import ByteStream, load
-from sessiond.transports.visitors import Visitors
 
 _OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
 _FULL_PAUSE_S = 0.1  # no descriptors, no memory: clients wait in the backlog until somebody has closed something
@@ -40,7 +40,7 @@ _HTTP_503 = (
 
 
 @dataclass(frozen=True, slots=True)
-class HouseRules:
+class ServerLimits:
     """Bounds of the whole server. Source: protocol.md, "Limits"."""
 
     max_connections: int = 256
@@ -62,14 +62,14 @@ class Server:
         *,
         authenticate: Callable[[str], Caller],
         peer_uid: Callable[[socket.socket], int],
-        rules: HouseRules | None = None,
+        rules: ServerLimits | None = None,
     ) -> None:
         self.router = Router()
-        self.visitors = Visitors()
+        self.visitors = ActiveConnections()
         self._dispatcher, self._closed = dispatcher, dispatcher.budgets.closed
         self._authenticate = authenticate
         self._peer_uid = peer_uid
-        self._rules = rules or HouseRules()
+        self._rules = rules or ServerLimits()
         self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
         # Those who wait for a place, in the order in which they came; and how many are just being told of none.
         self._hoping: dict[trio.CancelScope, None] = {}
@@ -125,7 +125,7 @@ class Server:
             place = self._admission.enter(stranger=door.caller.kind == "nobody", end=self._yielding(stream))
             connections.start_soon(self._connection, stream, door, place)
 
-    async def _connection(self, stream: ByteStream, door: Door, place: Place | None) -> None:
+    async def _connection(self, stream: ByteStream, door: Door, place: ConnectionPlace | None) -> None:
         async def converse() -> None:
             nonlocal place
             try:
@@ -142,7 +142,7 @@ class Server:
                 place.leave()
             stream.close()
 
-    async def _place_of_another(self, stream: ByteStream, door: Door) -> Place | None:
+    async def _place_of_another(self, stream: ByteStream, door: Door) -> ConnectionPlace | None:
         """There is no place for this client: once it speaks it gets that of a silent one, or is told that all speak.
 
         So idle connections keep nobody out, however many there are.
@@ -180,7 +180,7 @@ class Server:
 
         return end
 
-    async def _converse(self, stream: ByteStream, door: Door, place: Place) -> None:
+    async def _converse(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
         dialect: Dialect | None = None
         with trio.move_on_after(self._rules.first_message_s) as patience:
             try:
@@ -205,7 +205,7 @@ class Server:
             await _last_words(stream, self._too_slow(place), CODECS["cbor" if dialect == "cbor" else "json"])
 
     async def _serve_peer(
-        self, stream: ByteStream, dialect: Dialect, door: Door, place: Place, patience: trio.CancelScope
+        self, stream: ByteStream, dialect: Dialect, door: Door, place: ConnectionPlace, patience: trio.CancelScope
     ) -> None:
         limits = self._dispatcher.limits
         link = (cbor_link if dialect == "cbor" else ndjson_link)(stream, limits)
@@ -214,12 +214,12 @@ class Server:
         def heard() -> None:
             peer.on_message = None
             if not place.stranger:
-                place.known(peer.caller)
+                place.identify(peer.caller)
                 patience.deadline = float("inf")
 
         def known(caller: Caller) -> None:
             if caller.kind != "nobody":
-                place.known(caller)
+                place.identify(caller)
                 patience.deadline = float("inf")
 
         peer.on_message, peer.on_caller = heard, known
@@ -228,16 +228,16 @@ class Server:
         if link.failed:
             await stream.linger()
 
-    async def _serve_http(self, stream: ByteStream, door: Door, place: Place) -> None:
-        await load("sessiond.transports.site")
-        from sessiond.transports.site import Conversation, Site
+    async def _serve_http(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
+        await load("sessiond.transports.http_context")
+        from sessiond.transports.http_context import HttpConnection, HttpContext
 
-        site = Site(
+        site = HttpContext(
             self.router, self._dispatcher, self.visitors, self._authenticate, head_s=self._rules.first_message_s
         )
-        await Conversation(stream, site, door, place.known).run()
+        await HttpConnection(stream, site, door, place.identify).run()
 
-    def _too_slow(self, place: Place) -> SessiondError:
+    def _too_slow(self, place: ConnectionPlace) -> SessiondError:
         seconds = f"{self._rules.first_message_s:g} seconds"
         if place.stranger:
             return Unauthenticated(f"Nobody said who they are within {seconds}.")

@@ -58,7 +58,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
                 continue
             except OSError as error:
                 self._was_reset = error.errno == errno.ECONNRESET
-                raise _translated(error) from error
+                raise _translate(error) from error
 
     def send_now(self, data: bytes | memoryview) -> int:
         """Send what fits into the socket's buffer without waiting; the number of bytes taken."""
@@ -67,10 +67,10 @@ class ByteStream(trio.abc.HalfCloseableStream):
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        with self._sending(), memoryview(data) as rest:
+        with self._one_sender(), memoryview(data) as rest:
             await trio.lowlevel.checkpoint()
             if self._half_ended:
                 raise trio.ClosedResourceError("this side has ended its half")
@@ -80,11 +80,11 @@ class ByteStream(trio.abc.HalfCloseableStream):
                 sent += self.send_now(rest[sent:])
 
     async def wait_send_all_might_not_block(self) -> None:
-        with self._sending():
+        with self._one_sender():
             await self._wait(trio.lowlevel.wait_writable)
 
     async def send_eof(self) -> None:
-        with self._sending():
+        with self._one_sender():
             await trio.lowlevel.checkpoint()
             if self._half_ended:
                 return
@@ -92,7 +92,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
             try:
                 self.socket.shutdown(socket.SHUT_WR)
             except OSError as error:
-                raise _translated(error) from error
+                raise _translate(error) from error
 
     def hung_up(self) -> bool:
         """Whether the other side has closed both halves, or the connection broke.
@@ -131,7 +131,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
                 return
 
     @contextmanager
-    def _sending(self) -> Iterator[None]:
+    def _one_sender(self) -> Iterator[None]:
         """One task sends at a time: two would mix their bytes."""
         if self._is_sending:
             raise trio.BusyResourceError("another task is sending on this stream")
@@ -165,7 +165,7 @@ async def load(module: str) -> None:
         _loaded.add(module)
 
 
-def _translated(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+def _translate(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
     if error.errno == errno.EBADF:
         return trio.ClosedResourceError("this side closed the connection")
     return trio.BrokenResourceError(f"the connection broke: {error.strerror}")

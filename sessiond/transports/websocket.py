@@ -19,9 +19,9 @@ from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.link import Link
-from sessiond.transports.dust import FrameCutter, TooFine
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.gate import Headers, values
+from sessiond.transports.small_pieces import FrameCutter, TooFine
 from sessiond.transports.streams import ByteStream
 
 _HANDSHAKE_S = 10.0

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from sessiond.runs.output import LinesOutput, NativeSession
-from sessiond.runs.presets import PRESETS
-from sessiond.runs.runtime import RunSpec
+from sessiond.runtimes.output import LinesOutput, NativeSession
+from sessiond.runtimes.presets import PRESETS
+from sessiond.runtimes.runtime import RunSpec
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "presets"

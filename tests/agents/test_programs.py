@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import trio
 
-from sessiond.config import RuntimeConfig, SandboxConfig
-from sessiond.runs.exec import ExecRuntime
-from sessiond.runs.runtime import Message, Outcome, RunSpec, ToolPhase
-from sessiond.runs.sandbox import Bubblewrap
+from sessiond.config.settings import RuntimeConfig, SandboxConfig
+from sessiond.runtimes.exec import ExecRuntime
+from sessiond.runtimes.runtime import Message, RunOutcome, RunSpec, ToolPhase
+from sessiond.runtimes.sandbox import Bubblewrap
 
 pytestmark = pytest.mark.agents
 # Each starts in a second or three; a machine that does much else takes longer.
@@ -82,7 +82,7 @@ def made_runtime(program: Any, path: Path, env: dict[str, str], home: Path) -> E
     )
 
 
-async def turn(runtime: ExecRuntime, spec: RunSpec) -> tuple[Outcome, Recorder]:
+async def turn(runtime: ExecRuntime, spec: RunSpec) -> tuple[RunOutcome, Recorder]:
     recorder = Recorder()
     with trio.fail_after(TURN_S):
         outcome = await runtime.run(spec, recorder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.agents
 RUN_MS = 120_000

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import trio
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 from sessiond.cli.terminal.toml import render
-from sessiond.runs.sandbox import Bubblewrap
+from sessiond.runtimes.sandbox import Bubblewrap
 
 pytestmark = pytest.mark.agents
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()

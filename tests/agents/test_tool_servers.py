@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.agents
 # The line of the README, and what the program says of its tool servers.

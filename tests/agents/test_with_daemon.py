@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
-from sessiond.runs.presets.tool_servers import PROGRAMS
+from sessiond.runtimes.presets.tool_servers import PROGRAMS
 
 pytestmark = pytest.mark.agents
 # A run of such a program takes some seconds; on a machine that does much else, more.

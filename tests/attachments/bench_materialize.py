@@ -15,7 +15,7 @@ import pytest
 
 from sessiond.attachments.decode import Attachment, prepare
 from sessiond.attachments.materialize import materialize
-from sessiond.config import AttachmentsConfig
+from sessiond.config.settings import AttachmentsConfig
 
 ROUNDS = 30
 FILES = [os.urandom(102_400) for _ in range(10)]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sessiond.attachments.decode import Attachment, Encoding, Prepared, PreparedFile, decoded_size, prepare
-from sessiond.config import AttachmentsConfig
+from sessiond.attachments.decode import Attachment, Encoding, PreparedFile, PreparedFiles, decoded_size, prepare
+from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import Forbidden, InvalidParams, LimitExceeded, SessiondError
 
 DEFAULTS = AttachmentsConfig()
@@ -54,7 +54,7 @@ def test_what_passes_comes_out_decoded_in_its_order() -> None:
         Binary("e", b"\xff\x00"),
         Binary("f", b"QQ==", "base64"),
     ]
-    assert prepare(items, DEFAULTS) == Prepared(
+    assert prepare(items, DEFAULTS) == PreparedFiles(
         (
             PreparedFile("a.txt", "héllo".encode(), "text/plain; charset=utf-8"),
             PreparedFile("b", b""),
@@ -67,7 +67,7 @@ def test_what_passes_comes_out_decoded_in_its_order() -> None:
 
 
 def test_no_attachments_pass_even_where_they_are_disabled() -> None:
-    assert prepare([], AttachmentsConfig(enabled=False)) == Prepared()
+    assert prepare([], AttachmentsConfig(enabled=False)) == PreparedFiles()
 
 
 def test_the_wire_form_refuses_what_it_does_not_know() -> None:

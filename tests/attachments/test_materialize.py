@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 from faults.record import record
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
-from sessiond.attachments.decode import Prepared, PreparedFile
+from sessiond.attachments.decode import PreparedFile, PreparedFiles
 from sessiond.attachments.materialize import Receipt, ReceiptFile, materialize
 from sessiond.attachments.notice import describe
 from sessiond.errors import Forbidden, StorageError
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
-TWO = Prepared((PreparedFile("é.txt", b"text", "text/plain"), PreparedFile("b", b"")))
+TWO = PreparedFiles((PreparedFile("é.txt", b"text", "text/plain"), PreparedFile("b", b"")))
 RECEIPT = Receipt(
     rel_dir=REL,
     count=2,
@@ -79,7 +79,7 @@ def test_modes_are_exact_whatever_the_umask(workspace: Path) -> None:
 
 
 def test_more_files_than_descriptors_are_written_in_turn(workspace: Path) -> None:
-    many = Prepared(tuple(PreparedFile(f"f{i}", b"%d" % i) for i in range(200)))
+    many = PreparedFiles(tuple(PreparedFile(f"f{i}", b"%d" % i) for i in range(200)))
     before = len(os.listdir("/dev/fd"))
     assert materialize(many, workspace, ID).count == 200
     assert len(os.listdir(workspace / REL)) == 201
@@ -154,7 +154,7 @@ def test_a_missing_workspace_is_an_error_without_its_path(workspace: Path) -> No
 
 def test_a_failure_half_way_leaves_nothing_but_the_folders_above(workspace: Path) -> None:
     # A name the checks would have refused: it is the second exclusive creation of the same file that fails.
-    broken = Prepared((*TWO.files, PreparedFile("c", b"x" * 100_000), PreparedFile("b", b"again")))
+    broken = PreparedFiles((*TWO.files, PreparedFile("c", b"x" * 100_000), PreparedFile("b", b"again")))
     with pytest.raises(StorageError):
         materialize(broken, workspace, ID)
     assert tree(workspace) == {".openclaw": "drwx------", ".openclaw/attachments": "drwx------"}
@@ -163,7 +163,7 @@ def test_a_failure_half_way_leaves_nothing_but_the_folders_above(workspace: Path
 SCRIPT = """
     import resource, sys
     from pathlib import Path
-    from sessiond.attachments.decode import Prepared, PreparedFile
+    from sessiond.attachments.decode import PreparedFiles, PreparedFile
     from sessiond.attachments.materialize import materialize
     from sessiond.errors import StorageError
 
@@ -172,7 +172,7 @@ SCRIPT = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         files = PreparedFile("a", b"x" * 5000), PreparedFile("b", b"y" * 20_000)
-        materialize(Prepared(files), workspace, sys.argv[3])
+        materialize(PreparedFiles(files), workspace, sys.argv[3])
     except StorageError as error:
         print(error.data["reason"])
 """
@@ -262,9 +262,9 @@ def test_what_is_written_is_synced_from_the_files_up_to_the_workspace(tmp_path: 
         workspace,
         """
 from pathlib import Path
-from sessiond.attachments.decode import Prepared, PreparedFile
+from sessiond.attachments.decode import PreparedFiles, PreparedFile
 from sessiond.attachments.materialize import materialize
-prepared = Prepared((PreparedFile("a", b"one"), PreparedFile("b", b"two")))
+prepared = PreparedFiles((PreparedFile("a", b"one"), PreparedFile("b", b"two")))
 for first in "12":
     materialize(prepared, Path(root), first + "1111111-1111-4111-8111-111111111111")
 """,

@@ -18,24 +18,24 @@ import pytest
 from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.attachments import remove
-from sessiond.attachments.decode import Prepared, PreparedFile
+from sessiond.attachments.decode import PreparedFile, PreparedFiles
 from sessiond.attachments.materialize import materialize
-from sessiond.attachments.remove import Report, discard, remove_attachments
+from sessiond.attachments.remove import RemovalReport, discard, remove_attachments
 from sessiond.store import dirfd
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
-GONE = Report(removed=True)
-MISSING = Report(removed=False, missing=True)
+GONE = RemovalReport(removed=True)
+MISSING = RemovalReport(removed=False, missing=True)
 
 
 @pytest.fixture
 def folder(workspace: Path) -> Path:
     """The attachments folder of one spawn, with a file in it."""
-    materialize(Prepared((PreparedFile("a", b"text"),)), workspace, ID)
+    materialize(PreparedFiles((PreparedFile("a", b"text"),)), workspace, ID)
     return workspace / REL
 
 
@@ -65,7 +65,7 @@ def test_what_was_written_is_removed_and_once_more_is_no_error(workspace: Path, 
 
 def test_the_folder_of_another_spawn_stays(workspace: Path, folder: Path) -> None:
     other = "1" + ID[1:]
-    materialize(Prepared((PreparedFile("a", b"text"),)), workspace, other)
+    materialize(PreparedFiles((PreparedFile("a", b"text"),)), workspace, other)
     before = snapshot(folder.parent / other)
     assert remove_attachments(workspace, ID) == GONE
     assert snapshot(folder.parent / other) == before
@@ -120,7 +120,7 @@ def test_a_symlink_in_the_place_of_a_parent_stays_and_is_reported(
     (workspace / parent).rename(elsewhere)
     (workspace / parent).symlink_to(elsewhere)
     before = snapshot(outside)
-    assert remove_attachments(workspace, ID) == Report(False, ((REL, "a symbolic link stands there"),), 1)
+    assert remove_attachments(workspace, ID) == RemovalReport(False, ((REL, "a symbolic link stands there"),), 1)
     assert snapshot(outside) == before
 
 
@@ -128,7 +128,7 @@ def test_a_symlink_in_the_place_of_a_parent_stays_and_is_reported(
 def test_a_file_in_the_place_of_a_parent_is_reported(workspace: Path, folder: Path, parent: str) -> None:
     shutil.rmtree(workspace / parent)
     (workspace / parent).touch()
-    assert remove_attachments(workspace, ID) == Report(False, ((REL, "Not a directory"),), 1)
+    assert remove_attachments(workspace, ID) == RemovalReport(False, ((REL, "Not a directory"),), 1)
 
 
 def test_a_file_or_fifo_in_the_place_of_the_folder_is_removed(workspace: Path, folder: Path) -> None:
@@ -296,7 +296,7 @@ def test_somebody_elses_folder_is_reported_and_the_rest_goes(workspace: Path, fo
     (folder / "theirs" / "f").touch()
     (folder / "empty").mkdir(mode=0o755)
     os.seteuid(65534)
-    assert remove_attachments(workspace, ID) == Report(False, ((f"{REL}/theirs/f", "Permission denied"),), 1)
+    assert remove_attachments(workspace, ID) == RemovalReport(False, ((f"{REL}/theirs/f", "Permission denied"),), 1)
     assert os.listdir(folder) == ["theirs"]
     os.seteuid(0)
     shutil.rmtree(folder / "theirs")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
-from sampling import amount
+from support.patience import PATIENCE_S
+from support.sampling import amount
 
-from sessiond.attachments.remove import Report, remove_attachments
+from sessiond.attachments.remove import RemovalReport, remove_attachments
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
@@ -102,7 +102,7 @@ def test_a_folder_swapped_for_a_symlink_all_the_time_leads_nowhere(workspace: Pa
     assert swaps[0] > rounds
     assert listing(outside) == before
     clear(aside)
-    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
+    assert remove_attachments(workspace, ID) in (RemovalReport(removed=True), RemovalReport(False, missing=True))
     assert os.listdir(folder.parent) == []
 
 
@@ -115,7 +115,7 @@ def test_a_folder_inside_swapped_for_a_symlink_leads_nowhere(workspace: Path, ou
             fill(folder)
             remove_attachments(workspace, ID)
     assert listing(outside) == before
-    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
+    assert remove_attachments(workspace, ID) in (RemovalReport(removed=True), RemovalReport(False, missing=True))
 
 
 @pytest.mark.parametrize("parent", [".openclaw", ".openclaw/attachments"])
@@ -137,7 +137,7 @@ def test_a_parent_swapped_for_a_symlink_leads_nowhere(workspace: Path, outside: 
     if (workspace / parent).is_symlink():
         os.unlink(workspace / parent)
         os.rename(aside, workspace / parent)
-    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
+    assert remove_attachments(workspace, ID) in (RemovalReport(removed=True), RemovalReport(False, missing=True))
 
 
 def test_a_shut_folder_swapped_for_a_symlink_lends_nobody_its_mode(workspace: Path, outside: Path) -> None:
@@ -167,4 +167,4 @@ def test_a_folder_that_is_filled_all_the_time_ends_with_a_report(workspace: Path
         reports = [remove_attachments(workspace, ID) for _ in range(amount(200, 50))]
     reasons = {reason for report in reports for _, reason in report.left}
     assert reasons <= {"it keeps changing"}
-    assert remove_attachments(workspace, ID) in (Report(removed=True), Report(False, missing=True))
+    assert remove_attachments(workspace, ID) in (RemovalReport(removed=True), RemovalReport(False, missing=True))

@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from sessiond.attachments.decode import Attachment, Prepared, PreparedFile
-from sessiond.attachments.remove import Report
+from sessiond.attachments.decode import Attachment, PreparedFile, PreparedFiles
+from sessiond.attachments.remove import RemovalReport
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
-from sessiond.config import AttachmentsConfig
+from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import Forbidden, InvalidParams
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -32,13 +32,13 @@ async def test_what_is_checked_is_written_found_and_removed(tmp_path: Path) -> N
     prepared = service.check([Attachment(name="a", content="text")], AttachmentsConfig())
     receipt = await service.materialize(prepared, tmp_path)
     assert (receipt.attachments_id, (tmp_path / receipt.rel_dir / "a").read_text()) == (ID, "text")
-    assert await service.remove(tmp_path, receipt.attachments_id) == Report(removed=True)
+    assert await service.remove(tmp_path, receipt.attachments_id) == RemovalReport(removed=True)
     assert os.listdir(tmp_path / ".openclaw/attachments") == []
 
 
 async def test_an_id_on_record_beforehand_is_used(tmp_path: Path) -> None:
     service = AttachmentService(run_sync=inline)
-    receipt = await service.materialize(Prepared((PreparedFile("a", b""),)), tmp_path, OTHER)
+    receipt = await service.materialize(PreparedFiles((PreparedFile("a", b""),)), tmp_path, OTHER)
     assert receipt.rel_dir == f".openclaw/attachments/{OTHER}"
 
 
@@ -51,7 +51,7 @@ async def test_only_a_uuid_becomes_a_path(tmp_path: Path, bad: str) -> None:
     assert caught.value.code == "attachments_invalid_id"
     if bad:
         with pytest.raises(InvalidParams):
-            await service.materialize(Prepared(), tmp_path, bad)
+            await service.materialize(PreparedFiles(), tmp_path, bad)
     assert os.listdir(tmp_path / ".openclaw/attachments") == [ID]
 
 
@@ -74,13 +74,13 @@ async def test_file_work_is_off_the_loop_unless_told_otherwise(tmp_path: Path) -
 
         return await trio.to_thread.run_sync(run)
 
-    await AttachmentService(ids=Ids(uuid=uuid), run_sync=recording).materialize(Prepared(), tmp_path)
+    await AttachmentService(ids=Ids(uuid=uuid), run_sync=recording).materialize(PreparedFiles(), tmp_path)
     assert threads[0] == threading.get_ident() != threads[1]
 
 
 async def test_a_cancelled_write_ends_whole(tmp_path: Path) -> None:
     service = AttachmentService()
-    prepared = Prepared(tuple(PreparedFile(f"f{i}", b"x" * 1000) for i in range(20)))
+    prepared = PreparedFiles(tuple(PreparedFile(f"f{i}", b"x" * 1000) for i in range(20)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.materialize, prepared, tmp_path, ID)
         await trio.testing.wait_all_tasks_blocked()

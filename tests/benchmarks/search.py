@@ -18,7 +18,7 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from real_daemon import Daemon, Wire
+from support.real_daemon import Daemon, Wire
 
 DAY_MS = 86_400_000
 START_MS = 1_795_000_000_000

@@ -23,10 +23,10 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from real_daemon import Daemon, Wire
+from support.real_daemon import Daemon, Wire
 
 from sessiond.client import TrioClient
-from sessiond.client.agent import Run
+from sessiond.client.agent import AttachedRun
 
 SENDS = 300
 AGENTS, AMONG = 64, 1000
@@ -159,7 +159,7 @@ def among_many(folder: Path) -> bool:
 
 
 async def _among_many(daemon: Daemon, turns: Counter[str], memory: list[float]) -> float:
-    async def handler(run: Run) -> str:
+    async def handler(run: AttachedRun) -> str:
         turns[run.run_id] += 1
         return "ANNOUNCE_SKIP" if run.step == "announce" else run.message
 

@@ -14,8 +14,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from budget_attacks import ATTACKS, GROWTH_BYTES, MEANT, Attack, Size, TimedDaemon, measure, minted, start_target
-from real_daemon import RpcFailure
+from support.budget_attacks import (
+    ATTACKS,
+    GROWTH_BYTES,
+    MEANT,
+    Attack,
+    Size,
+    TimedDaemon,
+    measure,
+    minted,
+    start_target,
+)
+from support.real_daemon import RpcFailure
 
 pytestmark = pytest.mark.benchmark
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from real_daemon import Daemon
-from torrent import Torrent
+from support.concurrent_appenders import Torrent
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.benchmark
 

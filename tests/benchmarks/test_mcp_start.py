@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.benchmark
 

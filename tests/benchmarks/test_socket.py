@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.benchmark
 

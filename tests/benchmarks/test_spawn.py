@@ -14,7 +14,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.benchmark
 

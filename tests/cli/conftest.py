@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake_daemon import FakeDaemon, Refusal
+from support.fake_daemon import FakeDaemon, Refusal
 
 from sessiond import cli
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 from sessiond.cli.agents_trial import diagnose
 

@@ -15,7 +15,7 @@ import pytest
 from sessiond import cli
 from sessiond.cli.demo_daemon import prepare
 from sessiond.cli.frame.linger import advice
-from sessiond.config import Config, load, parse
+from sessiond.config.settings import Config, load, parse
 
 EXEC = 'runtime = { type = "exec", command = ["true"] }\n'
 

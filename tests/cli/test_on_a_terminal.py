@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fake_daemon import FakeDaemon
+from support.fake_daemon import FakeDaemon
 
 ROW = {"key": "agent:main:" + "x" * 60, "updatedAt": 0, "messageCount": 2, "status": "ok", "sessionId": "s"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sessiond.config import load
+from sessiond.config.settings import load
 
 # Adds itself to its settings as the real one does, and counts how often it was called.
 PROGRAM = """#!{python}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE_S
-from real_daemon import Daemon
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon
 
-from sessiond.client import Client, ClientError, Run
+from sessiond.client import AttachedRun, Client, ClientError
 
 pytestmark = pytest.mark.system
 
@@ -248,7 +248,7 @@ def test_a_sub_agent_gets_its_file_and_its_reply_is_printed(started: Daemon, tmp
 def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
     client = Client(str(started.socket))
 
-    def answer(run: Run) -> str:
+    def answer(run: AttachedRun) -> str:
         return f"alice heard {run.message}"
 
     thread = threading.Thread(target=lambda: client.attach("alice", answer))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import NO_ANSWER, FakeDaemon, Refusal
+from support.fake_daemon import NO_ANSWER, FakeDaemon, Refusal
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHOW = "from sessiond.client import locate; print(locate.socket_path(), locate.token(), sep='|')"
+SHOW = "from sessiond.client import locate; print(locate.socket_path(), locate.find_token(), sep='|')"
 CHECKOUT = str(Path(__file__).parents[2])
 
 

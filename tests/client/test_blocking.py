@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.client import (
+    AttachedRun,
     BadEnvironment,
     CallTimeout,
     Cancellation,
@@ -18,7 +19,6 @@ from sessiond.client import (
     DaemonNotRunning,
     Event,
     RpcError,
-    Run,
 )
 
 
@@ -178,7 +178,7 @@ def test_an_attached_agent_answers_streams_and_hears_of_the_end(fake: Any) -> No
     release = threading.Event()
     seen: queue.Queue[Any] = queue.Queue()
 
-    def handler(run: Run) -> object:
+    def handler(run: AttachedRun) -> object:
         match run.message:
             case "hello":
                 run.delta("he")

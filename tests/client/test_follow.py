@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.client.errors import RpcError
-from sessiond.client.follow import Follow
+from sessiond.client.follow import FollowState
 from sessiond.client.wire import Event
 
 
@@ -100,7 +100,7 @@ class Model:
         self.pushed.append(Event("session.resync", params))
 
 
-def connect(follow: Follow, model: Model, *live: Event) -> list[Event]:
+def connect(follow: FollowState, model: Model, *live: Event) -> list[Event]:
     """What is handed out after a new connection; `live` came as soon as everything was followed."""
     plan = follow.connect()
     backlog: list[Event] = []
@@ -132,7 +132,7 @@ def test_every_message_of_every_session_comes_once_and_in_order(steps: list[str]
     model = Model()
     for text in ("old 1", "old 2", "old 3"):
         model.append("a", text)
-    follow = Follow(None, None)
+    follow = FollowState(None, None)
     assert connect(follow, model) == []
     seen: list[Event] = []
     connected, count = True, 0
@@ -185,7 +185,7 @@ def test_more_than_ten_thousand_sessions_are_followed() -> None:
     model = Model(page=200)
     for number in range(10_300):
         model.append(f"s:{number}", "old")
-    follow = Follow(None, None)
+    follow = FollowState(None, None)
     assert connect(follow, model) == []
     model.append("s:10299", "missed")
     assert texts(connect(follow, model)) == ["missed"]
@@ -194,7 +194,7 @@ def test_more_than_ten_thousand_sessions_are_followed() -> None:
 def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> None:
     model = Model()
     model.append("a", "one")
-    follow = Follow("a", None)
+    follow = FollowState("a", None)
     connect(follow, model)
     assert follow.cursor == "a#0@1@0"
     assert follow.take(model.append("a", "two"))
@@ -205,7 +205,7 @@ def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> 
 def test_what_came_before_a_reset_while_away_comes_before_the_new_session() -> None:
     model = Model()
     model.append("a", "before")
-    for follow in (Follow("a", None), Follow(None, None)):
+    for follow in (FollowState("a", None), FollowState(None, None)):
         connect(follow, model)
         model.append("a", "tail")
         model.files["a"].append(["new 1", "new 2"])
@@ -218,7 +218,7 @@ def test_an_older_copy_put_back_while_away_drops_nothing_that_comes_then() -> No
     model = Model()
     for text in ("1", "2", "3"):
         model.append("a", text)
-    follow = Follow(None, None)
+    follow = FollowState(None, None)
     connect(follow, model)
     assert follow.take(model.append("a", "4"))
     model.rewrite("a", "1", "2")
@@ -230,7 +230,7 @@ def test_an_older_copy_put_back_while_away_drops_nothing_that_comes_then() -> No
 def test_a_transcript_that_is_no_longer_there_begins_again() -> None:
     model = Model()
     model.append("a", "before")
-    for follow in (Follow("a", None), Follow(None, None)):
+    for follow in (FollowState("a", None), FollowState(None, None)):
         connect(follow, model)
         follow.cursor = "gone#0@1@0"
         follow._places["a"] = "gone#0@1@0"
@@ -243,12 +243,12 @@ def test_a_first_subscription_with_a_bad_cursor_is_the_callers_error() -> None:
     model = Model()
     model.append("a", "x")
     with pytest.raises(RpcError, match="another session's"):
-        connect(Follow("a", "b#0@1@0"), model)
+        connect(FollowState("a", "b#0@1@0"), model)
 
 
 def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
     model = Model()
-    follow = Follow(None, None)
+    follow = FollowState(None, None)
     connect(follow, model)
     event = model.append("a", "x")
     params = {"sessionKey": "a", "sessionId": "a#0", "cursor": "a#0@0@0"}
@@ -261,7 +261,7 @@ def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
 
 def test_a_caller_who_may_list_and_not_read_gets_no_error_for_what_it_missed() -> None:
     model = Model()
-    follow = Follow(None, None)
+    follow = FollowState(None, None)
     connect(follow, model)
     model.append("s:a", "secret")
     plan = follow.connect()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SHOW_SOCKET = "from sessiond.client import locate; print(locate.socket_path())"
-SHOW_TOKEN = "from sessiond.client import locate; print(locate.token())"
+SHOW_TOKEN = "from sessiond.client import locate; print(locate.find_token())"
 
 
 def run(code: str, **environment: object) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
-from sessiond.client import CallTimeout, ConnectionLost, DaemonNotRunning, Event, RpcError, Run, TrioClient
+from sessiond.client import AttachedRun, CallTimeout, ConnectionLost, DaemonNotRunning, Event, RpcError, TrioClient
 
 
 async def taken(box: queue.Queue[Any]) -> Any:
@@ -110,7 +110,7 @@ async def test_an_attached_agent_answers_streams_and_is_cancelled(fake: Any) -> 
     fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
     cancelled = trio.Event()
 
-    async def handler(run: Run) -> object:
+    async def handler(run: AttachedRun) -> object:
         if run.message == "hello":
             run.delta("he")
             return "hello to you"

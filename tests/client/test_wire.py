@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.client.errors import ClientError, RpcError
-from sessiond.client.wire import Event, Request, Response, Wire, answer, decode, encode, notification, refusal
+from sessiond.client.wire import (
+    CallResponse,
+    DaemonRequest,
+    Event,
+    JsonRpcWire,
+    answer,
+    decode,
+    encode,
+    notification,
+    refusal,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -20,7 +30,7 @@ JSON = st.recursive(
 @given(st.lists(st.dictionaries(st.text(), JSON, max_size=4), max_size=6), st.data())
 def test_messages_come_out_whole_however_the_bytes_are_cut(all_params: list[Any], data: st.DataObject) -> None:
     stream = b"".join(notification("m", params) for params in all_params)
-    wire = Wire()
+    wire = JsonRpcWire()
     seen = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
@@ -32,10 +42,10 @@ def test_messages_come_out_whole_however_the_bytes_are_cut(all_params: list[Any]
 @given(st.binary(max_size=200))
 def test_whatever_the_other_side_sends_is_a_message_or_a_client_error(data: bytes) -> None:
     try:
-        messages = Wire().feed(data + b"\n")
+        messages = JsonRpcWire().feed(data + b"\n")
     except ClientError:
         return
-    assert all(isinstance(message, Event | Request | Response) for message in messages)
+    assert all(isinstance(message, Event | DaemonRequest | CallResponse) for message in messages)
 
 
 @given(JSON)
@@ -54,7 +64,7 @@ def test_nesting_beyond_the_parser_is_a_client_error() -> None:
 def test_an_error_response_carries_code_slug_message_and_data() -> None:
     error = {"code": -32602, "message": "no", "data": {"type": "invalid_params", "code": "attachments_invalid_name"}}
     response = decode(json.dumps({"jsonrpc": "2.0", "id": 7, "error": error}).encode())
-    assert isinstance(response, Response) and response.error is not None
+    assert isinstance(response, CallResponse) and response.error is not None
     assert (response.id, response.result) == (7, None)
     assert (response.error.code, response.error.slug, response.error.message, response.error.reason) == (
         -32602,
@@ -65,7 +75,7 @@ def test_an_error_response_carries_code_slug_message_and_data() -> None:
 
 
 def test_what_a_client_sends_is_one_line_of_json_rpc() -> None:
-    wire = Wire()
+    wire = JsonRpcWire()
     lines = [
         wire.request("ping", {"a": "ü\n"})[1],
         wire.request("ping", {})[1],

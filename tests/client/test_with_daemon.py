@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import trio
-from patience import PATIENCE_S
-from real_daemon import Daemon
-from sampling import amount
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon
+from support.sampling import amount
 
 from sessiond.client import Client, Event, TrioClient
 

@@ -16,8 +16,8 @@ from typing import Any
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inside import Inside, Refused, inside
-from sampling import amount
+from support.in_process import Inside, Refused, inside
+from support.sampling import amount
 
 from sessiond.store import doctor
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
-from real_daemon import Daemon
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon
 
 PROBE = """
 import ctypes, os, resource, subprocess, sys

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import Inside, inside
-from inside_agents import agent, attached
-from patience import PATIENCE_S
+from support.in_process import Inside, inside
+from support.in_process_agents import agent, attached
+from support.patience import PATIENCE_S
 
 from sessiond.daemon import host
 

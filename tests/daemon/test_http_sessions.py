@@ -15,14 +15,14 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from hearing_roads import Curl, curl
-from inside import inside
-from real_daemon import PATIENCE_S, Daemon, Wire
+from support.in_process import inside
+from support.real_daemon import PATIENCE_S, Daemon, Wire
+from support.subscribed_connections import Curl, curl
 from trio.testing import MockClock
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.model.caller import OWNER
-from sessiond.transports.exchange import Events, Request
+from sessiond.transports.exchange import EventStreamAnswer, HttpRequest
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
 
@@ -337,9 +337,9 @@ async def test_a_quiet_stream_has_a_comment_every_fifteen_seconds(tmp_path: Path
         router = Router()
         add_session_routes(router, services)
         route, params = router.find("GET", "/sessions/main/history")
-        request = Request("GET", "/", params, {"follow": "1"}, {}, b"", OWNER)
+        request = HttpRequest("GET", "/", params, {"follow": "1"}, {}, b"", OWNER)
         answer: Any = await route.handler(request)
-        assert isinstance(answer, Events)
+        assert isinstance(answer, EventStreamAnswer)
         stream = EventStream(send, OWNER)
         nursery.start_soon(stream.run, answer.run, trio.sleep_forever)
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 
 import pytest
-from real_daemon import PATIENCE_S, Daemon
+from support.real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 

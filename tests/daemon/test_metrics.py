@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import httpx
-from hearing_roads import HEARING
-from inside import inside
-from real_daemon import Daemon
+from support.in_process import inside
+from support.real_daemon import Daemon
+from support.subscribed_connections import HEARING
 
 from sessiond.daemon import metrics
 

@@ -59,7 +59,7 @@ def test_a_life_is_told_in_datagrams_as_systemd_reads_them(manager: Manager, not
     assert notifier.ready("2 sessions")
     assert notifier.alive()
     assert notifier.status("3 sessions")
-    assert notifier.stopping("ending 1 run")
+    assert notifier.notify_stopping("ending 1 run")
     assert manager.heard() == [
         "EXTEND_TIMEOUT_USEC=7500000\nSTATUS=reading 10000 transcripts",
         "READY=1\nSTATUS=2 sessions",
@@ -71,7 +71,7 @@ def test_a_life_is_told_in_datagrams_as_systemd_reads_them(manager: Manager, not
 
 def test_a_reload_carries_the_time_at_which_it_began(manager: Manager, notifier: Notifier) -> None:
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    assert notifier.reloading()
+    assert notifier.notify_reloading()
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     (datagram,) = manager.heard()
     first, _, second = datagram.partition("\n")
@@ -88,7 +88,9 @@ def test_a_status_never_smuggles_in_another_variable(manager: Manager, notifier:
 def test_without_a_manager_nothing_is_said_and_nothing_fails(address: str | None) -> None:
     notifier = from_environment({} if address is None else {"NOTIFY_SOCKET": address})
     assert not notifier.listening
-    assert [notifier.ready(""), notifier.alive(), notifier.reloading(), notifier.stopping("")] == [False] * 4
+    assert [notifier.ready(""), notifier.alive(), notifier.notify_reloading(), notifier.notify_stopping("")] == [
+        False
+    ] * 4
     notifier.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 import trio.testing
-from live_store import Live, live
+from support.followed_store import Live, live
 
 from sessiond.clock import Clock
 from sessiond.daemon.saver import IndexSaver

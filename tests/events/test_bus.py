@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from live_store import sees_changes
-from made_events import KEY, OTHER, changed, follower, said
+from support.followed_store import sees_changes
+from support.live_events import KEY, OTHER, changed, follower, said
 
 from sessiond.events.bus import EventBus
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, LiveEvent
 
 
@@ -77,14 +77,20 @@ async def test_visibility_is_asked_for_every_event_with_the_lineage_of_what_is_g
 async def test_unfollowing_ends_the_events_and_the_place() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, KEY)
-    subscription.fall_back(OTHER, Place("s", 0, 0))
-    subscription.fall_back(KEY, Place("s", 0, 0))
+    subscription.fall_back(OTHER, FollowPlace("s", 0, 0))
+    subscription.fall_back(KEY, FollowPlace("s", 0, 0))
     bus.unfollow(subscription, None)
     assert set(subscription.behind) == {KEY}
     bus.unfollow(subscription, KEY)
     bus.unfollow(subscription, KEY)
     bus.publish(said(1))
-    assert (reader.events, subscription.behind, len(bus), bus.interested(KEY), bus.watched) == ([], {}, 0, False, False)
+    assert (reader.events, subscription.behind, len(bus), bus.has_follower(KEY), bus.watched) == (
+        [],
+        {},
+        0,
+        False,
+        False,
+    )
 
 
 async def test_forgetting_a_connection_leaves_the_others() -> None:

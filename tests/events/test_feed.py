@@ -19,13 +19,13 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from live_store import PATIENCE_S, Live, Reader, append, header, line, live, message
 from msgspec.structs import replace
+from support.followed_store import PATIENCE_S, Live, Reader, append, header, line, live, message
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
-from sessiond.events.watch import Changed, Kind, Rescan
 from sessiond.events.watch import Event as WatchEvent
+from sessiond.events.watch import Kind, NameChanged, Rescan
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
 from sessiond.store import folding
@@ -633,7 +633,7 @@ async def test_what_cannot_be_adopted_for_want_of_a_descriptor_is_found_a_second
         fresh = parts.folder() / f"{ID.format(1)}.jsonl"
         append(fresh, header(fresh.stem, OTHER) + line("found"))
         with no_descriptor():
-            await watcher.send.send([Changed(str(fresh.parent), fresh.name), Rescan("overflow")])
+            await watcher.send.send([NameChanged(str(fresh.parent), fresh.name), Rescan("overflow")])
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert set(parts.store.catalog.by_key) == {KEY}
         await reader.until_said("found")
@@ -666,7 +666,7 @@ async def test_changes_from_outside_that_change_nothing_tell_nothing(parts: Live
     for time_ns in (10**9, 2 * 10**9):
         os.utime(path, ns=(time_ns, time_ns))
         # Not every watcher tells of a time alone; whatever looks next finds it.
-        parts.store.look(parts.session(KEY))
+        parts.store.read_new(parts.session(KEY))
         assert parts.session(KEY).entry.file.mtime_ns == time_ns
     path.chmod(0o640)
     path.chmod(0o600)
@@ -718,7 +718,7 @@ async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_t
             append(parts.folder() / "other.jsonl", header("other", "agent:main:other") + line("elsewhere"))
             await reader.until(lambda: "agent:main:other" in parts.store.catalog.by_key)
             # Nor does one who asks for a look in the middle of it, as a reset and a second look do.
-            parts.store.look(parts.session(KEY))
+            parts.store.read_new(parts.session(KEY))
             assert parts.session(KEY).entry.message_count == 1
             refuse = False
             synced.set()

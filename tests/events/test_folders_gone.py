@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from live_store import PATIENCE_S, Live, live
+from support.followed_store import PATIENCE_S, Live, live
 
 from sessiond.errors import StorageError, StoreGone
 from sessiond.events.watch import Kind

@@ -17,9 +17,9 @@ import trio.testing
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from live_store import Live, Reader, append, header, line, live, said
-from patience import PATIENCE_S
-from sampling import amount
+from support.followed_store import Live, Reader, append, header, line, live, said
+from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.clock import iso_ms
 from sessiond.events import replay

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from live_store import header, line, live, sees_changes
+from support.followed_store import header, line, live, sees_changes
 
 from sessiond.events import replay
-from sessiond.events.subscription import Place
+from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, MessageEvent, ResyncEvent
 
 KEY = "agent:main:a"
@@ -290,6 +290,6 @@ async def test_a_place_in_another_key_is_not_read(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         other = await parts.create("agent:main:secret", "hidden")
         await parts.create(KEY, "one")
-        _, reader = parts.follow(KEY, place=Place(other.session_id, 0, 0))
+        _, reader = parts.follow(KEY, place=FollowPlace(other.session_id, 0, 0))
         await reader.until_said("one")
         assert reader.told == ["resync:reset", "one"]

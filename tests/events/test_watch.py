@@ -16,10 +16,10 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.events import inotify
-from sessiond.events.watch import Changed, Event, Gone, Kind, Rescan, Watcher, open_watcher, settle
+from sessiond.events.watch import Event, Kind, NameChanged, NameGone, Rescan, Watcher, open_watcher, settle
 from sessiond.store import filesystem
 
 LINUX = sys.platform == "linux"
@@ -54,7 +54,7 @@ async def until(watcher: Watcher, *wanted: Event) -> list[Event]:
 async def nothing_of(watcher: Watcher, mark: Path, unwanted: Callable[[Event], bool]) -> None:
     """Make `mark` in a watched folder; nothing that comes before its report may be `unwanted`."""
     append(mark)
-    seen = await until(watcher, Changed(str(mark.parent), mark.name))
+    seen = await until(watcher, NameChanged(str(mark.parent), mark.name))
     assert [event for event in seen if unwanted(event)] == []
 
 
@@ -71,14 +71,14 @@ async def test_a_new_file_and_every_append_to_it_are_reported(watcher: Watcher, 
     watcher.add(tmp_path)
     for _ in range(3):
         append(tmp_path / "f")
-        await until(watcher, Changed(str(tmp_path), "f"))
+        await until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_an_append_to_a_file_that_was_there_is_reported(watcher: Watcher, tmp_path: Path) -> None:
     append(tmp_path / "f")
     watcher.add(tmp_path)
     append(tmp_path / "f")
-    await until(watcher, Changed(str(tmp_path), "f"))
+    await until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_an_append_through_a_descriptor_that_stays_open_is_reported(watcher: Watcher, tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ async def test_an_append_through_a_descriptor_that_stays_open_is_reported(watche
         watcher.add(tmp_path)
         for _ in range(3):
             file.write(b"x\n")
-            await until(watcher, Changed(str(tmp_path), "f"))
+            await until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_a_truncated_file_is_reported(watcher: Watcher, tmp_path: Path) -> None:
     append(tmp_path / "f")
     watcher.add(tmp_path)
     os.truncate(tmp_path / "f", 0)
-    await until(watcher, Changed(str(tmp_path), "f"))
+    await until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_a_file_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_file_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> 
     append(tmp_path / "f")
     watcher.add(tmp_path / "in")
     (tmp_path / "f").rename(tmp_path / "in" / "f")
-    await until(watcher, Changed(str(tmp_path / "in"), "f"))
+    await until(watcher, NameChanged(str(tmp_path / "in"), "f"))
 
 
 async def test_a_file_replaced_by_rename_is_reported_as_changed(watcher: Watcher, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ async def test_a_file_replaced_by_rename_is_reported_as_changed(watcher: Watcher
     append(tmp_path / "new", "another\n")
     watcher.add(tmp_path)
     (tmp_path / "new").rename(tmp_path / "f")
-    seen = await until(watcher, Changed(str(tmp_path), "f"), Gone(str(tmp_path), "new"))
-    assert [event for event in seen if event == Gone(str(tmp_path), "f")] == []
+    seen = await until(watcher, NameChanged(str(tmp_path), "f"), NameGone(str(tmp_path), "new"))
+    assert [event for event in seen if event == NameGone(str(tmp_path), "f")] == []
 
 
 async def test_a_removed_and_a_moved_away_file_are_gone(watcher: Watcher, tmp_path: Path) -> None:
@@ -120,16 +120,16 @@ async def test_a_removed_and_a_moved_away_file_are_gone(watcher: Watcher, tmp_pa
     watcher.add(tmp_path / "in")
     (tmp_path / "in" / "f").unlink()
     (tmp_path / "in" / "g").rename(tmp_path / "g")
-    await until(watcher, Gone(str(tmp_path / "in"), "f"), Gone(str(tmp_path / "in"), "g"))
+    await until(watcher, NameGone(str(tmp_path / "in"), "f"), NameGone(str(tmp_path / "in"), "g"))
 
 
 async def test_a_new_folder_is_reported_and_can_be_watched_in_turn(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     (tmp_path / "sub").mkdir()
-    await until(watcher, Changed(str(tmp_path), "sub", folder=True))
+    await until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
     watcher.add(tmp_path / "sub")
     append(tmp_path / "sub" / "f")
-    await until(watcher, Changed(str(tmp_path / "sub"), "f"))
+    await until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
 
 
 async def test_a_folder_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_folder_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -
     (tmp_path / "in").mkdir()
     watcher.add(tmp_path / "in")
     (tmp_path / "out" / "sub").rename(tmp_path / "in" / "sub")
-    await until(watcher, Changed(str(tmp_path / "in"), "sub", folder=True))
+    await until(watcher, NameChanged(str(tmp_path / "in"), "sub", folder=True))
 
 
 async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tm
             while found != wanted:
                 for event in await anext(watcher):
                     match event:
-                        case Changed(_, name, folder=True):
+                        case NameChanged(_, name, folder=True):
                             look_into(name)
-                        case Changed(directory, name):
+                        case NameChanged(directory, name):
                             found.add(f"{Path(directory).name}/{name}")
                         case Rescan():
                             for name in os.listdir(tmp_path):
@@ -178,7 +178,7 @@ async def test_a_folder_is_watched_when_it_was_added_however_new_it_is(watcher: 
         folder.mkdir()
         watcher.add(folder)
         append(folder / "f")
-        await until(watcher, Changed(str(folder), "f"))
+        await until(watcher, NameChanged(str(folder), "f"))
 
 
 async def test_a_folder_made_again_in_the_place_of_another_is_watched(watcher: Watcher, tmp_path: Path) -> None:
@@ -189,14 +189,14 @@ async def test_a_folder_made_again_in_the_place_of_another_is_watched(watcher: W
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path / "sub")
     append(tmp_path / "sub" / "f")
-    await until(watcher, Changed(str(tmp_path / "sub"), "f"))
+    await until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
 
 
 async def test_what_lies_below_a_watched_folder_is_not_reported(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path)
     append(tmp_path / "sub" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: event == Changed(str(tmp_path / "sub"), "f"))
+    await nothing_of(watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f"))
 
 
 async def test_a_removed_watch_reports_no_more(watcher: Watcher, tmp_path: Path) -> None:
@@ -206,19 +206,19 @@ async def test_a_removed_watch_reports_no_more(watcher: Watcher, tmp_path: Path)
     watcher.remove(tmp_path / "sub")
     watcher.remove(tmp_path / "never-added")
     append(tmp_path / "sub" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: event == Changed(str(tmp_path / "sub"), "f"))
+    await nothing_of(watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f"))
 
 
 async def test_adding_twice_is_adding_once(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     watcher.add(tmp_path)
     append(tmp_path / "f")
-    await until(watcher, Changed(str(tmp_path), "f"))
+    await until(watcher, NameChanged(str(tmp_path), "f"))
     watcher.remove(tmp_path)
     (tmp_path / "other").mkdir()
     watcher.add(tmp_path / "other")
     append(tmp_path / "g")
-    await nothing_of(watcher, tmp_path / "other" / "mark", lambda event: event == Changed(str(tmp_path), "g"))
+    await nothing_of(watcher, tmp_path / "other" / "mark", lambda event: event == NameChanged(str(tmp_path), "g"))
 
 
 async def test_what_is_no_folder_cannot_be_watched(watcher: Watcher, tmp_path: Path) -> None:
@@ -239,19 +239,19 @@ async def test_a_removed_folder_is_gone_and_can_be_watched_again(watcher: Watche
     watcher.add(tmp_path)
     watcher.add(sub)
     shutil.rmtree(sub)
-    await until(watcher, Gone(str(sub)), Gone(str(tmp_path), "sub"))
+    await until(watcher, NameGone(str(sub)), NameGone(str(tmp_path), "sub"))
     sub.mkdir()
-    await until(watcher, Changed(str(tmp_path), "sub", folder=True))
+    await until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
     watcher.add(sub)
     append(sub / "f")
-    await until(watcher, Changed(str(sub), "f"))
+    await until(watcher, NameChanged(str(sub), "f"))
 
 
 async def test_a_folder_watched_alone_says_when_it_goes(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     watcher.add(tmp_path / "alone")
     (tmp_path / "alone").rmdir()
-    await until(watcher, Gone(str(tmp_path / "alone")))
+    await until(watcher, NameGone(str(tmp_path / "alone")))
 
 
 async def test_a_folder_that_moves_is_watched_no_longer_nor_is_what_lies_below(
@@ -262,16 +262,18 @@ async def test_a_folder_that_moves_is_watched_no_longer_nor_is_what_lies_below(
     for folder in (tmp_path, tmp_path / "a", deep):
         watcher.add(folder)
     (tmp_path / "a").rename(tmp_path / "b")
-    await until(watcher, Gone(str(tmp_path / "a")), Gone(str(deep)), Changed(str(tmp_path), "b", folder=True))
+    await until(
+        watcher, NameGone(str(tmp_path / "a")), NameGone(str(deep)), NameChanged(str(tmp_path), "b", folder=True)
+    )
     append(tmp_path / "b" / "deep" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: isinstance(event, Changed) and event.name == "f")
+    await nothing_of(watcher, tmp_path / "mark", lambda event: isinstance(event, NameChanged) and event.name == "f")
 
 
 @pytest.mark.parametrize("name", [".git", ".venv", "__pycache__", "x.pyc", ".tmp-1", "a~", "node_modules", "é\u0301"])
 async def test_no_name_is_filtered_out(watcher: Watcher, tmp_path: Path, name: str) -> None:
     watcher.add(tmp_path)
     append(tmp_path / name)
-    await until(watcher, Changed(str(tmp_path), name))
+    await until(watcher, NameChanged(str(tmp_path), name))
 
 
 async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: Path) -> None:
@@ -280,10 +282,10 @@ async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: 
     append(tmp_path / strange)
     seen: list[Event] = []
     with trio.fail_after(PATIENCE_S):
-        while not any(isinstance(event, Rescan) or event == Changed(str(tmp_path), strange) for event in seen):
+        while not any(isinstance(event, Rescan) or event == NameChanged(str(tmp_path), strange) for event in seen):
             seen += await anext(watcher)
     append(tmp_path / "f")
-    await until(watcher, Changed(str(tmp_path), "f"))
+    await until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path
     with trio.move_on_after(wait_s):
         seen += await anext(watcher)
     with trio.fail_after(PATIENCE_S):
-        while not {Changed(str(tmp_path), "f"), Rescan("interrupted")} & set(seen):
+        while not {NameChanged(str(tmp_path), "f"), Rescan("interrupted")} & set(seen):
             seen += await anext(watcher)
 
 
@@ -326,7 +328,7 @@ async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tm
     seen: list[Event] = []
 
     async def read() -> None:
-        while Changed(str(tmp_path / "b"), "f") not in seen:
+        while NameChanged(str(tmp_path / "b"), "f") not in seen:
             seen.extend(await anext(watcher))
 
     with trio.fail_after(PATIENCE_S):
@@ -336,12 +338,12 @@ async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tm
             watcher.add(tmp_path / "b")
             append(tmp_path / "b" / "f")
     append(tmp_path / "a" / "g")
-    await until(watcher, Changed(str(tmp_path / "a"), "g"))
+    await until(watcher, NameChanged(str(tmp_path / "a"), "g"))
 
 
 async def test_the_first_folder_may_be_added_while_waiting(watcher: Watcher, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(until, watcher, Changed(str(tmp_path), "f"))
+        nursery.start_soon(until, watcher, NameChanged(str(tmp_path), "f"))
         await trio.testing.wait_all_tasks_blocked()
         watcher.add(tmp_path)
         append(tmp_path / "f")
@@ -362,10 +364,10 @@ async def test_closing_ends_a_wait(kind: Kind, tmp_path: Path) -> None:
 
 def test_settling_keeps_the_last_word_on_each_name_and_puts_a_rescan_first() -> None:
     events: list[Event] = [
-        Changed("/a", "x"), Gone("/a", "y"), Changed("/b", "x"), Rescan("overflow"), Changed("/a", "y"),
-        Gone("/a", "x"), Rescan("overflow"),
+        NameChanged("/a", "x"), NameGone("/a", "y"), NameChanged("/b", "x"), Rescan("overflow"), NameChanged("/a", "y"),
+        NameGone("/a", "x"), Rescan("overflow"),
     ]  # fmt: skip
-    assert settle(events) == [Rescan("overflow"), Changed("/b", "x"), Changed("/a", "y"), Gone("/a", "x")]
+    assert settle(events) == [Rescan("overflow"), NameChanged("/b", "x"), NameChanged("/a", "y"), NameGone("/a", "x")]
 
 
 @pytest.mark.skipif(not LINUX, reason="inotify is Linux")
@@ -381,7 +383,7 @@ async def test_an_overflow_of_the_kernels_queue_is_a_rescan_and_no_end(tmp_path:
                 b.write(b"x")
         await until(watcher, Rescan("overflow"))
         append(tmp_path / "c")
-        await until(watcher, Changed(str(tmp_path), "c"))
+        await until(watcher, NameChanged(str(tmp_path), "c"))
 
 
 def queue_limit() -> int:
@@ -416,7 +418,7 @@ def test_any_bytes_are_parsed_to_an_end(data: bytes) -> None:
 FALLBACK = """
     import sys, trio
     from pathlib import Path
-    from sessiond.events.watch import Changed, Rescan, WatchUnavailable, open_watcher
+    from sessiond.events.watch import NameChanged, Rescan, WatchUnavailable, open_watcher
 
     async def main(folder, kind):
         async with open_watcher(kind) as watcher:
@@ -426,7 +428,7 @@ FALLBACK = """
             print(watcher.backend)
             (folder / "c" / "f").touch()
             (folder / "a" / "f").touch()
-            wanted = {Changed(str(folder / "a"), "f"), Changed(str(folder / "c"), "f")}
+            wanted = {NameChanged(str(folder / "a"), "f"), NameChanged(str(folder / "c"), "f")}
             seen = set()
             with trio.fail_after(180):
                 while not wanted <= seen:
@@ -506,7 +508,7 @@ async def test_a_folder_where_the_kernel_hears_nothing_of_others_is_polled(tmp_p
         with trio.fail_after(PATIENCE_S):
             assert await anext(watcher) == [Rescan("backend")]
             (tmp_path / "local" / "a").touch()
-            assert Changed(str(tmp_path / "local"), "a") in await anext(watcher)
+            assert NameChanged(str(tmp_path / "local"), "a") in await anext(watcher)
     finally:
         watcher.close()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from faults.shim import Control, compile_shim
-from real_daemon import PATIENCE_S, Daemon
+from support.real_daemon import PATIENCE_S, Daemon
 
 WARM = Path(__file__).with_name("warm.py")
 

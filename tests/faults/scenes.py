@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from faults.house import FaultyDaemon
 from faults.transcripts import transcripts
-from real_daemon import PATIENCE_S, Wire
+from support.real_daemon import PATIENCE_S, Wire
 
 STORAGE = -32009
 # How long a fault that stays, and one that does not, are lived with.

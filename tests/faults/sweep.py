@@ -21,7 +21,7 @@ from faults.operations import OPERATIONS, Operation, configuration
 from faults.promises import broken
 from faults.scenes import Scene
 from faults.shim import ALL, Call, Kind, Mode, Over, Point
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 # What a power cut may undo: a note of what is to be removed, which is gone through again; the first backup's folder;
 # the removal of files, which is gone through again as well.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 
 def test_a_person_who_writes_to_an_inbox_is_told_that_it_is_kept(daemon: Daemon) -> None:

@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 from sessiond.client import DaemonNotRunning
 from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
@@ -55,7 +55,7 @@ def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(da
     tokens = daemon.call("tokens.list")["tokens"]
     assert [token["sessionKey"] for token in tokens] == ["agent:main:mcp:x"] * 2
     assert [token["expiresAt"] - token["issuedAt"] for token in tokens] == [TTL_S * 1000] * 2
-    connection.leave()
+    connection.close()
     assert [token["revoked"] for token in daemon.call("tokens.list")["tokens"]] == [True, True]
 
 
@@ -71,7 +71,7 @@ def test_a_token_that_cannot_be_renewed_yet_is_used_on(daemon: Daemon) -> None:
     second = connection.client()
     assert second is not first
     assert first.call("ping") == second.call("ping") == {}
-    connection.leave()
+    connection.close()
 
 
 def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) -> None:
@@ -80,7 +80,7 @@ def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) 
         connection.client()
     daemon.start()
     assert connection.client().caller["sessionKey"] == "agent:main:mcp:client"
-    connection.leave()
+    connection.close()
 
 
 def test_it_leaves_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
@@ -89,4 +89,4 @@ def test_it_leaves_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
     connection.client()
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGSTOP)
-    connection.leave()
+    connection.close()

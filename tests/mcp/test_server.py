@@ -14,8 +14,8 @@ import trio
 from mcp import types
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
-from mcp_client import PATIENCE_S, Agent, agent, server
-from real_daemon import Daemon
+from support.mcp_client import PATIENCE_S, Agent, agent, server
+from support.real_daemon import Daemon
 
 TOOLS = [
     "sessions_list",

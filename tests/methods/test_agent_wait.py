@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_the_end_of_a_run_is_told_with_its_reply(call: Call, shared: Daemon, fresh: str) -> None:

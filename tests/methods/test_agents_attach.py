@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Refused, inside
-from inside_agents import Program, agent, attached, program, until
-from methods_calls import Call, CallFailed
+from support.in_process import Refused, inside
+from support.in_process_agents import Program, agent, attached, program, until
+from support.method_calls import Call, CallFailed
 
 KEY = "agent:alice:main"
 

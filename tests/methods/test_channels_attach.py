@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Refused, inside
-from inside_agents import Program, adapter, program, until
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.in_process import Refused, inside
+from support.in_process_agents import Program, adapter, program, until
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 from sessiond.model.caller import Caller
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import trio
-from inside import inside
-from inside_agents import Program, agent, attached, until
-from methods_calls import Call, CallFailed
+from support.in_process import inside
+from support.in_process_agents import Program, agent, attached, until
+from support.method_calls import Call, CallFailed
 
 KEY = "agent:alice:main"
 

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_messages_are_appended_and_no_agent_runs(call: Call, shared: Daemon, fresh: str) -> None:

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 import trio
-from inside import inside
-from inside_agents import Program, adapter, agent, attached, until
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.in_process import inside
+from support.in_process_agents import Program, adapter, agent, attached, until
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 GROUP = "agent:main:telegram:group:-100"
 

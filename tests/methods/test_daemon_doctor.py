@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from inside import inside
-from real_daemon import Daemon
+from support.in_process import inside
+from support.real_daemon import Daemon
 
 from sessiond.model.caller import Caller
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_the_status_names_the_store_and_counts(call: Call, shared: Daemon, fresh: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from inside import inside
+from support.in_process import inside
 
-from sessiond.methods.following import Onlooker
+from sessiond.methods.following import EventFilter
 from sessiond.model.caller import OWNER, Caller
 from sessiond.store.store import Custom
 
@@ -23,8 +23,11 @@ async def test_a_caller_is_told_of_its_tree_and_without_read_not_what_was_said(t
         store = daemon.services.store
         for key, spawner in ((MINE, None), (CHILD, MINE), (OTHER, None)):
             await store.create(key, key.split(":")[1], spawned_by=spawner)
-        reads, lists = Onlooker(daemon.services, holder("read", "list")), Onlooker(daemon.services, holder("list"))
-        owner = Onlooker(daemon.services, OWNER)
+        reads, lists = (
+            EventFilter(daemon.services, holder("read", "list")),
+            EventFilter(daemon.services, holder("list")),
+        )
+        owner = EventFilter(daemon.services, OWNER)
         for key, visible in ((MINE, True), (CHILD, True), (OTHER, False)):
             assert (reads.sees(key, None, True), reads.sees(key, None, False)) == (visible, visible)
             assert (lists.sees(key, None, True), lists.sees(key, None, False)) == (False, visible)
@@ -35,7 +38,7 @@ async def test_a_session_that_is_gone_is_judged_by_where_it_came_from(tmp_path: 
     async with inside(tmp_path) as daemon:
         store = daemon.services.store
         await store.create(MINE, "main")
-        sees = Onlooker(daemon.services, holder("list")).sees
+        sees = EventFilter(daemon.services, holder("list")).sees
         assert (sees(CHILD, MINE, False), sees(CHILD, OTHER, False), sees(CHILD, None, False)) == (True, False, False)
         # The word of the catalog counts for more than that of the event.
         await store.create(CHILD, "other", [Custom("sessiond/entry", {"label": "x"})], spawned_by=OTHER)
@@ -47,7 +50,7 @@ async def test_other_rules_count_from_the_next_event_on(tmp_path: Path) -> None:
         services = daemon.services
         for key in (MINE, OTHER):
             await services.store.create(key, "main")
-        sees = Onlooker(services, holder("read")).sees
+        sees = EventFilter(services, holder("read")).sees
         assert not sees(OTHER, None, True)
         config = services.config
         wide = msgspec.structs.replace(config.tools.sessions, visibility="agent")
@@ -60,13 +63,13 @@ async def test_a_token_that_has_died_is_told_nothing(tmp_path: Path) -> None:
         services = daemon.services
         await services.store.create(MINE, "main")
         expired = msgspec.structs.replace(holder("read"), expires_at_ms=services.clock.wall_ms())
-        assert not Onlooker(services, expired).sees(MINE, None, True)
+        assert not EventFilter(services, expired).sees(MINE, None, True)
         of_a_run = msgspec.structs.replace(holder("read"), run_id="ended")
-        assert not Onlooker(services, of_a_run).sees(MINE, None, True)
+        assert not EventFilter(services, of_a_run).sees(MINE, None, True)
         text, claims = await services.tokens.mint(
             scopes=frozenset({"read"}), session_key=MINE, agent_id=None, sandboxed=False, ttl_seconds=60
         )
-        sees = Onlooker(services, services.tokens.caller(text)).sees
+        sees = EventFilter(services, services.tokens.caller(text)).sees
         assert sees(MINE, None, True)
         await services.tokens.revoke(token_id=claims.id, text=None)
         assert not sees(MINE, None, True)

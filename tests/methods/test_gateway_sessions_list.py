@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from methods_calls import Call
-from real_daemon import Daemon
+from support.method_calls import Call
+from support.real_daemon import Daemon
 
 
 def test_rows_have_a_title_and_a_glimpse_of_the_last_message(call: Call, shared: Daemon) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from inside import inside
+from support.in_process import inside
 
 KEY = "agent:main:cut"
 CUT = {"role": "user", "content": "before \ud83d after", "timestamp": 1795224660000}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import Inside, Refused, inside
-from inside_agents import until
-from patience import PATIENCE_S
+from support.in_process import Inside, Refused, inside
+from support.in_process_agents import until
+from support.patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER, Caller
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 CLIENT = {"name": "test", "version": "1"}
 

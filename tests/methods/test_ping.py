@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from methods_calls import Call, CallFailed
+from support.method_calls import Call, CallFailed
 
 
 def test_ping_answers_with_nothing(call: Call) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from inside import Connection, inside
-from inside_agents import Program, agent, attached
+from support.in_process import Connection, inside
+from support.in_process_agents import Program, agent, attached
 
 KEY = "agent:bob:main"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from methods_calls import Call
+from support.method_calls import Call
 
 from sessiond.methods.table import METHODS
 

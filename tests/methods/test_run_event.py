@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Refused, inside
-from inside_agents import Program, agent, attached
-from patience import PATIENCE_S
+from support.in_process import Refused, inside
+from support.in_process_agents import Program, agent, attached
+from support.patience import PATIENCE_S
 
 KEY = "agent:alice:main"
 

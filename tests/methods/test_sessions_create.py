@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_a_session_without_a_key_gets_one(call: Call) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from inside import inside
+from support.in_process import inside
 
 from sessiond.model.caller import Caller
 

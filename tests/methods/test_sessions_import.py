@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from support.in_process import inside
 
 from sessiond.model.caller import Caller
 

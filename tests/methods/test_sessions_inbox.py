@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, Inside, inside
-from patience import PATIENCE_S
+from support.in_process import Connection, Inside, inside
+from support.patience import PATIENCE_S
 
 from sessiond.model.caller import Caller
 from sessiond.model.keys import is_inbox

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from inside import inside
-from inside_agents import Program, agent, attached, until
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.in_process import inside
+from support.in_process_agents import Program, agent, attached, until
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 TREE = ["agent:alice:main", "agent:alice:subagent:1", "agent:alice:subagent:2", "agent:alice:subagent:3"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_the_newest_comes_first_with_its_row(call: Call, shared: Daemon, fresh: str) -> None:

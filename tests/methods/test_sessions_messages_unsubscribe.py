@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hearing_roads import HEARING, Hearing, Refused
-from real_daemon import Daemon
-from roads import ROADS
+from support.real_daemon import Daemon
+from support.single_calls import ROADS
+from support.subscribed_connections import HEARING, Hearing, Refused
 
 
 @pytest.fixture(params=sorted(HEARING))

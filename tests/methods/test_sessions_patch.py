@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from inside import Connection, Inside, inside
+from support.in_process import Connection, Inside, inside
 
 from sessiond.model.caller import Caller
 
@@ -148,7 +148,7 @@ async def test_a_label_belongs_to_one_session_of_an_agent_also_when_two_take_it_
             nursery.start_soon(label, other, second)
         codes = sorted(answer["error"]["code"] if "error" in answer else 0 for answer in answers)
         assert codes == [-32004, 0]
-        winner = daemon.services.store.catalog.labelled("main", "home")
+        winner = daemon.services.store.catalog.keys_with_label("main", "home")
         assert len(winner) == 1
         # Its own label again is no conflict.
         await client.call("sessions.patch", key=winner[0], label="home")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from inside import Connection, inside
+from support.in_process import Connection, inside
 
 from sessiond.model.caller import Caller
 

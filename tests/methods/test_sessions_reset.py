@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, Inside, inside
-from real_daemon import Daemon
+from support.in_process import Connection, Inside, inside
+from support.real_daemon import Daemon
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -96,7 +96,7 @@ async def test_settings_and_lineage_outlive_a_reset_and_what_was_counted_does_no
             }
         ]
         assert store.catalog.by_key[KEY].entry.model_override == "big"
-        assert store.catalog.children("agent:main:parent") == [KEY]
+        assert store.catalog.children_of("agent:main:parent") == [KEY]
 
 
 async def test_a_reset_aborts_the_live_run_and_the_queued_ones_first(tmp_path: Path) -> None:

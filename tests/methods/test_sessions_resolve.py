@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
 
 
 def test_a_key_an_id_and_a_label_lead_to_the_same_session(call: Call, shared: Daemon) -> None:

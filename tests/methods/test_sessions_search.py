@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, inside
-from patience import PATIENCE_S
+from support.in_process import Connection, inside
+from support.patience import PATIENCE_S
 
 from sessiond.model.caller import Caller
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 import trio
-from inside import Inside, Refused, inside
-from inside_agents import Program, adapter, agent, attached, until
-from methods_calls import Call, CallFailed
-from patience import PATIENCE_S
-from real_daemon import Daemon
+from support.in_process import Inside, Refused, inside
+from support.in_process_agents import Program, adapter, agent, attached, until
+from support.method_calls import Call, CallFailed
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon
 
 OPEN = """
 [tools.sessions]

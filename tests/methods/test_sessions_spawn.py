@@ -11,9 +11,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from methods_calls import Call, CallFailed
-from real_daemon import Daemon
-from roads import ROADS
+from support.method_calls import Call, CallFailed
+from support.real_daemon import Daemon
+from support.single_calls import ROADS
 
 CONFIG = """
 [agents.defaults.subagents]

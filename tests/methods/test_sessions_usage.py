@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from inside import inside
+from support.in_process import inside
 
 from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from methods_calls import Call
-from real_daemon import Daemon
+from support.method_calls import Call
+from support.real_daemon import Daemon
 
 
 def test_the_newest_comes_first_and_no_token_is_shown(call: Call, shared: Daemon, fresh: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from inside import inside
-from inside_agents import attached
-from patience import PATIENCE_S
+from support.in_process import inside
+from support.in_process_agents import attached
+from support.patience import PATIENCE_S
 
 ANSWERS = {
     "a lone surrogate": (rb'"result":{"reply":"cut \ud83d"}', ("ok", "cut \ufffd", None)),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
-from inside import inside
+from support.in_process import inside
 
-from sessiond.methods.wire import Encoder, described
+from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.rpc.codecs import CODECS, CodecName
 from sessiond.rpc.messages import encode_call
@@ -58,7 +58,7 @@ async def test_params_are_as_documented(tmp_path: Path) -> None:
         session, _ = await store.create(KEY, "main")
 
         def shown(event: Any) -> tuple[str, Any]:
-            method, params = described(store, event, None, None)
+            method, params = describe_event(store, event, None, None)
             return method, json.loads(encode_call(method, params))["params"]
 
         method, params = shown(said())
@@ -74,7 +74,7 @@ async def test_params_are_as_documented(tmp_path: Path) -> None:
                 "usage": {"input": 1},
             },
         )
-        assert MESSAGE in encode_call(*described(store, said(), None, None))  # byte for byte
+        assert MESSAGE in encode_call(*describe_event(store, said(), None, None))  # byte for byte
         assert "usage" not in shown(said(b'{"role":"user","content":"\\"usage\\""}'))[1]
         gone = ChangedEvent(KEY, "s", "delete", "file removed", None)
         assert shown(gone) == ("sessions.changed", {"sessionKey": KEY, "phase": "delete", "reason": "file removed"})
@@ -100,5 +100,5 @@ async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -
         store, patterns = daemon.services.store, daemon.services.patterns()
         live = LiveEvent(KEY, "session.tool", {"runId": "r", "phase": "end", "output": "password=abcdef123456"})
         for event in (said(), live):
-            assert "abcdef123456" in str(encode_call(*described(store, event, None, None)))
-            assert "abcdef123456" not in str(encode_call(*described(store, event, None, patterns)))
+            assert "abcdef123456" in str(encode_call(*describe_event(store, event, None, None)))
+            assert "abcdef123456" not in str(encode_call(*describe_event(store, event, None, patterns)))

@@ -147,13 +147,13 @@ def test_the_parts_of_a_key():
 
 
 def test_a_row_shows_the_main_session_of_the_callers_agent_as_main():
-    assert keys.displayed("agent:ops:main", RULES, "ops") == "main"
-    assert keys.displayed("agent:ops:main", RULES, "main") == "agent:ops:main"
-    assert keys.displayed("agent:main:main", RULES, None) == "main"
+    assert keys.display_key("agent:ops:main", RULES, "ops") == "main"
+    assert keys.display_key("agent:ops:main", RULES, "main") == "agent:ops:main"
+    assert keys.display_key("agent:main:main", RULES, None) == "main"
 
 
 def test_global_and_unknown_are_never_listed():
-    assert [keys.listed(f"agent:main:{rest}") for rest in ("global", "unknown", "main", "unknown:x")] == [
+    assert [keys.is_listed(f"agent:main:{rest}") for rest in ("global", "unknown", "main", "unknown:x")] == [
         False,
         False,
         True,

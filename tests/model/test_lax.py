@@ -46,7 +46,7 @@ class Sample(msgspec.Struct, rename="camel"):
     ],
 )
 def test_half_characters_stand_as_replacement_characters_and_nothing_moves(text, mended):
-    assert lax.mended(text) == mended
+    assert lax.mend_surrogates(text) == mended
     assert len(mended) == len(text)
     assert lax.decode(text) == json.loads(mended)
 
@@ -73,7 +73,7 @@ def test_any_bytes_are_decoded_or_nothing(data):
 @given(HOSTILE)
 def test_any_value_is_viewed_and_tamed(value):
     lax.view(value, Sample)
-    lax.fitting(value, Spawn)
+    lax.keep_fitting(value, Spawn)
     lax.whole_ms(value)
     lax.amount(value)
     msgspec.json.decode(msgspec.json.encode(_encodable(lax.tame(value))))

@@ -9,37 +9,39 @@ from hypothesis import strategies as st
 
 from sessiond.policy.replyback import (
     ANNOUNCE_MESSAGE,
-    Conversation,
-    Done,
+    ConversationDone,
+    ConversationFacts,
+    NextStep,
     State,
-    Step,
     advance,
     begin,
     current,
     inter_session_preamble,
-    quoted,
+    quote_lines,
 )
 
 ALICE, BOB = "agent:alice:main", "agent:bob:main"
 
 
-def talk(**changes: object) -> Conversation:
-    return Conversation(**{"requester_key": ALICE, "target_key": BOB, "request": "how many?"} | changes)
+def talk(**changes: object) -> ConversationFacts:
+    return ConversationFacts(**{"requester_key": ALICE, "target_key": BOB, "request": "how many?"} | changes)
 
 
-def play(conversation: Conversation, first: str | None, *answers: tuple[str, str | None]) -> tuple[list[Step], Done]:
+def play(
+    conversation: ConversationFacts, first: str | None, *answers: tuple[str, str | None]
+) -> tuple[list[NextStep], ConversationDone]:
     """The steps of a conversation whose turns end as `answers` say."""
     steps = []
     state, move = begin(conversation, first)
     for ending, text in answers:
-        assert isinstance(move, Step), f"over before {text!r}"
+        assert isinstance(move, NextStep), f"over before {text!r}"
         steps.append(move)
         state, move = advance(state, ending, text)
-    assert isinstance(move, Done)
+    assert isinstance(move, ConversationDone)
     return steps, move
 
 
-def told(steps: list[Step]) -> list[tuple[str, str, str | None, str, int | None]]:
+def told(steps: list[NextStep]) -> list[tuple[str, str, str | None, str, int | None]]:
     return [(step.kind, step.session_key, step.source_key, step.message, step.turn) for step in steps]
 
 
@@ -54,7 +56,7 @@ def test_the_turns_alternate_from_the_requester_up_to_the_maximum() -> None:
         ("announce", BOB, ALICE, ANNOUNCE_MESSAGE, None),
     ]
     assert [step.max_turns for step in steps] == [3, 3, 3, None]
-    assert done == Done("Bob said 42.")
+    assert done == ConversationDone("Bob said 42.")
 
 
 @pytest.mark.parametrize("stop", ["REPLY_SKIP", "  REPLY_SKIP\n", "", "  \n", None])
@@ -62,7 +64,7 @@ def test_reply_skip_and_silence_end_the_turns(stop: str | None) -> None:
     steps, done = play(talk(), "42", ("ok", "sure?"), ("ok", stop), ("ok", "done"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
     assert "Latest reply:\n> sure?\n" in steps[-1].context
-    assert done == Done("done")
+    assert done == ConversationDone("done")
 
 
 @pytest.mark.parametrize("word", ["reply_skip", "REPLY_SKIP.", "I say REPLY_SKIP"])
@@ -96,23 +98,25 @@ def test_a_turn_that_fails_ends_the_reply_back_and_the_announce_step_follows(end
     steps, done = play(talk(), "42", ("ok", "sure?"), (ending, "half a wor"), ("ok", "so much"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
     assert "Latest reply:\n> sure?\n" in steps[-1].context
-    assert done == Done("so much")
+    assert done == ConversationDone("so much")
 
 
 @pytest.mark.parametrize("silence", ["ANNOUNCE_SKIP", "\tANNOUNCE_SKIP ", "", None, "  "])
 def test_announce_skip_is_silence(silence: str | None) -> None:
-    assert play(talk(max_turns=0), "42", ("ok", silence))[1] == Done(None)
+    assert play(talk(max_turns=0), "42", ("ok", silence))[1] == ConversationDone(None)
 
 
 def test_an_announcement_is_trimmed_and_otherwise_as_it_was_said() -> None:
-    assert play(talk(max_turns=0), "42", ("ok", " It is\nANNOUNCE_SKIP 42 \n"))[1] == Done("It is\nANNOUNCE_SKIP 42")
+    assert play(talk(max_turns=0), "42", ("ok", " It is\nANNOUNCE_SKIP 42 \n"))[1] == ConversationDone(
+        "It is\nANNOUNCE_SKIP 42"
+    )
 
 
 def test_an_announce_step_cut_off_delivers_the_latest_reply() -> None:
     for ending in ("interrupted", "error", "timeout"):
-        assert play(talk(max_turns=0), " 42 ", (ending, "half"))[1] == Done("42")
-        assert play(talk(max_turns=0), "REPLY_SKIP", (ending, None))[1] == Done(None)
-    assert play(talk(max_turns=0), "42", ("aborted", "half"))[1] == Done(None)
+        assert play(talk(max_turns=0), " 42 ", (ending, "half"))[1] == ConversationDone("42")
+        assert play(talk(max_turns=0), "REPLY_SKIP", (ending, None))[1] == ConversationDone(None)
+    assert play(talk(max_turns=0), "42", ("aborted", "half"))[1] == ConversationDone(None)
 
 
 def test_the_announce_step_carries_request_first_and_latest_reply_as_quotations() -> None:
@@ -177,18 +181,18 @@ def test_every_conversation_ends_in_one_announce_step_and_survives_a_restart_any
     state, move = begin(talk(max_turns=turns), first)
     kinds = []
     for ending, text in endings:
-        if isinstance(move, Done):
+        if isinstance(move, ConversationDone):
             break
         assert current(state) == move
         kinds.append(move.kind)
         assert move.session_key == (ALICE if move.kind == "reply" and len(kinds) % 2 == 1 else BOB)
         state = msgspec.json.decode(msgspec.json.encode(state), type=State)
         state, move = advance(state, ending, text)
-    assert isinstance(move, Done)
+    assert isinstance(move, ConversationDone)
     assert kinds[:-1] == ["reply"] * (len(kinds) - 1) and kinds[-1] == "announce"
     assert len(kinds) - 1 <= max(0, min(5, turns))
 
 
 @given(st.text())
 def test_a_quotation_cannot_be_left(text: str) -> None:
-    assert all(line.startswith("> ") for line in quoted(text).splitlines())
+    assert all(line.startswith("> ") for line in quote_lines(text).splitlines())

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.config import SendMatch, SendPolicyConfig, SendRule
+from sessiond.config.settings import SendMatch, SendPolicyConfig, SendRule
 from sessiond.errors import Forbidden
 from sessiond.model.entry import Entry
-from sessiond.policy.send import USAGE, Command, decide, parse_command, require
+from sessiond.policy.send import USAGE, OwnerCommand, decide, parse_command, require
 
 MAIN = "agent:main:main"
 GROUP = "agent:main:discord:group:7"
@@ -90,14 +90,14 @@ def test_a_denied_send_is_forbidden_with_its_code() -> None:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("/send on", Command("send", True, "allow", "Send policy set to on.")),
-        ("  /SEND\tOff\n", Command("send", True, "deny", "Send policy set to off.")),
-        ("/send inherit", Command("send", True, None, "Send policy set to inherit.")),
-        ("/send", Command("send", reply=USAGE)),
-        ("/send maybe", Command("send", reply=USAGE)),
-        ("/stop", Command("stop")),
-        (" /Stop ", Command("stop")),
-        ("/reset", Command("reset")),
+        ("/send on", OwnerCommand("send", True, "allow", "Send policy set to on.")),
+        ("  /SEND\tOff\n", OwnerCommand("send", True, "deny", "Send policy set to off.")),
+        ("/send inherit", OwnerCommand("send", True, None, "Send policy set to inherit.")),
+        ("/send", OwnerCommand("send", reply=USAGE)),
+        ("/send maybe", OwnerCommand("send", reply=USAGE)),
+        ("/stop", OwnerCommand("stop")),
+        (" /Stop ", OwnerCommand("stop")),
+        ("/reset", OwnerCommand("reset")),
         ("/send on please", None),
         ("/stop now", None),
         ("please /stop", None),
@@ -108,7 +108,7 @@ def test_a_denied_send_is_forbidden_with_its_code() -> None:
         ("/send" + " " * 2000, None),
     ],
 )
-def test_commands_stand_alone(text: str, command: Command | None) -> None:
+def test_commands_stand_alone(text: str, command: OwnerCommand | None) -> None:
     assert parse_command(text) == command
 
 

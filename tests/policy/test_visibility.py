@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sessiond.config import Config, parse
+from sessiond.config.settings import Config, parse
 from sessiond.errors import Forbidden
 from sessiond.model.caller import NOBODY, OWNER, Caller
 from sessiond.policy.visibility import (

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.errors import NotFound, Overloaded
 from sessiond.model.caller import NOBODY, OWNER, Caller
@@ -100,7 +100,7 @@ def promised(ctx: Context[Services], params: Params) -> Later:
 
 def kept(ctx: Context[Services], params: Params) -> Later:
     later = Later()
-    later.bring({"kept": True})
+    later.settle_with({"kept": True})
     return later
 
 

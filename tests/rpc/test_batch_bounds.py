@@ -2,7 +2,7 @@
 
 import msgspec
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 
@@ -56,7 +56,7 @@ async def test_a_long_message_keeps_its_share_until_it_is_answered(connect):
         assert budget.used_bytes < 1000, "what is left of it is short"
         long = {"jsonrpc": "2.0", "id": 3, "method": "echo", "params": {"sessionKey": "x" * 400_000}}
         assert len((await client.call("echo", long["params"], 3))["result"]["sessionKey"]) == 400_000
-        client.services.promises[0].bring({})
+        client.services.promises[0].settle_with({})
         await client.call("ping", request_id=4)
         await client.line()
         assert budget.used_bytes == 0

@@ -272,9 +272,9 @@ async def test_a_promised_result_is_brought_in_any_order_and_once(connect):
         await client.send({**ask, "id": 1}, {**ask, "id": 2}, {**ask, "id": 3}, {**ask, "id": 1})
         assert [answer["error"]["code"] for answer in await client.lines(2)] == [-32007, -32600]
         first, second = client.services.promises
-        second.bring({"n": 2})
+        second.settle_with({"n": 2})
         first.fail(NotFound("There is no such session."))
-        second.bring({"n": 3})
+        second.settle_with({"n": 3})
         assert await client.line() == ok({"n": 2}, 2)
         assert await client.line() == failure(-32002, "There is no such session.", {"type": "not_found"})
         assert await client.call("kept", request_id=4) == ok({"kept": True}, 4)
@@ -286,7 +286,7 @@ async def test_a_promise_is_cancelled_and_what_comes_after_counts_for_nothing(co
         cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}
         await client.send(cancel)
         assert await client.line() == failure(-32800, "The request was cancelled.", {"type": "cancelled"})
-        client.services.promises[0].bring({})
+        client.services.promises[0].settle_with({})
         assert await client.call("ping", request_id=2) == ok({}, 2)
 
 
@@ -295,7 +295,7 @@ async def test_a_client_that_ended_its_half_still_gets_what_it_was_promised(conn
         await client.send({"jsonrpc": "2.0", "id": 1, "method": "promised"})
         await client.call("ping", request_id=2)
         await client.stream.send_eof()
-        client.services.promises[0].bring({"n": 1})
+        client.services.promises[0].settle_with({"n": 1})
         assert json.loads(await client.rest()) == ok({"n": 1})
 
 

@@ -1,7 +1,7 @@
 import itertools
 
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.rpc.pace import Pace
 

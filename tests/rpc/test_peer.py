@@ -3,10 +3,10 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
-from sessiond.rpc.asking import RemoteError
 from sessiond.rpc.limits import Limits
+from sessiond.rpc.outgoing_requests import RemoteError
 from sessiond.rpc.sending import PeerGone
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -128,7 +128,7 @@ async def test_frames_that_do_not_fit_are_queued_and_none_is_lost(connect):
         queued = peer.queued_bytes
         assert 0 < queued < sum(map(len, frames))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.drained)
+            nursery.start_soon(peer.wait_drained)
             assert [(await client.line())["params"]["n"] for _ in frames] == list(range(3000))
         assert peer.queued_bytes == 0
 
@@ -142,7 +142,7 @@ async def test_whoever_waits_for_room_is_told_when_the_client_goes(connect):
 
         async def wait_for_room():
             try:
-                await peer.drained()
+                await peer.wait_drained()
             except PeerGone:
                 outcome.append("gone")
 
@@ -237,7 +237,7 @@ async def test_a_pump_that_learns_of_the_end_is_no_fault(connect):
         async def pump():
             while True:
                 peer.send_nowait(b"x" * 65536 + b"\n")
-                await peer.drained(65536)
+                await peer.wait_drained(65536)
 
         peer.nursery.start_soon(pump)
         await trio.testing.wait_all_tasks_blocked()

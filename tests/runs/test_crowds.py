@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import trio
-from runs_house import MAIN, House, clock, house, request
+from support.supervised_runs import MAIN, House, clock, house, request
 
 from sessiond.errors import Overloaded
 from sessiond.model.entry import MAX_ACCEPTED_RUNS, MAX_OPEN_RUNS
 from sessiond.rpc.errors import error_object
-from sessiond.runs.attached import AttachedAgents
 from sessiond.runs.steer import steer
+from sessiond.runtimes.attached import AttachedAgents
 
 FORGED = 3 * MAX_ACCEPTED_RUNS
 

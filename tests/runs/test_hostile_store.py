@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from inside import inside
-from inside_agents import Program, agent, attached
+from support.in_process import inside
+from support.in_process_agents import Program, agent, attached
 
 T = 1795224660000
 AGENTS = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\nworkspace = "{workspace}"\n'

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runs_house import MAIN, NOW, house
+from support.supervised_runs import MAIN, NOW, house
 
 from sessiond.runs.registry import MAX_ENDED
-from sessiond.runs.run import View
-from sessiond.runs.runtime import Outcome, RunSink, RunSpec
+from sessiond.runs.run import RunView
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
 
 async def test_live_and_ended_runs_are_found_in_memory(tmp_path: Path, autojump_clock: Any):
@@ -18,11 +18,11 @@ async def test_live_and_ended_runs_are_found_in_memory(tmp_path: Path, autojump_
         run = await home.accept("hello")
         waits = await home.accept("next")
         registry = home.supervisor.registry
-        assert await registry.find(run.run_id) == View(run_id=run.run_id, key=MAIN, status="running", started_at=NOW)
-        assert await registry.find(waits.run_id) == View(run_id=waits.run_id, key=MAIN, status="queued")
+        assert await registry.find(run.run_id) == RunView(run_id=run.run_id, key=MAIN, status="running", started_at=NOW)
+        assert await registry.find(waits.run_id) == RunView(run_id=waits.run_id, key=MAIN, status="queued")
         home.agent.gate.set()
         await run.done.wait()
-        assert await registry.find(run.run_id) == View(
+        assert await registry.find(run.run_id) == RunView(
             run_id=run.run_id, key=MAIN, status="ok", reply="re: hello", started_at=NOW, ended_at=NOW
         )
         assert registry.of_session(MAIN) == [waits]
@@ -33,8 +33,8 @@ async def test_what_memory_has_forgotten_is_read_from_the_file(tmp_path: Path, a
         replies = {"a": "re: a", "quiet": "", "b": "re: b"}
         runs = {}
 
-        async def act(spec: RunSpec, sink: RunSink) -> Outcome:
-            return Outcome(reply=replies[spec.message])
+        async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+            return RunOutcome(reply=replies[spec.message])
 
         home.agent.act = act
         for text in replies:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 from msgspec.structs import replace
-from runs_house import MAIN, Agent, FakeHost, House, house, request
-from talk_house import ALICE, BOB, Adapter, host_with, scripted, talk_house
+from support.conversing_runs import ALICE, BOB, Adapter, host_with, scripted, talk_house
+from support.supervised_runs import MAIN, Agent, FakeHost, House, house, request
 
 from sessiond.errors import Conflict, NotFound, StorageError
 from sessiond.events.bus import EventBus
@@ -20,8 +20,8 @@ from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.record import FINAL
 from sessiond.policy.replyback import ANNOUNCE_MESSAGE
 from sessiond.runs.persistence import RETRY_S
-from sessiond.runs.runtime import Outcome
-from sessiond.sessions.lifecycle import Births, reset
+from sessiond.runtimes.runtime import RunOutcome
+from sessiond.sessions.lifecycle import SessionChanges, reset
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
@@ -65,7 +65,7 @@ async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_rest
             assert again is not None
             assert await home.end(again) == ("ok", f"re: {run.request.text}")
             session = home.store.catalog.by_key[MAIN]
-            assert home.supervisor.known(session, run.request.text, "p") == run.run_id
+            assert home.supervisor.run_of_key(session, run.request.text, "p") == run.run_id
         assert [one for one in home.said() if one.startswith("user")] == ["user: one", "user: two"]
         assert [status for _, status in home.steps()] == ["accepted"] * 2 + ["running", "ok"] * 2
 
@@ -174,7 +174,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         home.agent.act = home.agent.wait
         live, queued = await home.accept("live"), await home.accept("queued")
         await home.agent.lives("live").wait()
-        session, births = live.session, Births(home.store)
+        session, births = live.session, SessionChanges(home.store)
         path, away = home.store.path / session.path, tmp_path / "away"
         path.rename(away)
         home.store.catalog.remove(session)
@@ -246,7 +246,7 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         run = await talking.send("please")
         await alice.lives("b0").wait()
         key = BOB if who == "target" else ALICE
-        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
         new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset)
         assert archived
         alice.gate.set()
@@ -268,10 +268,10 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
     """Also where the daemon is killed right after the reset, or when it has aborted the runs and moved nothing yet."""
     bob, telegram = Agent(), Adapter()
 
-    async def act(spec: Any, sink: Any) -> Outcome:
+    async def act(spec: Any, sink: Any) -> RunOutcome:
         if spec.step == "announce":
             await bob.gate.wait()
-        return Outcome(reply=f"re: {spec.message}")
+        return RunOutcome(reply=f"re: {spec.message}")
 
     bob.act = act
     host = host_with(tmp_path, alice=scripted("REPLY_SKIP"), bob=bob)
@@ -281,7 +281,7 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
         await bob.lives(ANNOUNCE_MESSAGE).wait()
         if killed:
             talking.conversations._announce = never  # type: ignore[method-assign]
-        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
 
         async def stop(session: Session) -> None:
             await home.supervisor.stop_for_reset(session)
@@ -317,23 +317,23 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         asked = request("hello", idempotency_key="k", payload="p")
         first = await home.supervisor.accept_once(await home.session(), asked)
         await home.supervisor.registry.live[first].done.wait()
-        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
         for number in range(2):
             await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
             await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
         session = home.store.catalog.by_key[MAIN]
         assert await home.supervisor.accept_once(session, asked) == first
         with pytest.raises(Conflict):
-            home.supervisor.known(session, "k", "another")
+            home.supervisor.run_of_key(session, "k", "another")
     # And as many as one transcript remembers, after a restart too.
     async with house(tmp_path / "store") as home:
         session = home.store.catalog.by_key[MAIN]
-        assert home.supervisor.known(session, "k", "p") == first
-        assert len(list(home.supervisor._keyed(session))) == 3
+        assert home.supervisor.run_of_key(session, "k", "p") == first
+        assert len(list(home.supervisor._keyed_runs(session))) == 3
         many = tuple(KeyedRun(f"n{number}", "r", "p") for number in range(MAX_KEYED_RUNS - 1))
         session.entry = replace(session.entry, keyed=many)
-        assert len(list(home.supervisor._keyed(session))) == MAX_KEYED_RUNS
-        assert home.supervisor.known(session, "k", "p") is None
+        assert len(list(home.supervisor._keyed_runs(session))) == MAX_KEYED_RUNS
+        assert home.supervisor.run_of_key(session, "k", "p") is None
 
 
 async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once(tmp_path: Path, autojump_clock: Any):
@@ -352,7 +352,7 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
         for text in ("live", "queued 1", "queued 2"):
             await home.accept(text, idempotency_key=text, payload="p")
         await home.agent.lives("live").wait()
-        births, feed = Births(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
         home.store.on_committed = photograph
         await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
         home.agent.gate.set()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
-from runs_house import MAIN, Agent, FakeHost, House, house, inline, request
+from support.patience import PATIENCE_S
+from support.supervised_runs import MAIN, Agent, FakeHost, House, house, inline, request
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
 from sessiond.runs.run import Run
-from sessiond.runs.runtime import Outcome, RunSink, RunSpec
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 
@@ -178,7 +178,7 @@ async def test_stop_of_nothing_stops_nothing(home: House, autojump_clock: Any):
 
 
 async def test_what_goes_wrong_inside_a_run_is_its_result(home: House, autojump_clock: Any):
-    async def broken(spec: RunSpec, sink: RunSink) -> Outcome:
+    async def broken(spec: RunSpec, sink: RunSink) -> RunOutcome:
         raise RuntimeError("a secret path")
 
     home.agent.act = broken
@@ -189,11 +189,11 @@ async def test_what_goes_wrong_inside_a_run_is_its_result(home: House, autojump_
 
 
 async def test_the_newest_message_that_says_something_is_the_reply(home: House, autojump_clock: Any):
-    async def talks(spec: RunSpec, sink: RunSink) -> Outcome:
+    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await sink.message({"role": "assistant", "content": "thinking aloud"})
         await sink.message({"role": "assistant", "content": "the answer"})
         await sink.message({"role": "assistant", "content": ""})
-        return Outcome(usage={"input": 3, "output": 4, "totalTokens": 7}, model="m1")
+        return RunOutcome(usage={"input": 3, "output": 4, "totalTokens": 7}, model="m1")
 
     home.agent.act = talks
     run = await home.accept("ask")
@@ -207,9 +207,9 @@ async def test_the_newest_message_that_says_something_is_the_reply(home: House, 
 
 
 async def test_a_reply_that_is_no_message_yet_becomes_one(home: House, autojump_clock: Any):
-    async def talks(spec: RunSpec, sink: RunSink) -> Outcome:
+    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await sink.message({"role": "assistant", "content": "on my way", "usage": {"input": 1, "output": 1}})
-        return Outcome(reply="there", usage={"input": 5, "output": 5})
+        return RunOutcome(reply="there", usage={"input": 5, "output": 5})
 
     home.agent.act = talks
     run = await home.accept("ask")
@@ -411,8 +411,8 @@ class TestDisk:
         assert len(errors) == 2
 
     async def test_a_reply_that_is_too_long_ends_the_run_as_an_error(self, home: House, autojump_clock: Any):
-        async def verbose(spec: RunSpec, sink: RunSink) -> Outcome:
-            return Outcome(reply="x" * 2_000_000)
+        async def verbose(spec: RunSpec, sink: RunSink) -> RunOutcome:
+            return RunOutcome(reply="x" * 2_000_000)
 
         home.agent.act = verbose
         status, error = await home.end(await home.accept("hello"))
@@ -476,12 +476,12 @@ async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: P
         runs = []
         keys = [f"agent:{agent}:s{number}" for agent in ("main", "alice") for number in range(4)]
 
-        async def act(spec: RunSpec, sink: RunSink) -> Outcome:
+        async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
             number = int(spec.message)
             await trio.sleep(number % 7)
             if number % 11 == 0:
                 raise RuntimeError
-            return Outcome(reply=spec.message, error="bad" if number % 5 == 0 else None)
+            return RunOutcome(reply=spec.message, error="bad" if number % 5 == 0 else None)
 
         home.agent.act = act
         alice = Agent()

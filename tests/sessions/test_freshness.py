@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sessiond.config import ResetConfig
+from sessiond.config.settings import ResetConfig
 from sessiond.model.entry import Entry, LiveRun
 from sessiond.sessions.freshness import is_stale, last_hour_ms
 

@@ -16,7 +16,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules
 from sessiond.sessions import lifecycle
-from sessiond.sessions.lifecycle import Births, settled
+from sessiond.sessions.lifecycle import SessionChanges, current_session
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message, SessionStore, open_store
 
@@ -24,9 +24,11 @@ KEY = "agent:main:work"
 
 
 @asynccontextmanager
-async def _births(folder: Path, ids: Ids | None = None, **options: Any) -> AsyncIterator[tuple[Births, TranscriptFeed]]:
+async def _births(
+    folder: Path, ids: Ids | None = None, **options: Any
+) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
     async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids, **options) as store:
-        yield Births(store), TranscriptFeed(store, EventBus())
+        yield SessionChanges(store), TranscriptFeed(store, EventBus())
 
 
 async def _nothing(session: Session) -> None:
@@ -81,7 +83,7 @@ async def test_what_is_settled_goes_to_the_old_session_or_to_the_new_one_and_not
             nonlocal written
             for _ in range(40):
                 # The session was looked up long ago, as by one who waited for something else.
-                target = await settled(births.store.catalog, session)
+                target = await current_session(births.store.catalog, session)
                 await births.store.append(target, [Message({"role": "user", "content": "x"})])
                 written += 1
 
@@ -136,10 +138,10 @@ async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_
             assert made == []
             go_on.set()
         assert made[0] is not session
-        assert await settled(births.store.catalog, session) is made[0]
+        assert await current_session(births.store.catalog, session) is made[0]
         await lifecycle.delete(births, feed, made[0], _nothing)
         with pytest.raises(NotFound):
-            await settled(births.store.catalog, session)
+            await current_session(births.store.catalog, session)
         with pytest.raises(NotFound):
             await lifecycle.delete(births, feed, session, _nothing)
         with pytest.raises(NotFound):
@@ -169,7 +171,7 @@ async def test_a_reset_called_off_while_runs_end_changes_nothing(tmp_path: Path)
             await trio.testing.wait_all_tasks_blocked()
             assert session.leaving is not None
             nursery.cancel_scope.cancel()
-        assert await settled(births.store.catalog, session) is session
+        assert await current_session(births.store.catalog, session) is session
         await lifecycle.reset(births, feed, session, _nothing)
 
 

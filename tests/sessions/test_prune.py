@@ -8,7 +8,7 @@ import pytest
 from sessiond.errors import StorageError
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import FOLD_VERSION
-from sessiond.sessions.prune import Old, Removal, old
+from sessiond.sessions.prune import PrunableTranscript, Removal, old
 from sessiond.store.catalog import Folder, Session
 
 NOW = 1_795_300_000_000
@@ -38,7 +38,7 @@ def test_a_folder_that_cannot_be_synced_is_a_storage_error_and_what_is_gone_is_t
     path_fd = os.open(tmp_path, os.O_PATH)  # good for everything but a sync
     folder = Folder("main", path_fd, archived=True)
     session = Session(key="agent:main:s", entry=Entry(session_id="s", file=facts), folder=folder)
-    removal = Removal([Old(session, 1)])
+    removal = Removal([PrunableTranscript(session, 1)])
     with pytest.raises(StorageError, match="1 transcripts were removed, but the folder could not be synced"):
         list(removal.steps())
     os.close(path_fd)

@@ -10,16 +10,16 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from patience import PATIENCE_S
-from sampling import amount
+from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.clock import iso_ms
 from sessiond.model.keys import KeyRules
 from sessiond.policy.secrets import mask_secrets
-from sessiond.sessions.needles import fold
+from sessiond.sessions.prefilter import fold_case
 from sessiond.sessions.search import Query, search
-from sessiond.store.slices import Slices
 from sessiond.store.store import SessionStore, open_store
+from sessiond.store.time_slicer import TimeSlicer
 
 T = 1_795_300_000_000
 LIMIT = 4096
@@ -62,7 +62,7 @@ async def _search(folder: Path, text: str, limit: int = 50, **more: Any) -> tupl
 
 async def _in(store: SessionStore, text: str, limit: int = 50, **more: Any) -> tuple[list[dict[str, Any]], bool]:
     query = Query(text=text, limit=limit, **{"shown": _as_it_is, **more})
-    found, has_more = await search(store, Slices(), list(store.catalog.by_key.values()), query)
+    found, has_more = await search(store, TimeSlicer(), list(store.catalog.by_key.values()), query)
     told = [
         {
             "key": match.session.key,
@@ -153,7 +153,7 @@ def test_what_is_found_is_what_a_slow_reader_finds(
             continue
         seqs[number] += 1
         shown = _masked(text) if mask else text
-        if fold(query) not in fold(shown) or fold(query) not in fold(text):
+        if fold_case(query) not in fold_case(shown) or fold_case(query) not in fold_case(text):
             continue
         if asked["role"] in (None, who) and (since is None or place >= since):
             expected.insert(0, {"key": _key(number), "at": at, "role": who, "seq": seqs[number]})
@@ -244,7 +244,7 @@ async def test_a_cancelled_search_ends_in_the_middle(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             query = Query(text="hello", limit=10**6, shown=shown)
-            nursery.start_soon(search, store, Slices(), list(store.catalog.by_key.values()), query)
+            nursery.start_soon(search, store, TimeSlicer(), list(store.catalog.by_key.values()), query)
             with trio.fail_after(PATIENCE_S):
                 while not looked:
                     await trio.lowlevel.checkpoint()

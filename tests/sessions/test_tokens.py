@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Inside, inside
-from inside_agents import Program, agent, attached, until
-from patience import PATIENCE_S
+from support.in_process import Inside, inside
+from support.in_process_agents import Program, agent, attached, until
+from support.patience import PATIENCE_S
 
 from sessiond.errors import Unauthenticated
 from sessiond.sessions.tokens import Tokens

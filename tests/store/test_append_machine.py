@@ -20,13 +20,13 @@ import trio
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from live_store import Live, live, message
-from patience import PATIENCE_S
-from sampling import amount
+from support.followed_store import Live, live, message
+from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.errors import StorageError
 from sessiond.store.catalog import Session
-from sessiond.store.parts import Message, drafts_of, lines_of
+from sessiond.store.new_records import Message, drafts_of, lines_of
 from sessiond.store.store import SessionStore
 
 KEY = "agent:main:main"

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec.structs import replace
-from sampling import amount
+from support.sampling import amount
 
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -96,12 +96,12 @@ class AnyChanges(RuleBasedStateMachine):
             assert list(catalog.newest(after)) == rest
         for label in ("a", "b"):
             keys = {one.key for one in live.values() if one.entry.label == label}
-            assert set(catalog.labelled("main", label)) == set(catalog.with_label(label)) == keys
-            assert catalog.labelled("other", label) == []
+            assert set(catalog.keys_with_label("main", label)) == set(catalog.with_label(label)) == keys
+            assert catalog.keys_with_label("other", label) == []
         for parent in ("agent:main:0", "agent:main:1"):
             children = [one for one in live.values() if one.entry.spawned_by == parent]
             children.sort(key=lambda one: (one.entry.created_at, one.key))
-            assert catalog.children(parent) == [one.key for one in children]
+            assert catalog.children_of(parent) == [one.key for one in children]
         assert catalog.corrupt_records == sum(one.entry.corrupt_records for one in live.values())
 
 

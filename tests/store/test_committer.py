@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.errors import Stopping, StorageError
 from sessiond.model.entry import Entry
@@ -223,7 +223,7 @@ async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answ
         for number in range(20):
             committer.append_later(session, lambda parent: [line("x", parent)], str(number), tell)
         await append(committer, other, "a")
-        async with committer.hold(session):
+        async with committer.hold_exclusively(session):
             events.append("held")
         nursery.cancel_scope.cancel()
     own = [event for event in events if event not in ("turn", "announce other")]
@@ -325,7 +325,7 @@ async def test_a_mistake_in_the_thread_acknowledges_nothing(tmp_path, folder):
 async def test_appends_wait_while_the_transcript_is_held_and_are_written_afterwards(tmp_path, folder):
     session = made(folder, tmp_path)
     async with committing() as committer, trio.open_nursery() as nursery:
-        async with committer.hold(session):
+        async with committer.hold_exclusively(session):
             nursery.start_soon(append, committer, session, "a")
             await trio.testing.wait_all_tasks_blocked()
             assert ids_of(tmp_path) == []
@@ -339,7 +339,7 @@ async def test_holding_waits_for_the_commit_under_way(tmp_path, folder):
     async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
 
         async def hold() -> None:
-            async with committer.hold(session):
+            async with committer.hold_exclusively(session):
                 order.append(ids_of(tmp_path))
 
         nursery.start_soon(append, committer, session, "a")
@@ -359,7 +359,7 @@ async def test_a_transcript_has_one_holder_at_a_time_however_many_wait_for_it(fo
 
         async def hold() -> None:
             nonlocal most
-            async with committer.hold(session):
+            async with committer.hold_exclusively(session):
                 holders.append(1)
                 most = max(most, len(holders))
                 await trio.testing.wait_all_tasks_blocked()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.errors import StoreInUse
 from sessiond.model.entry import MAX_OPEN_RUNS

@@ -18,7 +18,7 @@ from sessiond.errors import StorageError
 from sessiond.model.record import header_line
 from sessiond.store import dirfd, making
 from sessiond.store.catalog import Folder
-from sessiond.store.refusals import Displaced
+from sessiond.store.refusals import StoreDisplaced
 
 KEY = "agent:main:main"
 HEADER = header_line("s", KEY, "main", 1, cwd="/")
@@ -78,7 +78,7 @@ def test_a_file_is_not_made_in_a_folder_that_was_moved_away(tmp_path):
         folder = Folder("main", fd, path=str(place))
         making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
         place.rename(away)
-        with pytest.raises(Displaced):
+        with pytest.raises(StoreDisplaced):
             making.create_file(folder, "t.jsonl", HEADER, LIMIT, True)
     assert os.listdir(away) == ["s.jsonl"]
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import dirfd, doctor, opening
-from sessiond.store.opening import opened
+from sessiond.store.opening import open_locked
 
 
 def modes(store: Path) -> dict[str, str]:
@@ -25,14 +25,14 @@ def modes(store: Path) -> dict[str, str]:
 
 
 def test_a_new_store_has_its_format_a_lock_and_a_secret(tmp_path, clock):
-    with opened(tmp_path / "a" / "store", clock) as store:
+    with open_locked(tmp_path / "a" / "store", clock) as store:
         assert store.path == tmp_path / "a" / "store"
         assert json.loads((store.path / "store.json").read_text()) == {"format": 1, "createdAt": clock.wall_ms()}
         assert (store.path / "store.lock").read_text() == f"{os.getpid()}\n"
         assert (store.path / "keys" / "signing.key").read_bytes() == store.secret
         assert len(store.secret) == 32
         secret = store.secret
-    with opened(tmp_path / "a" / "store", clock) as again:
+    with open_locked(tmp_path / "a" / "store", clock) as again:
         assert again.secret == secret
 
 
@@ -67,14 +67,14 @@ def test_a_folder_that_was_there_keeps_its_mode(tmp_path, clock):
     store = tmp_path / "store"
     store.mkdir(mode=0o750)
     store.chmod(0o750)
-    with opened(store, clock):
+    with open_locked(store, clock):
         assert store.stat().st_mode & 0o777 == 0o750
 
 
 def test_the_store_may_be_a_symlink(tmp_path, clock):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    with opened(tmp_path / "link", clock):
+    with open_locked(tmp_path / "link", clock):
         assert (tmp_path / "real" / "store.json").exists()
 
 
@@ -82,8 +82,8 @@ _HOLD = """
 import sys
 from pathlib import Path
 from sessiond.clock import Clock
-from sessiond.store.opening import opened
-with opened(Path(sys.argv[1]), Clock()):
+from sessiond.store.opening import open_locked
+with open_locked(Path(sys.argv[1]), Clock()):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -97,12 +97,12 @@ def test_a_second_process_is_told_who_holds_the_store_and_touches_nothing(tmp_pa
         assert holder.stdin is not None and holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.rglob("*") if path.is_file()}
-        with pytest.raises(StoreInUse) as refused, opened(store, clock):
+        with pytest.raises(StoreInUse) as refused, open_locked(store, clock):
             pass
         assert str(refused.value).startswith(f"the store {store} is in use by process {holder.pid} (")
         assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
         holder.stdin.close()
-    with opened(store, clock):
+    with open_locked(store, clock):
         pass
 
 
@@ -115,16 +115,16 @@ def test_a_store_in_use_stays_so_when_its_lock_file_is_removed_or_replaced(tmp_p
         assert holder.stdout.readline() == b"held\n"
         (store / "store.lock").unlink()
         for _ in range(2):  # the second time there is a lock file, which nobody has
-            with pytest.raises(StoreInUse, match="in use by another process"), opened(store, clock):
+            with pytest.raises(StoreInUse, match="in use by another process"), open_locked(store, clock):
                 pass
             with dirfd.closing(dirfd.open_root(store)) as root_fd:
                 assert doctor.holder_of(root_fd) == "another process"
         (store / "new.lock").write_text("1\n")
         (store / "new.lock").rename(store / "store.lock")
-        with pytest.raises(StoreInUse), opened(store, clock):
+        with pytest.raises(StoreInUse), open_locked(store, clock):
             pass
         holder.stdin.close()
-    with opened(store, clock):
+    with open_locked(store, clock):
         pass
 
 
@@ -156,18 +156,18 @@ def test_a_holder_that_is_on_its_way_out_is_waited_for(tmp_path):
 
 def test_the_lock_is_the_kernels_and_not_the_number_in_the_file(tmp_path, clock):
     store = tmp_path / "store"
-    with opened(store, clock):
+    with open_locked(store, clock):
         pass
     (store / "store.lock").write_text(f"{os.getppid()}\n")
-    with opened(store, clock):
+    with open_locked(store, clock):
         pass
 
 
 def test_a_holder_that_left_no_number_is_another_process(tmp_path, clock):
     store = tmp_path / "store"
-    with opened(store, clock):
+    with open_locked(store, clock):
         (store / "store.lock").write_text("")
-        with pytest.raises(StoreInUse, match="in use by another process;"), opened(store, clock):
+        with pytest.raises(StoreInUse, match="in use by another process;"), open_locked(store, clock):
             pass
 
 
@@ -177,7 +177,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path, clock, content):
     store.mkdir()
     (store / "store.json").write_text(content)
     with pytest.raises(ConfigError, match=r"has format 2, this sessiond reads up to 1; upgrade sessiond"):
-        with opened(store, clock):
+        with open_locked(store, clock):
             pass
     assert (store / "store.json").read_text() == content
     assert not (store / "agents").exists()
@@ -188,17 +188,17 @@ def test_a_damaged_store_file_is_refused(tmp_path, clock, content):
     store = tmp_path / "store"
     store.mkdir()
     (store / "store.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"store\.json is damaged"), opened(store, clock):
+    with pytest.raises(ConfigError, match=r"store\.json is damaged"), open_locked(store, clock):
         pass
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 100])
 def test_a_damaged_secret_is_refused_and_kept(tmp_path, clock, size):
     store = tmp_path / "store"
-    with opened(store, clock):
+    with open_locked(store, clock):
         pass
     (store / "keys" / "signing.key").write_bytes(b"x" * size)
-    with pytest.raises(ConfigError, match=r"signing\.key in the store is damaged"), opened(store, clock):
+    with pytest.raises(ConfigError, match=r"signing\.key in the store is damaged"), open_locked(store, clock):
         pass
     assert (store / "keys" / "signing.key").stat().st_size == size
 
@@ -210,7 +210,7 @@ def test_a_symlink_in_the_store_is_not_followed(tmp_path, clock, name):
     outside.mkdir()
     (outside / "file").write_text("untouched")
     (store / name).symlink_to(outside if name == "keys" else outside / "file")
-    with pytest.raises(ConfigError, match=f"symbolic link.*{name}"), opened(store, clock):
+    with pytest.raises(ConfigError, match=f"symbolic link.*{name}"), open_locked(store, clock):
         pass
     assert (outside / "file").read_text() == "untouched"
     assert [path.name for path in outside.iterdir()] == ["file"]
@@ -220,14 +220,14 @@ def test_what_cannot_be_a_store_is_refused_in_words(tmp_path, clock):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=r"the store .* cannot be opened: (Not a directory|File exists)"):
-            with opened(path, clock):
+            with open_locked(path, clock):
                 pass
 
 
 def test_an_error_while_the_store_is_in_use_is_passed_on_as_it_is(tmp_path, clock):
-    with pytest.raises(OSError, match="mine"), opened(tmp_path / "store", clock):
+    with pytest.raises(OSError, match="mine"), open_locked(tmp_path / "store", clock):
         raise OSError("mine")
-    with opened(tmp_path / "store", clock):
+    with open_locked(tmp_path / "store", clock):
         pass
 
 

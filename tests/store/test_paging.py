@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.store import paging, transcript
-from sessiond.store.paging import Page
+from sessiond.store.paging import MessagePage
 from sessiond.store.transcript import Line
 
 LIMIT = 60
@@ -31,7 +31,9 @@ def holding(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def reference_page(content: bytes, end: int, end_seq: int, *, limit: int, max_bytes: int, roles: set[str]) -> Page:
+def reference_page(
+    content: bytes, end: int, end_seq: int, *, limit: int, max_bytes: int, roles: set[str]
+) -> MessagePage:
     """The page, from a list of all lines."""
     with holding(content) as fd:
         lines = [line for line in transcript.read_lines(fd, 0, LIMIT) if line.end <= end]
@@ -53,7 +55,7 @@ def reference_page(content: bytes, end: int, end_seq: int, *, limit: int, max_by
     more = len(taken) < len(wanted)
     start = taken[0][0].offset if more else 0
     skipped = sum(line.record is None and line.offset >= start for line in lines)
-    return Page(
+    return MessagePage(
         lines=taken,
         start=start,
         start_seq=taken[0][1] - 1 if more else 0,
@@ -182,4 +184,4 @@ def test_a_clean_file_that_shrank_under_the_reader_ends_the_page():
         got = paging.page_backwards(
             fd, 500, 5, wanted=lambda record: True, limit=5, max_bytes=500, record_limit=LIMIT, clean=True
         )
-    assert got == Page(lines=[], start=0, start_seq=0, has_more=False, skipped=0, bytes=0)
+    assert got == MessagePage(lines=[], start=0, start_seq=0, has_more=False, skipped=0, bytes=0)

@@ -182,16 +182,16 @@ _IMPORTED = """
 import json
 from sessiond.clock import Clock, Ids
 from sessiond.model.keys import KeyRules
-from sessiond.sessions.importing import Copy
-from sessiond.sessions.openclaw import Item, Plan
+from sessiond.sessions.importing import TranscriptCopy
+from sessiond.sessions.openclaw import PlannedSession, ImportPlan
 from sessiond.store import making
 from sessiond.store.catalog import Folder
 from sessiond.store.scan import ScanSettings
 fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
 source = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
-item = Item(session_id="a", name="a.jsonl", key_id="a")
+item = PlannedSession(session_id="a", name="a.jsonl", key_id="a")
 settings = ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
-copy = Copy(Plan("main", "", source, [item], {}), item, Folder("main", fd, path=place), settings)
+copy = TranscriptCopy(ImportPlan("main", "", source, [item], {}), item, Folder("main", fd, path=place), settings)
 for _ in copy.steps():
     pass
 copy.discard()

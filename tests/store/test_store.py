@@ -18,7 +18,7 @@ from sessiond.model.keys import KeyRules
 from sessiond.store import dirfd, index
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
-from sessiond.store.paging import Page
+from sessiond.store.paging import MessagePage
 from sessiond.store.scan import Problem
 from sessiond.store.store import Custom, Message, SessionStore, open_store
 
@@ -38,11 +38,13 @@ def lines_of(store: SessionStore, session: Session) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file_of(store, session).read_text().splitlines()]
 
 
-def texts(page: Page) -> list[str]:
+def texts(page: MessagePage) -> list[str]:
     return [json.loads(line.record.message or b"")["content"] for line, _ in page.lines if line.record]
 
 
-async def newest(store: SessionStore, session: Session, limit: int = 100, before: Position | None = None) -> Page:
+async def newest(
+    store: SessionStore, session: Session, limit: int = 100, before: Position | None = None
+) -> MessagePage:
     return await store.page(session, lambda record: True, limit=limit, max_bytes=1 << 20, before=before)
 
 

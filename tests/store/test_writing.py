@@ -19,7 +19,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.record import ENTRY, custom_line, header_line
 from sessiond.store import dirfd, folding, scan
 from sessiond.store.catalog import Folder, Remnant, Session
-from sessiond.store.refusals import Displaced, Unsettled, storage_error
+from sessiond.store.refusals import StoreDisplaced, Unsettled, storage_error
 from sessiond.store.scan import ScanSettings
 from sessiond.store.writing import Append, Writing
 
@@ -394,7 +394,7 @@ def test_nothing_is_stored_in_a_folder_that_was_moved_away(housed, tmp_path, par
     if when == "before":
         move()
     (append,) = housed.write("a", **({} if when == "before" else {when: move}))
-    assert isinstance(append.error, Displaced)
+    assert isinstance(append.error, StoreDisplaced)
     left = [path.read_bytes() for path in tmp_path.rglob("s.jsonl")]
     assert len(left) == 1 + copied
     assert all(b'"first"' in content and b'"a"' not in content for content in left)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 USER = "sessiond-test"
 UID = 61_423

@@ -8,7 +8,7 @@ import termios
 from typing import Any
 
 import pytest
-from real_daemon import Daemon, Wire
+from support.real_daemon import Daemon, Wire
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = [
     pytest.mark.system,

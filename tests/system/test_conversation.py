@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE_S
-from real_daemon import Daemon, Wire
-from sampling import spread
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon, Wire
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
@@ -35,7 +35,7 @@ runtime = { type = "attached" }
 id = "bob"
 runtime = { type = "attached" }
 """
-TALKER = Path(__file__).parent.parent / "talker.py"
+TALKER = Path(__file__).parents[1] / "support" / "sample_program.py"
 FINAL = {"ok", "error", "timeout", "aborted"}
 
 

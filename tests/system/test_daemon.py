@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_daemon import Daemon, Wire
-from sampling import amount
+from support.real_daemon import Daemon, Wire
+from support.sampling import amount
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "openclaw-store"
 

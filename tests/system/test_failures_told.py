@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.system
 

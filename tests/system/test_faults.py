@@ -17,7 +17,7 @@ import pytest
 from faults.house import House, open_house
 from faults.operations import OPERATIONS, Operation
 from faults.sweep import sweep
-from sampling import amount
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hearing_roads import HEARING, Hearing, curl
-from real_daemon import Daemon
-from sampling import amount
-from torrent import Torrent
+from support.concurrent_appenders import Torrent
+from support.real_daemon import Daemon
+from support.sampling import amount
+from support.subscribed_connections import HEARING, Hearing, curl
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from tests.system import private_systemd
 from tests.system.private_systemd import HOME, PrivateSystemd

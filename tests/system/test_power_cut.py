@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -23,7 +23,8 @@ import json, subprocess, sys
 from contextlib import contextmanager
 from pathlib import Path
 import trio
-import store_checks, store_steps
+from support import store_checks
+from support import store_steps
 
 folder, durable = Path(sys.argv[1]), sys.argv[2] == "sync"
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_daemon import PATIENCE_S, Daemon
+from support.real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 README = Path(__file__).parents[2] / "README.md"

@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 import pytest
-from real_daemon import Daemon
-from sampling import amount
+from support.real_daemon import Daemon
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 

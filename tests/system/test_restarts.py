@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from real_daemon import PATIENCE_S, Daemon
-from sampling import amount
+from support.real_daemon import PATIENCE_S, Daemon
+from support.sampling import amount
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", amount(6, 2)))

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import trio
-from announced import told_of
-from patience import PATIENCE_S
-from real_daemon import Daemon, Wire
+from support.announcements import told_of
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon, Wire
 
-from sessiond.runs.sandbox import Bubblewrap
+from sessiond.runtimes.sandbox import Bubblewrap
 
 pytestmark = pytest.mark.system
 

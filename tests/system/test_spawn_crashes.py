@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from announced import announcements, told_of
-from real_daemon import Daemon
-from sampling import amount, spread
+from support.announcements import announcements, told_of
+from support.real_daemon import Daemon
+from support.sampling import amount, spread
 
 pytestmark = pytest.mark.system
 

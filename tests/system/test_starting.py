@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.system
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import store_steps
 import trio
-from patience import PATIENCE_S
-from sampling import amount
-from store_checks import check, look
+from support import store_steps
+from support.patience import PATIENCE_S
+from support.sampling import amount
+from support.store_checks import check, look
 
 pytestmark = pytest.mark.system
 
@@ -104,8 +104,8 @@ _FULL = """
 import sys
 from pathlib import Path
 import trio
-import store_steps as steps
-from store_checks import texts
+from support import store_steps as steps
+from support.store_checks import texts
 from sessiond.errors import StorageError
 
 async def main(path):

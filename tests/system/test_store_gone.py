@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from real_daemon import PATIENCE_S, Daemon
+from support.real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 ECHO = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
-from real_daemon import Daemon
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.system
 

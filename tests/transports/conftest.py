@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.errors import Conflict, Unauthenticated
 from sessiond.model.caller import Caller
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.method import Context, Method
-from sessiond.transports.exchange import Answer, Events, Request, json_response
+from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, json_response
 from sessiond.transports.listener import bind_tcp, bind_unix
-from sessiond.transports.serve import HouseRules, Server
+from sessiond.transports.serve import Server, ServerLimits
 from sessiond.transports.sse import EventStream
 
 TOKENS = {
@@ -175,7 +175,7 @@ def open_house(folder: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        *, rules: HouseRules | None = None, limits: Limits | None = None, uid: int | None = None
+        *, rules: ServerLimits | None = None, limits: Limits | None = None, uid: int | None = None
     ) -> AsyncIterator[House]:
         services = Services()
         dispatcher = Dispatcher(
@@ -214,21 +214,21 @@ def open_house(folder: Path) -> Open:
 
 
 def _add_routes(server: Server, services: Services) -> None:
-    async def show(request: Request) -> Answer:
+    async def show(request: HttpRequest) -> Answer:
         await trio.lowlevel.checkpoint()
         return json_response({"key": request.params["key"], "query": request.query, "caller": request.caller.token_id})
 
-    async def accept(request: Request) -> Answer:
+    async def accept(request: HttpRequest) -> Answer:
         await trio.lowlevel.checkpoint()
         return json_response({"bytes": len(request.body)})
 
-    async def fault(_request: Request) -> Answer:
+    async def fault(_request: HttpRequest) -> Answer:
         raise LookupError
 
-    async def refuse(_request: Request) -> Answer:
+    async def refuse(_request: HttpRequest) -> Answer:
         raise Conflict("The label is in use.", code="label_in_use")
 
-    async def hang(_request: Request) -> Answer:
+    async def hang(_request: HttpRequest) -> Answer:
         services.started += 1
         try:
             await services.release.wait()
@@ -236,7 +236,7 @@ def _add_routes(server: Server, services: Services) -> None:
             services.ended += 1
         return json_response({"ok": True})
 
-    async def events(request: Request) -> Answer:
+    async def events(request: HttpRequest) -> Answer:
         await trio.lowlevel.checkpoint()
         first = int(request.headers.get("last-event-id", "0"))
 
@@ -252,7 +252,7 @@ def _add_routes(server: Server, services: Services) -> None:
             finally:
                 services.ended += 1
 
-        return Events(write)
+        return EventStreamAnswer(write)
 
     server.router.add("GET", "/sessions/{key}/history", show, query=("limit", "x", "cursor", "empty", "follow"))
     server.router.add("POST", "/sessions/{key}/kill", accept, max_body_bytes=1000)

@@ -6,12 +6,12 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
-from sessiond.transports.serve import HouseRules
-from sessiond.transports.site import _target_of
+from sessiond.transports.http_context import _target_of
+from sessiond.transports.serve import ServerLimits
 
 PING = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = ("-H", "Content-Type: application/json")
@@ -160,7 +160,7 @@ async def test_the_root_names_every_road(open_house):
     ],
 )
 async def test_tcp_takes_this_machines_names_and_known_origins_only(open_house, headers, status):
-    async with open_house(rules=HouseRules(allowed_origins=frozenset(["https://app.example"]))) as house:
+    async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
         port = house.tcp.split(":")[1]
         options = [part for header in headers for part in ("-H", header.format(port=port))]
         for path in ("/healthz", "/sessions/main/history", "/ws"):
@@ -192,7 +192,7 @@ async def test_other_dialects_are_not_spoken_on_tcp(open_house):
 
 
 async def test_a_listed_page_may_ask_first_and_read_the_answer(open_house):
-    async with open_house(rules=HouseRules(allowed_origins=frozenset(["https://app.example"]))) as house:
+    async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
         head = (
             f"OPTIONS /rpc HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: {{}}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
         )
@@ -434,7 +434,7 @@ async def test_a_half_closed_client_still_gets_its_answer(open_house):
 
 
 async def test_an_idle_connection_is_closed_in_silence(open_house):
-    async with open_house(rules=HouseRules(first_message_s=0.2)) as house:
+    async with open_house(rules=ServerLimits(first_message_s=0.2)) as house:
         async with await trio.open_unix_socket(house.agent) as stream:
             await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             with trio.fail_after(PATIENCE_S):
@@ -448,7 +448,7 @@ async def test_http_is_imported_by_the_first_http_client_only():
 
     code = (
         "import sys, sessiond.transports.serve\n"
-        "late = {'h11', 'cbor2', 'trio_websocket', 'wsproto', 'sessiond.transports.site'}\n"
+        "late = {'h11', 'cbor2', 'trio_websocket', 'wsproto', 'sessiond.transports.http_context'}\n"
         "assert not late & set(sys.modules), late & set(sys.modules)"
     )
     await trio.run_process([sys.executable, "-c", code], stdout=subprocess.DEVNULL)

@@ -12,10 +12,10 @@ from sessiond.transports.listener import (
     bind_tcp,
     bind_unix,
     check_length,
-    inherited,
     open_listeners,
     prepare_folder,
     socket_paths,
+    take_inherited,
 )
 
 
@@ -159,7 +159,7 @@ def test_a_port_of_zero_takes_any(listen, address):
 
 def test_variables_for_another_process_hand_over_nothing():
     environ = {"LISTEN_PID": "1", "LISTEN_FDS": "2", "LISTEN_FDNAMES": "sessiond:agent", "HOME": "/"}
-    assert (inherited(environ, 2), environ) == ({}, {"HOME": "/"})
+    assert (take_inherited(environ, 2), environ) == ({}, {"HOME": "/"})
 
 
 ACTIVATED = """

@@ -8,10 +8,10 @@ import cbor2
 import msgspec
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
-from sessiond.transports.serve import HouseRules
+from sessiond.transports.serve import ServerLimits
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 WAIT = b'{"jsonrpc":"2.0","id":2,"method":"wait"}\n'
@@ -161,7 +161,7 @@ async def test_half_a_message_and_a_vanished_client_leave_the_server_well(open_h
 
 
 async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
-    async with open_house(rules=HouseRules(first_message_s=0.3)) as house:
+    async with open_house(rules=ServerLimits(first_message_s=0.3)) as house:
 
         async def silent(path, data, expected):
             async with await trio.open_unix_socket(path) as stream:
@@ -182,7 +182,7 @@ async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
 
 
 async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
-    async with open_house(rules=HouseRules(first_message_s=0.3)) as house:
+    async with open_house(rules=ServerLimits(first_message_s=0.3)) as house:
         stream = await trio.open_unix_socket(house.owner)
 
         async def drip():
@@ -197,7 +197,7 @@ async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
 
 
 async def test_those_who_are_known_may_be_silent(open_house):
-    async with open_house(rules=HouseRules(first_message_s=0.5)) as house:
+    async with open_house(rules=ServerLimits(first_message_s=0.5)) as house:
         for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
             async with await trio.open_unix_socket(path) as stream:
                 await stream.send_all(first)
@@ -226,7 +226,7 @@ async def test_there_is_place_for_so_many_and_no_more(open_house):
 
 
 async def test_idle_connections_of_the_owner_yield_to_whoever_speaks(open_house):
-    async with open_house(rules=HouseRules(max_connections=16)) as house:
+    async with open_house(rules=ServerLimits(max_connections=16)) as house:
         idle = [await trio.open_unix_socket(house.owner) for _ in range(40)]
         for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
             async with await trio.open_unix_socket(path) as stream:
@@ -238,7 +238,7 @@ async def test_idle_connections_of_the_owner_yield_to_whoever_speaks(open_house)
 
 
 async def test_idle_strangers_keep_nobody_out(open_house):
-    async with open_house(rules=HouseRules(max_connections=10, max_strangers=4)) as house:
+    async with open_house(rules=ServerLimits(max_connections=10, max_strangers=4)) as house:
         strangers = [await trio.open_unix_socket(house.agent) for _ in range(4)]
         await until(lambda: house.server.connections == 4)
         assert await house.socat(PING) == [PONG]
@@ -258,7 +258,7 @@ async def test_idle_strangers_keep_nobody_out(open_house):
 
 
 async def test_whoever_has_spoken_keeps_the_place(open_house):
-    async with open_house(rules=HouseRules(max_connections=3)) as house:
+    async with open_house(rules=ServerLimits(max_connections=3)) as house:
         streams = [await trio.open_unix_socket(house.owner) for _ in range(3)]
         for stream in streams:
             await stream.send_all(PING)
@@ -279,7 +279,7 @@ async def test_a_thousand_idle_connections_keep_no_newcomer_out(open_house):
 
 
 async def test_an_http_client_without_a_place_is_told_in_http(open_house):
-    async with open_house(rules=HouseRules(max_connections=0)) as house:
+    async with open_house(rules=ServerLimits(max_connections=0)) as house:
         status, body = await house.curl("/healthz")
         assert (status, msgspec.json.decode(body)["error"]["code"]) == (503, -32007)
         assert cbor2.loads(await house.raw(b"\xa0"))["error"]["code"] == -32007

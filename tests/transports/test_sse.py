@@ -2,7 +2,7 @@ import json
 
 import pytest
 import trio
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER
 from sessiond.transports.sse import EventStream, encode_event

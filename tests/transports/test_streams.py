@@ -3,7 +3,7 @@ import socket
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.transports.streams import ByteStream
 

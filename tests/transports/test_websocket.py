@@ -8,7 +8,7 @@ import h11
 import pytest
 import trio
 import trio_websocket
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError

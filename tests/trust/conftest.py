@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lasting_roads import free_port
-from real_daemon import Daemon
+from support.lasting_connections import free_port
+from support.real_daemon import Daemon
 
 from sessiond.auth import tokens
 from sessiond.auth.keyring import SigningKey

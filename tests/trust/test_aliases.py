@@ -17,14 +17,14 @@ from urllib.parse import quote
 import msgspec
 import pytest
 import trio
-from inside import Connection, Inside, inside
-from patience import PATIENCE_S
+from support.in_process import Connection, Inside, inside
+from support.patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import Caller
-from sessiond.transports.exchange import Request, Response, error_response
+from sessiond.transports.exchange import HttpRequest, HttpResponse, error_response
 from sessiond.transports.routes import Router
 
 CONFIG = """
@@ -202,14 +202,14 @@ async def told(connection: Connection, method: str, alias: str, params: dict[str
     return f"{method} {alias!r} ".encode() + msgspec.json.encode({**answer, "id": 0})
 
 
-async def over_http(made: Store, caller: Caller, verb: str, path: str) -> Response:
+async def over_http(made: Store, caller: Caller, verb: str, path: str) -> HttpResponse:
     route, params = made.router.find(verb, path)
-    request = Request(method=verb, path=path, params=params, query={}, headers={}, body=b"", caller=caller)
+    request = HttpRequest(method=verb, path=path, params=params, query={}, headers={}, body=b"", caller=caller)
     try:
         answer = await route.handler(request)
     except SessiondError as error:
         return error_response(error)
-    assert isinstance(answer, Response)
+    assert isinstance(answer, HttpResponse)
     return answer
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from budget_attacks import (
+from support.budget_attacks import (
     ATTACKS,
     GROWTH_BYTES,
     LARGE,
@@ -24,7 +24,7 @@ from budget_attacks import (
     request,
     start_target,
 )
-from real_daemon import Daemon
+from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from real_daemon import PATIENCE_S, Daemon
+from support.real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 

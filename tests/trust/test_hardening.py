@@ -15,8 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from patience import PATIENCE_S
-from real_daemon import Daemon, RpcFailure
+from support.patience import PATIENCE_S
+from support.real_daemon import Daemon, RpcFailure
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, Inside, inside
+from support.in_process import Connection, Inside, inside
 
 import sessiond
 from sessiond.methods.table import METHODS

@@ -20,17 +20,17 @@ import structlog
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inside import Connection, Inside, inside
 from msgspec import inspect as kinds
-from patience import PATIENCE_S
-from sampling import amount
+from support.in_process import Connection, Inside, inside
+from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import Caller
 from sessiond.rpc.method import Method
-from sessiond.transports.exchange import Request, Response, error_response
+from sessiond.transports.exchange import HttpRequest, HttpResponse, error_response
 from sessiond.transports.routes import Router
 
 # Of the calls below each stripe has every fifth of each string, and every fifth string in each place. One is tried;
@@ -211,10 +211,12 @@ class House:
         store = self._wall / "a/b/c/store"
         return {str(path.relative_to(store)) for path in store.rglob("*") if not path.is_dir()}
 
-    async def http(self, caller: Caller, verb: str, path: str, **query: str) -> Response:
+    async def http(self, caller: Caller, verb: str, path: str, **query: str) -> HttpResponse:
         route, params = self.router.find(verb, path)
         headers = {"last-event-id": query.pop("last", "")}
-        request = Request(method=verb, path=path, params=params, query=query, headers=headers, body=b"", caller=caller)
+        request = HttpRequest(
+            method=verb, path=path, params=params, query=query, headers=headers, body=b"", caller=caller
+        )
         # What is no SessiondError here is a fault of ours.
         try:
             answer = await route.handler(request)
@@ -224,7 +226,7 @@ class House:
             # As the connection does once the answer is sent. What is kept is everybody's: the next one waits for it.
             for share in request.unsent:
                 share.release()
-        return answer if isinstance(answer, Response) else Response(200)
+        return answer if isinstance(answer, HttpResponse) else HttpResponse(200)
 
 
 @asynccontextmanager
@@ -302,7 +304,7 @@ def connected(made: House, caller: Caller | None) -> Any:
     return made.parts.connect() if caller is None else made.parts.connect(caller)
 
 
-async def over_http(made: House, caller: Caller, hostile: str) -> list[Response]:
+async def over_http(made: House, caller: Caller, hostile: str) -> list[HttpResponse]:
     if not hostile:
         return []
     key = quote(hostile, safe="")

@@ -20,9 +20,9 @@ from typing import Any
 
 import cbor2
 import pytest
-from budget_attacks import TimedDaemon
-from lasting_roads import free_port
-from real_daemon import PATIENCE_S, Daemon
+from support.budget_attacks import TimedDaemon
+from support.lasting_connections import free_port
+from support.real_daemon import PATIENCE_S, Daemon
 
 pytestmark = pytest.mark.system
 

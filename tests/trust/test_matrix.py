@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from lasting_roads import EVERY_WAY, LASTING_ROADS, HttpJson
-from real_daemon import Daemon
+from support.lasting_connections import EVERY_WAY, LASTING_ROADS, HttpJson
+from support.real_daemon import Daemon
 
 from sessiond.methods.table import METHODS
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, Inside, Refused, inside
-from patience import PATIENCE_S
+from support.in_process import Connection, Inside, Refused, inside
+from support.patience import PATIENCE_S
 
+from sessiond.delivery.channels import Delivery, NotDelivered
 from sessiond.model.caller import NOBODY, Caller
-from sessiond.runs.channels import Delivery, NotDelivered
 
 CONFIG = """
 [store]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import trio
-from inside import Connection, Inside, inside
-from inside_agents import Program, agent
+from support.in_process import Connection, Inside, inside
+from support.in_process_agents import Program, agent
 
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import OWNER, Caller
 from sessiond.model.message import user_message
-from sessiond.runs.run import Request
+from sessiond.runs.run import RunRequest
 
 CONFIG = """
 [store]
@@ -202,7 +202,7 @@ async def test_hops_go_on_from_the_run_that_sends(tmp_path: Path, method: str, t
 
 
 async def _accepted(parts: Inside, session: Any, before: dict[str, Any] | None) -> Any:
-    return await parts.services.supervisor.accept(session, Request(text="go", message=user_message("go", 1, before)))
+    return await parts.services.supervisor.accept(session, RunRequest(text="go", message=user_message("go", 1, before)))
 
 
 @pytest.mark.parametrize("method", ["chat.send", "sessions.steer", "sessions_send"])

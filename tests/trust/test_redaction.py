@@ -12,13 +12,13 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Connection, Inside, inside
-from patience import PATIENCE_S
+from support.in_process import Connection, Inside, inside
+from support.patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.model.caller import OWNER, Caller
 from sessiond.policy.secrets import MASK, mask_next
-from sessiond.transports.exchange import Events, Request, Response
+from sessiond.transports.exchange import EventStreamAnswer, HttpRequest, HttpResponse
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
 
@@ -76,10 +76,10 @@ class House:
         caller: Caller = self.parts.services.tokens.caller(minted["token"])
         return caller
 
-    async def http(self, caller: Caller, **query: str) -> Response | Events:
+    async def http(self, caller: Caller, **query: str) -> HttpResponse | EventStreamAnswer:
         route, params = self.router.find("GET", f"/sessions/{KEY}/history")
-        request = Request(method="GET", path="/", params=params, query=query, headers={}, body=b"", caller=caller)
-        answer: Response | Events = await route.handler(request)
+        request = HttpRequest(method="GET", path="/", params=params, query=query, headers={}, body=b"", caller=caller)
+        answer: HttpResponse | EventStreamAnswer = await route.handler(request)
         return answer
 
 
@@ -111,7 +111,7 @@ async def house(folder: Path, *, redact: bool = True) -> AsyncIterator[House]:
 async def follow(made: House, caller: Caller, until: Callable[[str], bool]) -> str:
     """What an event stream says until that, as text."""
     answer = await made.http(caller, follow="1", includeTools="1")
-    assert isinstance(answer, Events)
+    assert isinstance(answer, EventStreamAnswer)
     said: list[str] = []
 
     async def send(data: bytes) -> None:
@@ -149,7 +149,7 @@ async def everything_read(made: House, caller: Caller) -> dict[str, str]:
         said["events"] = connection.events
         assert {event["method"] for event in connection.events} == KINDS
     answer = await made.http(caller, includeTools="1", limit="100")
-    assert isinstance(answer, Response)
+    assert isinstance(answer, HttpResponse)
     texts = {name: json.dumps(value) for name, value in said.items()} | {"HTTP": answer.body.decode()}
     return texts | {"SSE": await follow(made, caller, lambda text: "event: history" in text)}
 

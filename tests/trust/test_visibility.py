@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings
-from inside import Connection
-from lasting_roads import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
-from real_daemon import Daemon
-from sampling import amount
-from trust_world import (
+from support.in_process import Connection
+from support.lasting_connections import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
+from support.real_daemon import Daemon
+from support.sampling import amount
+from support.visibility_world import (
     AGENTS,
     FORBIDDEN,
     NAMES,

@@ -75,7 +75,7 @@ def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
     """Why there is no daemon, where it is the configuration that keeps it from starting."""
     from pathlib import Path
 
-    from sessiond.config import load
+    from sessiond.config.settings import load
     from sessiond.errors import ConfigError
 
     given = os.environ.get("SESSIOND_CONFIG")
@@ -118,7 +118,7 @@ def ask_long(args: Args, method: str, params: dict[str, Any], what: str) -> Any:
         return client.call(method, params)
 
 
-def given(params: dict[str, Any]) -> dict[str, Any]:
+def drop_absent(params: dict[str, Any]) -> dict[str, Any]:
     """`params` without what was not given (None, an empty tuple): absent is not null on the wire."""
     return {name: value for name, value in params.items() if value is not None and value != ()}
 

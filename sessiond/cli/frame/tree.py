@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in registry.COMMANDS and not args[0].startswith("-"):
-            ctx.fail(_unknown(args[0], registry.COMMANDS))
+            ctx.fail(_unknown_name_message(args[0], registry.COMMANDS))
         return super().resolve_command(ctx, args)
 
 
@@ -179,7 +179,7 @@ def _write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:
                 formatter.write(f"  {line}\n")
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown_name_message(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, 1)

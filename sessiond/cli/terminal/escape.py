@@ -11,7 +11,7 @@ def escape(text: str, *, lines: bool = False) -> str:
     newlines, and a tab is four blanks. Any other kind of blank becomes a space."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _shown(char, lines) for char in text)
+    return "".join(char if char.isprintable() else _escape_char(char, lines) for char in text)
 
 
 def one_line(text: str) -> str:
@@ -19,7 +19,7 @@ def one_line(text: str) -> str:
     return escape(" ".join(text.split()))
 
 
-def _shown(char: str, lines: bool) -> str:
+def _escape_char(char: str, lines: bool) -> str:
     if char == "\n" and lines:
         return char
     if char == "\t":

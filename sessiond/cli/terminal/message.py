@@ -45,7 +45,7 @@ def origin(message: dict[str, Any]) -> str:
     return ""
 
 
-def said(message: dict[str, Any]) -> str:
+def speaker_and_text(message: dict[str, Any]) -> str:
     """Whose words they are, where not a person's, and the words; not escaped.
 
     Words that begin like the mark get a backslash, on every line: the mark is the daemon's alone.
@@ -73,7 +73,7 @@ def _imitates(line: str) -> bool:
 
 def short(message: dict[str, Any]) -> str:
     """A message on one line, safe to show."""
-    text = said(message)
+    text = speaker_and_text(message)
     if message.get("role") in TOOL_ROLES:
         name = message.get("toolName") or message.get("role")
         text = f"{name}{' failed' if message.get('isError') else ''}: {text[:MAX_TOOL_CHARS]}"
@@ -90,8 +90,8 @@ def paragraph(
     lead = f"{screen.paint(when, 'dim')} {screen.paint(who, _style(role))} "
     indent = " " * (len(when) + ROLE_WIDTH + 2)
     if role in TOOL_ROLES:
-        return [lead + _clipped(short(message), screen, len(indent))]
-    first, *rest = escape(said(message), lines=True).split("\n")
+        return [lead + _clip(short(message), screen, len(indent))]
+    first, *rest = escape(speaker_and_text(message), lines=True).split("\n")
     more = [indent + screen.paint(one, "dim") for one in beside]
     return [lead + first, *(indent + line if line else "" for line in rest), *more]
 
@@ -106,7 +106,7 @@ def _style(role: str) -> str:
     return ROLE_STYLES.get(role, "magenta")
 
 
-def _clipped(text: str, screen: Screen, indent: int) -> str:
+def _clip(text: str, screen: Screen, indent: int) -> str:
     return text if screen.width is None else clip(text, max(screen.width - indent, 20))
 
 

@@ -20,7 +20,7 @@ NO_SUCH_PROGRAM = 127
 
 def show_paged(texts: Sequence[str]) -> None:
     """The texts, one a line; through $SESSIOND_PAGER, $PAGER or `less` where they are higher than the terminal."""
-    if not sys.stdout.isatty() or len(texts) < _height():
+    if not sys.stdout.isatty() or len(texts) < _terminal_height():
         lines(texts)
         return
     pager = os.environ.get("SESSIOND_PAGER") or os.environ.get("PAGER") or "less"
@@ -45,7 +45,7 @@ def show_paged(texts: Sequence[str]) -> None:
         lines(texts)
 
 
-def _height() -> int:
+def _terminal_height() -> int:
     try:
         return os.get_terminal_size(sys.stdout.fileno()).lines
     except OSError:

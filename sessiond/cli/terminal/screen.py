@@ -35,7 +35,7 @@ class Screen:
         return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if self.colour and style and text else text
 
 
-def screen(stream: TextIO | None = None) -> Screen:
+def screen_of(stream: TextIO | None = None) -> Screen:
     """What `stream` (stdout) is. $COLUMNS is believed; colour is for terminals only and never with NO_COLOR."""
     stream = stream or sys.stdout
     # Not shutil.get_terminal_size(): importing shutil takes as long as all of this package.

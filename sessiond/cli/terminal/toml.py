@@ -42,7 +42,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _quoted(key)
+    return key if _BARE.fullmatch(key) else _quote(key)
 
 
 def _value(value: Any) -> str:
@@ -54,9 +54,9 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())} }}"
-    return _quoted(str(value))
+    return _quote(str(value))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """`text` as a basic string: JSON's escapes are TOML's too, but for pairs of surrogates."""
     return json.dumps(text, ensure_ascii=False).translate(UNSAFE_IN_JSON)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import NO_ANSWER
+from support.fake_daemon import NO_ANSWER
 
 from sessiond import cli
 from sessiond.cli.frame.daemon import CommandClient

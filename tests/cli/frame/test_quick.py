@@ -8,7 +8,7 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import amount
+from support.sampling import amount
 
 from sessiond.cli.frame import quick, registry, tree
 from sessiond.cli.frame.command import Args, Argument, Command, Option

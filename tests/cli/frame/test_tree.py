@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
-from fake_daemon import FakeDaemon
+from support.fake_daemon import FakeDaemon
 
 from sessiond import cli
 from sessiond.cli.completion import text_for

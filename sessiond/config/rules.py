@@ -1,0 +1,143 @@
+"""What one key of the configuration means for another: ids, defaults that agents inherit, addresses, patterns.
+
+Works on the parsed file, after its types have been checked. Does not know the structs or any default.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Any
+
+from sessiond.config.source import ConfigText, KeyPath, show
+from sessiond.patterns import compile_pattern
+
+_INHERITED_TABLES = ("sandbox", "subagents")
+_INHERITED_VALUES = ("model", "workspace")
+
+
+def listen_address(text: str) -> tuple[str, int] | None:
+    """`(host, port)` of a loopback address like `127.0.0.1:7433`, `localhost:7433` or `[::1]:7433`; else None."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        return None
+    if host == "localhost":
+        # Not resolved: a name server must not decide which interface the daemon listens on.
+        return "127.0.0.1", int(port)
+    bracketed = re.fullmatch(r"\[(.*)\]", host)
+    try:
+        address = ipaddress.ip_address(bracketed[1] if bracketed else host)
+    except ValueError:
+        return None
+    if not address.is_loopback or (address.version == 6) != bool(bracketed) or "%" in host:
+        return None
+    return str(address), int(port)
+
+
+def check(source: ConfigText) -> None:
+    """ConfigError for the first rule that the file breaks."""
+    data = source.data
+    for index, pattern in enumerate(data.get("tools", {}).get("sessions", {}).get("redactPatterns", [])):
+        try:
+            compile_pattern(pattern)
+        except ValueError as error:
+            path: KeyPath = ("tools", "sessions", "redactPatterns", index)
+            raise source.error(path, str(error)) from None
+    _check_http(source, data.get("http", {}))
+    _check_agents(source, data.get("agents", {}))
+
+
+def _check_http(source: ConfigText, table: dict[str, Any]) -> None:
+    listen = table.get("listen")
+    if listen is not None and listen_address(listen) is None:
+        raise source.error(
+            ("http", "listen"), f'must be a loopback address with a port, like "127.0.0.1:7433", not {show(listen)}'
+        )
+    for index, origin in enumerate(table.get("allowedOrigins", [])):
+        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin):
+            raise source.error(
+                ("http", "allowedOrigins", index),
+                f'must be an origin like "https://example.org", without a path, not {show(origin)}',
+            )
+
+
+def _check_agents(source: ConfigText, agents: dict[str, Any]) -> None:
+    first_default: str | None = None
+    seen: set[str] = set()
+    for index, agent in enumerate(agents.get("list", [])):
+        path: KeyPath = ("agents", "list", index)
+        if agent["id"] in seen:
+            raise source.error((*path, "id"), f"is {show(agent['id'])} for a second time; every agent has its own id")
+        seen.add(agent["id"])
+        if agent.get("default"):
+            if first_default is not None:
+                sentence = f"cannot be true as well: {show(first_default)} is the default agent already"
+                raise source.error((*path, "default"), sentence)
+            first_default = agent["id"]
+        if "maxConcurrent" in agent.get("subagents", {}):
+            raise source.error(
+                (*path, "subagents", "maxConcurrent"),
+                "is one number for all agents: set agents.defaults.subagents.maxConcurrent",
+            )
+        _check_path(source, (*path, "workspace"), agent.get("workspace"))
+        _check_read_only(source, (*path, "sandbox", "readOnly"), agent.get("sandbox", {}))
+        _check_runtime(source, (*path, "runtime"), agent["runtime"])
+    defaults = agents.get("defaults", {})
+    _check_path(source, ("agents", "defaults", "workspace"), defaults.get("workspace"))
+    _check_read_only(source, ("agents", "defaults", "sandbox", "readOnly"), defaults.get("sandbox", {}))
+
+
+def _check_read_only(source: ConfigText, path: KeyPath, sandbox: dict[str, Any]) -> None:
+    for index, text in enumerate(sandbox.get("readOnly", ())):
+        _check_path(source, (*path, index), text)
+
+
+def _check_path(source: ConfigText, path: KeyPath, text: str | None) -> None:
+    if text is not None and expand(text) is None:
+        raise source.error(path, f'must be an absolute path or begin with "~/", not {show(text)}')
+
+
+def expand(text: str) -> Path | None:
+    """`text` with its `~` filled in; None where it is not absolute then, or the user is unknown."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() else None
+
+
+def _check_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -> None:
+    if runtime["type"] in ("attached", "echo"):
+        for key in ("command", "input", "output", "env", "preset"):
+            if key in runtime:
+                raise source.error((*path, key), f'is for type = "exec" only; this runtime is {show(runtime["type"])}')
+    for name in runtime.get("env", {}):
+        if not name or "=" in name or "\0" in name:
+            raise source.error((*path, "env", name), "is no name that an environment can have")
+    if "preset" in runtime:
+        for key in ("input", "output"):
+            if key in runtime:
+                raise source.error((*path, key), f"comes with preset = {show(runtime['preset'])}; leave it out")
+    elif runtime["type"] == "exec" and "command" not in runtime:
+        raise source.error(path, 'needs a command or a preset, like command = ["my-agent"] or preset = "claude"')
+
+
+def inherit(data: dict[str, Any], *, lone_agent: dict[str, Any]) -> dict[str, Any]:
+    """The file's data with what every agent inherits from `agents.defaults` filled in.
+
+    Tables are merged key by key: an agent that only says `sandbox.mode` has the default's other settings. Without any
+    agent in the file there is `lone_agent`.
+    """
+    agents = data.get("agents", {})
+    defaults = agents.get("defaults", {})
+    filled = []
+    for agent in agents.get("list") or [lone_agent]:
+        full = dict(agent)
+        for key in _INHERITED_TABLES:
+            full[key] = {**defaults.get(key, {}), **agent.get(key, {})}
+        for key in _INHERITED_VALUES:
+            if key in defaults:
+                full.setdefault(key, defaults[key])
+        filled.append(full)
+    return {**data, "agents": {**agents, "list": filled}}

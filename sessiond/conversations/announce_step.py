@@ -1,0 +1,134 @@
+"""The last step of a talk: what was decided to say is put into the outbox, or was said already, or stays unsaid.
+
+Knows where a session's words may go. Does not know how it was decided what to say.
+Source: runs.md, "sessions_send", "Send policy".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sessiond.clock import Clock
+from sessiond.config.settings import Config
+from sessiond.conversations import open_conversation as talks
+from sessiond.conversations.open_conversation import ClosingRecord, OpenConversation
+from sessiond.delivery.channels import Channels, Delivery
+from sessiond.delivery.outbox import DeliveryStatus, Outbox
+from sessiond.model.keys import display_key, kind_of
+from sessiond.model.row import channel_of
+from sessiond.policy import send as send_policy
+from sessiond.policy.target import Target, target_of
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+
+def may_leave(store: SessionStore, config: Callable[[], Config]) -> Callable[[Delivery], bool]:
+    """The send policy, as the outbox asks it before every attempt."""
+
+    def allowed(delivery: Delivery) -> bool:
+        session = store.catalog.by_key.get(delivery.session_key)
+        entry = session.entry if session is not None else None
+        return send_policy.decide(config().session.send_policy, delivery.session_key, entry) == "allow"
+
+    return allowed
+
+
+class AnnounceStep:
+    """Decides where words go, and hands them to the outbox. Is the `Outgoing` of announcements (`announce.py`) too."""
+
+    def __init__(
+        self, store: SessionStore, channels: Channels, outbox: Outbox, config: Callable[[], Config], clock: Clock
+    ) -> None:
+        self._store, self._channels, self._outbox = store, channels, outbox
+        self._config, self._clock = config, clock
+
+    def hold(self, delivery_id: str) -> None:
+        """What an earlier life put into the outbox under this id waits for `send`."""
+        self._outbox.hold(delivery_id)
+
+    async def put(self, session: Session, text: str, delivery_id: str) -> None:
+        """Have the words on record where they have to leave the daemon; they wait for `send`. StorageError."""
+        if self._outbox.status(delivery_id) is None and self.silent(session, text) is None:
+            await self._outbox.put(self._delivery(session, text, delivery_id))
+
+    def send(self, delivery_id: str) -> None:
+        """Send them now, if they are on record."""
+        self._outbox.send(delivery_id)
+
+    def silent(self, session: Session, text: str | None) -> DeliveryStatus | None:
+        """The delivery's status where nothing has to leave the daemon; None where something has."""
+        target = self._target(session, text)
+        if target is None:
+            return "skipped"
+        return "delivered" if self._channels.in_transcript(target.channel) else None
+
+    def has_target(self, session: Session) -> bool:
+        """Whether anything that is said of this session would go anywhere, be it its own transcript."""
+        return self._target(session, "words") is not None
+
+    def leaves(self, session: Session, text: str | None) -> bool:
+        """Whether these words have to leave the daemon."""
+        return self.silent(session, text) is None
+
+    async def announce(self, talk: OpenConversation, text: str | None) -> None:
+        """Say the words and close the talk: first the outbox has them, then the record says so, then they go out."""
+        made = talks.delivery_id(talk.talk_id)
+        status = self.silent(talk.home, text)
+        # What is in the outbox was decided in an earlier life, whatever would be decided now.
+        if self._outbox.status(made) is None and status is None:
+            await self._outbox.put(self._delivery(talk.home, text or "", made))
+        outside = self._outbox.status(made) is not None
+        closed = ClosingRecord(
+            talk_id=talk.talk_id,
+            delivery="pending" if outside else status or "skipped",
+            delivery_id=made if outside else None,
+        )
+        await self._store.append(talk.home, [talks.closing_record(closed)])
+        self._outbox.send(made)
+
+    def _delivery(self, session: Session, text: str, delivery_id: str) -> Delivery:
+        target = target_of(session.key, session.entry)
+        assert target is not None
+        entry = session.entry
+        return Delivery(
+            delivery_id=delivery_id,
+            channel=target.channel,
+            to=target.to or session.key,
+            account_id=target.account_id,
+            thread_id=target.thread_id,
+            session_key=session.key,
+            text=text.strip(),
+            title=entry.display_name or entry.label or display_key(session.key, self._store.rules, None),
+            created_at=self._clock.wall_ms(),
+        )
+
+    async def status(self, session: Session, talk_id: str) -> DeliveryStatus:
+        """How the delivery of a talk stands; `pending` where it has not come to that yet."""
+        # Of an archived transcript the entry is what it was: its file alone says whether the talk was closed since.
+        archived = session.archived
+        if not archived and any(one.talk_id == talk_id for one in session.entry.talks):
+            return "pending"
+        end = None if archived else session.entry.file.folded_to
+        closed: ClosingRecord | None = await self._store.read(
+            session, talks.find_closing_record, talk_id, end, self._store.record_limit
+        )
+        if closed is None or closed.delivery != "pending":
+            return "pending" if closed is None else closed.delivery
+        return self._outbox.status(talks.delivery_id(talk_id)) or "delivered"
+
+    def channel_of(self, key: str | None) -> str | None:
+        """The channel of a session by its name, for preambles and provenance; None where it is not known."""
+        session = self._store.catalog.by_key.get(key or "")
+        if session is None:
+            return None
+        kind = kind_of(session.key, self._store.rules, session.entry.chat_type)
+        channel = channel_of(session.key, kind, session.entry)
+        return None if channel == "unknown" else channel
+
+    def _target(self, session: Session, text: str | None) -> Target | None:
+        if not text or not text.strip():
+            return None
+        policy = self._config().session.send_policy
+        if send_policy.decide(policy, session.key, session.entry) == "deny":
+            return None
+        return target_of(session.key, session.entry)

@@ -1,0 +1,198 @@
+"""Channels: the connections and the commands that bring words to where a session's people are.
+
+Knows one attempt at a delivery. Does not know what is tried again, or when. Source: runs.md, "Channels and delivery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import trio
+
+from sessiond.config.settings import ChannelConfig
+from sessiond.delivery.channel_command import command_for
+from sessiond.errors import Unsupported
+from sessiond.model.keys import CanonicalKey
+from sessiond.model.lax import Count, Milliseconds
+from sessiond.policy.target import IN_TRANSCRIPT, Target
+from sessiond.runtimes import process
+from sessiond.runtimes.attached import AgentConnectionLost, RefusedByAgent
+from sessiond.runtimes.launcher import CannotStart
+
+# How long an adapter, and a command, may take for one delivery before that counts as a failure.
+ANSWER_S = 30.0
+# Commands at work at the same time: an outbox full of old deliveries must not start them all at once.
+MAX_COMMANDS = 4
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One text on its way out. `title` is for channels that show one. Times are milliseconds since 1970.
+
+    `failed_at` is set on a dead letter: then nobody tries it any more.
+    """
+
+    delivery_id: str
+    channel: str
+    to: str
+    session_key: CanonicalKey
+    text: str
+    title: str
+    created_at: Milliseconds
+    account_id: str | None = None
+    thread_id: str | None = None
+    attempts: Count = 0
+    last_error: str | None = None
+    failed_at: Milliseconds | None = None
+
+
+class NotDelivered(Exception):
+    """This attempt failed; the message is a sentence for a person."""
+
+
+class Adapter(Protocol):
+    """A connection that delivers for a channel. `connection` tells two attachments of one connection."""
+
+    account_id: str | None
+    threads: bool
+
+    @property
+    def connection(self) -> object: ...
+
+    def serves(self, session_key: str) -> bool:
+        """Whether what the session says may be told to it."""
+
+    async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+        """The answer. ConnectionLost or Refused where there is none in time."""
+
+
+class Channels:
+    """Who delivers for which channel. `on_attach(channel)` is called when an adapter came.
+
+    `commands()` are the configured channels; `environ` is the daemon's own environment, of which commands get little.
+    """
+
+    def __init__(
+        self, commands: Callable[[], Mapping[str, ChannelConfig]], *, environ: Mapping[str, str], cwd: Path
+    ) -> None:
+        self._commands, self._environ, self._cwd = commands, environ, cwd
+        self._adapters: dict[str, list[Adapter]] = {}
+        self._at_work = trio.CapacityLimiter(MAX_COMMANDS)
+        self.on_attach: Callable[[str], None] = _do_nothing
+
+    def attach(self, channel: str, adapter: Adapter) -> None:
+        """The connection delivers for the channel from now on."""
+        before = self._adapters.get(channel, [])
+        same = (adapter.connection, adapter.account_id)
+        self._adapters[channel] = [*(one for one in before if (one.connection, one.account_id) != same), adapter]
+        self.on_attach(channel)
+
+    def detach(self, connection: object) -> None:
+        """The connection is gone."""
+        for channel, held in list(self._adapters.items()):
+            self._adapters[channel] = [one for one in held if one.connection is not connection]
+            if not self._adapters[channel]:
+                del self._adapters[channel]
+
+    def in_transcript(self, channel: str) -> bool:
+        """Whether the transcript is the delivery: a channel that needs no adapter and has none."""
+        return channel in IN_TRANSCRIPT and channel not in self._adapters and channel not in self._commands()
+
+    def threads(self, target: Target | None) -> bool:
+        """Whether an attached adapter makes threads there."""
+        return target is not None and self._with_threads(target, None) is not None
+
+    async def bind_thread(self, target: Target | None, session_key: str, label: str | None) -> str:
+        """A new thread, bound to a session. Unsupported where no adapter makes one."""
+        adapter = self._with_threads(target, session_key) if target is not None else None
+        if adapter is None or target is None:
+            raise Unsupported("no attached channel with threads serves this session", code="thread_unsupported")
+        params: dict[str, Any] = {"sessionKey": session_key, "label": label, "to": target.to}
+        try:
+            answer = await adapter.ask("channel.bindThread", _present(params), timeout_s=ANSWER_S)
+        except (AgentConnectionLost, RefusedByAgent) as error:
+            reason = str(error) or "the connection was lost"
+            raise Unsupported(
+                f"the adapter of {target.channel} made no thread: {reason}", code="thread_unsupported"
+            ) from None
+        thread = answer.get("threadId") if isinstance(answer, dict) else None
+        if isinstance(thread, bool) or not isinstance(thread, (str, int)) or thread == "":
+            raise Unsupported(f"the adapter of {target.channel} named no thread", code="thread_unsupported")
+        return str(thread)
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """One attempt; returns when it is acknowledged. NotDelivered where it is not."""
+        adapter = self._adapter(delivery.channel, delivery.account_id, delivery.session_key)
+        if adapter is not None:
+            await self._through(adapter, delivery)
+        elif (configured := self._commands().get(delivery.channel)) is not None:
+            async with self._at_work:
+                await self._by_command(configured, delivery)
+        elif delivery.channel not in IN_TRANSCRIPT:
+            blind = self._adapter(delivery.channel, delivery.account_id, None) is not None
+            which = " that may see this session" if blind else ""
+            raise NotDelivered(f"no adapter{which} is attached for channel {delivery.channel}")
+
+    def _adapter(self, channel: str, account_id: str | None, session_key: str | None) -> Adapter | None:
+        """The newest one for the account, else the newest for all accounts; of those that serve the session."""
+        held = self._adapters.get(channel, [])[::-1]
+        newest = [one for one in held if session_key is None or one.serves(session_key)]
+        exact = (one for one in newest if one.account_id == account_id)
+        return next(exact, None) or next((one for one in newest if one.account_id is None or account_id is None), None)
+
+    def _with_threads(self, target: Target, session_key: str | None) -> Adapter | None:
+        adapter = self._adapter(target.channel, target.account_id, session_key)
+        return adapter if adapter is not None and adapter.threads else None
+
+    async def _through(self, adapter: Adapter, delivery: Delivery) -> None:
+        params = {
+            "deliveryId": delivery.delivery_id,
+            "to": delivery.to,
+            "accountId": delivery.account_id,
+            "threadId": delivery.thread_id,
+            "sessionKey": delivery.session_key,
+            "text": delivery.text,
+        }
+        try:
+            await adapter.ask("channel.deliver", _present(params), timeout_s=ANSWER_S)
+        except AgentConnectionLost:
+            raise NotDelivered(f"the adapter of {delivery.channel} left before it acknowledged") from None
+        except RefusedByAgent as error:
+            raise NotDelivered(f"the adapter of {delivery.channel} answered: {error}") from None
+
+    async def _by_command(self, configured: ChannelConfig, delivery: Delivery) -> None:
+        command = command_for(configured.command, _fields(delivery), environ=self._environ, cwd=self._cwd)
+        ended: process.ProgramExit | None = None
+        try:
+            with trio.move_on_after(ANSWER_S):
+                ended = await process.run(command, _passed_over)
+        except CannotStart as error:
+            raise NotDelivered(str(error)) from None
+        if ended is None:
+            raise NotDelivered(f"the command of channel {delivery.channel} did not end within {ANSWER_S:g} s")
+        if (failure := ended.describe()) is not None:
+            raise NotDelivered(f"{failure}: {ended.stderr}" if ended.stderr else failure)
+
+
+def _fields(delivery: Delivery) -> dict[str, str]:
+    return {
+        "title": delivery.title,
+        "text": delivery.text,
+        "to": delivery.to,
+        "sessionKey": delivery.session_key,
+        "deliveryId": delivery.delivery_id,
+    }
+
+
+def _present(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+async def _passed_over(_data: bytes) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def _do_nothing(_channel: str) -> None:
+    pass

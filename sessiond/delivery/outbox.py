@@ -1,0 +1,250 @@
+"""Outbox: deliveries on their way out, each on disk until somebody acknowledged it or all hope is gone.
+
+Written before it is sent, removed after the acknowledgement: a crash in between sends it again under the same id, by
+which the adapter can tell. Knows deliveries; not what they announce. Source: runs.md, "Channels and delivery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import structlog
+import trio
+from msgspec.structs import replace
+
+from sessiond.clock import Clock
+from sessiond.config.settings import DeliveryConfig
+from sessiond.delivery.channels import Channels, Delivery, NotDelivered
+from sessiond.delivery.outbox_files import OutboxFiles
+from sessiond.errors import StorageError, reason_of
+from sessiond.store.store import SessionStore
+
+log = structlog.get_logger("sessiond.outbox")
+
+DeliveryStatus = Literal["pending", "delivered", "skipped", "failed"]
+Lane = tuple[str, str | None, str, str | None]
+
+
+class _Waiting:
+    """A delivery and when (Trio's clock) it is due next."""
+
+    __slots__ = ("delivery", "due")
+
+    def __init__(self, delivery: Delivery, due: float) -> None:
+        self.delivery = delivery
+        self.due = due
+
+
+class _Lane:
+    """What goes to one addressee, one after the other."""
+
+    __slots__ = ("hurries", "waiting", "wake")
+
+    def __init__(self) -> None:
+        self.waiting: list[_Waiting] = []
+        self.wake = trio.Event()
+        self.hurries = 0
+
+    def hurry(self) -> None:
+        """Everything is due now, what is being tried as well should that fail."""
+        self.hurries += 1
+        for one in self.waiting:
+            one.due = trio.current_time()
+        self.wake.set()
+        self.wake = trio.Event()
+
+
+class Outbox:
+    """`run` belongs to the background nursery. `allowed(delivery)` is the send policy, asked before every attempt.
+
+    `on_settled(delivery, status)` is told of every delivery that is over.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        files: OutboxFiles,
+        channels: Channels,
+        clock: Clock,
+        *,
+        settings: Callable[[], DeliveryConfig],
+        allowed: Callable[[Delivery], bool],
+    ) -> None:
+        self._files, self._channels, self._clock = files, channels, clock
+        self._run_sync = store.run_sync
+        self._settings, self._allowed = settings, allowed
+        self._known: dict[str, Delivery] = {}
+        self._dead: dict[str, Delivery] = {}
+        self._held: set[str] = set()
+        self._lanes: dict[Lane, _Lane] = {}
+        self._nursery: trio.Nursery | None = None
+        self.bad_files: list[str] = []
+        self.on_settled: Callable[[Delivery, DeliveryStatus], None] = _nobody
+        channels.on_attach = self.hurry
+
+    @property
+    def dead_letters(self) -> list[Delivery]:
+        """What nobody took, and nobody tries any more."""
+        return list(self._dead.values())
+
+    @property
+    def pending(self) -> list[Delivery]:
+        """What is on its way."""
+        return list(self._known.values())
+
+    def status(self, delivery_id: str) -> Literal["pending", "failed"] | None:
+        """Where a delivery stands that is not over; None for one that was delivered, or never was."""
+        if delivery_id in self._known:
+            return "pending"
+        return "failed" if delivery_id in self._dead else None
+
+    async def load(self) -> None:
+        """Find what an earlier life left. Nothing is sent before `run`."""
+        try:
+            found, self.bad_files = await self._run_sync(self._files.read)
+        except OSError as error:
+            # What is in it waits for the next start; what is to go out meanwhile is refused, each time anew.
+            log.error("the outbox cannot be read; nothing in it goes out", reason=error.strerror)
+            return
+        for delivery in found:
+            (self._known if delivery.failed_at is None else self._dead)[delivery.delivery_id] = delivery
+        for name in self.bad_files:
+            log.warning("a file in the outbox is no delivery; it is left alone", name=name)
+
+    async def put(self, delivery: Delivery) -> None:
+        """Have the delivery on disk. It is held back until `send`. StorageError. The same id is the same delivery."""
+        if self.status(delivery.delivery_id) is None:
+            await self._write(delivery)
+            self._known[delivery.delivery_id] = delivery
+            self._held.add(delivery.delivery_id)
+
+    def hold(self, delivery_id: str) -> None:
+        """Do not send it before `send`, though an earlier life left it. To be asked before `run`."""
+        self._held.add(delivery_id)
+
+    def send(self, delivery_id: str) -> None:
+        """Send it from now on, until it is acknowledged."""
+        self._held.discard(delivery_id)
+        delivery = self._known.get(delivery_id)
+        if delivery is None or self._nursery is None:
+            return  # over already; or not begun: `run` sends all that there is
+        where = (delivery.channel, delivery.account_id, delivery.to, delivery.thread_id)
+        lane = self._lanes.get(where)
+        if lane is None:
+            lane = self._lanes[where] = _Lane()
+            self._nursery.start_soon(self._serve, where, lane)
+        elif any(one.delivery.delivery_id == delivery_id for one in lane.waiting):
+            return
+        lane.waiting.append(_Waiting(delivery, trio.current_time()))
+        lane.wake.set()
+        lane.wake = trio.Event()
+
+    def hurry(self, channel: str) -> None:
+        """Somebody came who delivers for the channel: what waits for it is due now."""
+        for where, lane in self._lanes.items():
+            if where[0] == channel:
+                lane.hurry()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Deliver until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            for delivery_id in self._known:
+                if delivery_id not in self._held:
+                    self.send(delivery_id)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def _serve(self, where: Lane, lane: _Lane) -> None:
+        while lane.waiting:
+            first = min(lane.waiting, key=lambda one: one.due)
+            if first.due > trio.current_time():
+                with trio.move_on_at(first.due):
+                    await lane.wake.wait()
+                continue
+            hurries = lane.hurries
+            if await self._attempt(first):
+                lane.waiting.remove(first)
+            elif lane.hurries != hurries:
+                first.due = trio.current_time()
+        del self._lanes[where]
+
+    async def _attempt(self, one: _Waiting) -> bool:
+        """Try once; whether the delivery is over."""
+        delivery = one.delivery
+        if not self._allowed(delivery):
+            await self._over(delivery, "skipped")
+            return True
+        try:
+            await self._channels.deliver(delivery)
+        except NotDelivered as error:
+            return await self._note_failure(one, str(error))
+        await self._over(delivery, "delivered")
+        return True
+
+    async def _over(self, delivery: Delivery, status: DeliveryStatus) -> None:
+        # Shielded: what was acknowledged is not to be sent again because the daemon happens to stop now.
+        with trio.CancelScope(shield=True):
+            try:
+                await self._run_sync(self._files.remove, delivery.delivery_id)
+            except OSError as error:
+                log.warning("a delivery is over but stays on disk", id=delivery.delivery_id, reason=error.strerror)
+        del self._known[delivery.delivery_id]
+        log.info("delivery over", id=delivery.delivery_id, channel=delivery.channel, status=status)
+        self.on_settled(delivery, status)
+
+    async def _note_failure(self, one: _Waiting, reason: str) -> bool:
+        settings, now_ms = self._settings(), self._clock.wall_ms()
+        attempts = one.delivery.attempts + 1
+        delivery = one.delivery = replace(one.delivery, attempts=attempts, last_error=reason)
+        self._known[delivery.delivery_id] = delivery
+        if now_ms - delivery.created_at >= settings.give_up_minutes * 60_000:
+            await self._bury(replace(delivery, failed_at=now_ms))
+            return True
+        waits = settings.retry_seconds
+        one.due = trio.current_time() + waits[min(attempts, len(waits)) - 1]
+        return False
+
+    async def _bury(self, delivery: Delivery) -> None:
+        try:
+            await self._write(delivery)
+        except StorageError as error:
+            # It is a dead letter all the same; the next start tries it once more and buries it then.
+            log.warning("a dead letter could not be marked", id=delivery.delivery_id, reason=error.message)
+        del self._known[delivery.delivery_id]
+        self._dead[delivery.delivery_id] = delivery
+        # Not why: programs repeat their arguments in their errors, and those are what was said. The dead letter has it.
+        log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, attempts=delivery.attempts)
+        self.on_settled(delivery, "failed")
+
+    async def _write(self, delivery: Delivery) -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                await self._run_sync(self._files.write, delivery)
+        except OSError as error:
+            raise StorageError(f"could not write to the outbox: {reason_of(error)}") from None
+
+
+@asynccontextmanager
+async def open_outbox(
+    store: SessionStore,
+    channels: Channels,
+    clock: Clock,
+    *,
+    durable: bool,
+    settings: Callable[[], DeliveryConfig],
+    allowed: Callable[[Delivery], bool],
+) -> AsyncIterator[Outbox]:
+    """The store's outbox, loaded. It sends from `run` on."""
+    files = OutboxFiles(store.root_fd, sync=durable)
+    try:
+        outbox = Outbox(store, files, channels, clock, settings=settings, allowed=allowed)
+        await outbox.load()
+        yield outbox
+    finally:
+        files.close()
+
+
+def _nobody(_delivery: Delivery, _status: DeliveryStatus) -> None:
+    pass

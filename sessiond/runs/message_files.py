@@ -1,0 +1,91 @@
+"""Files handed over with a message: in the agent's workspace before the message is accepted, or not at all.
+
+Knows receipts and requests; what is allowed was checked before. Source: runs.md, "Attachments".
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from sessiond.attachments.decode import PreparedFiles
+from sessiond.attachments.notice import describe
+from sessiond.attachments.service import AttachmentService
+from sessiond.errors import SessiondError
+from sessiond.model.keys import agent_of
+from sessiond.runs.run import RunRequest
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.store.catalog import Session
+
+# What models take as images.
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_ORIGIN = "They came with the message below."
+
+
+async def accept_with_files(
+    supervisor: RunSupervisor,
+    attachments: AttachmentService,
+    intents: SpawnJournal,
+    *,
+    session: Session,
+    request: RunRequest,
+    prepared: PreparedFiles,
+    workspace: Path,
+    in_line: Callable[[], None],
+) -> str:
+    """The id of the run that has the message and its files. What a crash leaves, the next start removes."""
+    run_id = ""
+    # Once something is written it belongs to a run, or is removed: a caller who goes away changes nothing.
+    with trio.CancelScope(shield=True):
+        await trio.Path(workspace).mkdir(mode=0o700, parents=True, exist_ok=True)
+        attachments_id = attachments.new_id()
+        await attachments.run_sync(intents.begin, agent_of(session.key), attachments_id, session.session_id)
+        try:
+            receipt = await attachments.materialize(prepared, workspace, attachments_id)
+        except SessiondError:
+            intents.done(attachments_id)
+            raise
+        handed: dict[str, Any] = msgspec.to_builtins(receipt)
+        request = replace(
+            request,
+            message=with_images(request.message, prepared),
+            attachments=handed,
+            context="\n".join(filter(None, (request.context, describe(receipt, origin=_ORIGIN)))),
+        )
+        try:
+            run_id = await supervisor.accept_once(session, request, in_line=in_line)
+        except SessiondError:
+            await _take_back(attachments, intents, workspace, attachments_id)
+            raise
+        run = supervisor.registry.get(run_id)
+        if run is None or run.request.attachments != handed:
+            # The same request came twice at once, and the other one was first.
+            await _take_back(attachments, intents, workspace, attachments_id)
+        else:
+            intents.keep(attachments_id, run.session.session_id)
+    return run_id
+
+
+async def _take_back(
+    attachments: AttachmentService, intents: SpawnJournal, workspace: Path, attachments_id: str
+) -> None:
+    report = await attachments.remove(workspace, attachments_id)
+    if not report.left:
+        intents.done(attachments_id)
+
+
+def with_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:
+    """The message with its images as blocks behind its text; as it is where there are none."""
+    blocks = [
+        {"type": "image", "data": base64.b64encode(file.data).decode("ascii"), "mimeType": file.mime_type}
+        for file in prepared.files
+        if file.mime_type in _IMAGES
+    ]
+    return {**message, "content": [{"type": "text", "text": message["content"]}, *blocks]} if blocks else message

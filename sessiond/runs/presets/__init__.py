@@ -1,8 +1,0 @@
-"""The agent programs that sessiond knows by name: how each is called, and how its output is read."""
-
-from sessiond.runs.presets import claude, codex, gemini, opencode, pi
-from sessiond.runs.presets.preset import Preset
-
-PRESETS: dict[str, Preset] = {module.PRESET.name: module.PRESET for module in (claude, codex, gemini, opencode, pi)}
-
-__all__ = ["PRESETS", "Preset"]

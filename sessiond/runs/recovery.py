@@ -1,0 +1,102 @@
+"""After a restart, in this order: read all that was left open, list all of it, then go on.
+
+Nothing is awaited between the listing and the going on, and nothing goes on before everything is listed: no run can
+end, and no conversation can take a step, that somebody who is listed later would take for unknown. What becomes of a
+run is decided by its records alone: one without a start on record waits again, another gets its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from sessiond.errors import StorageError
+from sessiond.model import lax
+from sessiond.model.entry import LiveRun
+from sessiond.model.message import text_of
+from sessiond.model.record import RUN
+from sessiond.runs.run import Run, RunRequest
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.store import transcript
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+
+log = structlog.get_logger("sessiond.runs")
+
+
+class Resumable(Protocol):
+    """What goes on after runs, and after a restart."""
+
+    async def read_open(self) -> None:
+        """Find what an earlier life left open. Starts nothing."""
+
+    def list_open(self) -> None:
+        """Know of it from now on. Starts nothing."""
+
+    def go_on(self) -> None:
+        """Start what is to be done."""
+
+
+async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequence[Resumable] = ()) -> int:
+    """Go on with the runs that the transcripts leave open, and with what follows runs; how many runs there were."""
+    runs = await read_runs(store)
+    for one in others:
+        await one.read_open()
+    # Not one await from here on.
+    for run in runs:
+        supervisor.restore(run)
+    for one in others:
+        one.list_open()
+    supervisor.resume()
+    for one in others:
+        one.go_on()
+    return len(runs)
+
+
+async def read_runs(store: SessionStore) -> list[Run]:
+    """The open runs of all sessions, in the order of acceptance."""
+    open_runs = [(run, session) for session in store.catalog.newest() for run in session.entry.runs]
+    open_runs.sort(key=lambda pair: (pair[0].accepted_at, pair[0].offset))
+    found: list[Run] = []
+    taken: set[str] = set()
+    for live, session in open_runs:
+        if live.run_id in taken:
+            # A transcript was copied: the run is one, and goes on in the session it was first found in.
+            log.warning("a run is open in two sessions", run_id=live.run_id, session_key=session.key)
+            continue
+        taken.add(live.run_id)
+        run = Run(live.run_id, session, await _request(store, session, live) or _lost(), live.accepted_at)
+        run.started_at = live.started_at
+        found.append(run)
+        log.info("run recovered", run_id=run.run_id, session_key=session.key, started=run.begun)
+    return found
+
+
+async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunRequest | None:
+    try:
+        request: RunRequest | None = await store.read(session, _request_at, live, store.record_limit)
+    except StorageError as error:
+        log.warning("the record of a run cannot be read", run_id=live.run_id, reason=error.message)
+        return None
+    return request
+
+
+def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
+    line = next(transcript.read_lines(fd, live.offset, record_limit), None)
+    if line is None or line.record is None or line.record.custom_type != RUN or line.record.data is None:
+        return None
+    data = lax.decode_dict(line.record.data)
+    fields = data.get("request")
+    if data.get("runId") != live.run_id or not isinstance(fields, dict):
+        return None
+    message = fields.get("message")
+    # Where the text says no more than the message, only that is on record.
+    text = text_of(message) if isinstance(message, dict) else ""
+    return lax.view({"message": {}, "text": text, **fields}, RunRequest)
+
+
+def _lost() -> RunRequest:
+    """Stands for a request whose record is damaged: the run still gets its end."""
+    return RunRequest(text="", message={})

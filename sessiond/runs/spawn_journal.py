@@ -1,0 +1,184 @@
+"""Which attachments belong to what, noted in the store before the first of their bytes is in a workspace.
+
+A note `<id>` says that files are being made, or removed; a note `<id>.<session id>`, that they came with messages of
+that session and go when it is put away. So nothing lies in a workspace that no note, or child's record, claims. Knows
+ids only. A note is on disk when `begin` returns: the files are, after a power cut too. It ends with a newline: one that
+does not was cut off in the writing, and nothing came after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from sessiond.attachments.remove import FOLDERS
+from sessiond.attachments.service import AttachmentService
+from sessiond.errors import SessiondError, StorageError, reason_of
+from sessiond.model import lax
+from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
+from sessiond.model.record import RUN
+from sessiond.store import dirfd, layout, transcript
+from sessiond.store.dirfd import BadComponent
+from sessiond.store.store import SessionStore
+
+log = structlog.get_logger("sessiond.runs")
+
+
+class SpawnJournal:
+    """Files `spawning/<attachments id>`: in them the agent's id, and the session's where files come with a message."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    def begin(self, agent_id: str, attachments_id: str, session_id: str = "", *, sync: bool = True) -> None:
+        """From here on, what lies under this id belongs to something that may not come to be. StorageError.
+
+        Without a `session_id` the id is also that of a child.
+        """
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                fd = dirfd.open_file(folder, attachments_id, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                with dirfd.closing(fd):
+                    dirfd.write_all(fd, f"{agent_id} {session_id}".strip().encode() + b"\n")
+                    if sync:
+                        os.fsync(fd)
+                if sync:
+                    dirfd.fsync_dir(folder)
+        except OSError as error:
+            sentence = f"the spawn could not be noted in the store: {reason_of(error)}; nothing was made"
+            raise StorageError(sentence) from None
+
+    def done(self, attachments_id: str) -> None:
+        """What was begun is on record, or everything of it is gone."""
+        self._forget(attachments_id)
+
+    def keep(self, attachments_id: str, session_id: str) -> None:
+        """The files are that session's from here on."""
+        # Not synced: after a power cut the first note stands again, and the transcript says whose the files are.
+        with contextlib.suppress(OSError, BadComponent), dirfd.closing(self._folder()) as folder:
+            dirfd.rename(folder, attachments_id, folder, f"{attachments_id}.{session_id}")
+
+    def message_files(self, session_id: str | None = None) -> list[tuple[str, str]]:
+        """`(attachments id, session id)` of the files that came with messages: all, or those of one session."""
+        found = []
+        for name in self._names():
+            attachments_id, dot, its_session = name.partition(".")
+            if dot and UUID.fullmatch(attachments_id) and SESSION_ID.fullmatch(its_session.lower()):
+                found.append((attachments_id, its_session))
+        return [pair for pair in found if session_id in (None, pair[1])]
+
+    def forget(self, attachments_id: str, session_id: str) -> None:
+        """The files of that session are gone."""
+        self._forget(f"{attachments_id}.{session_id}")
+
+    def has(self, attachments_id: str) -> bool:
+        """Whether files of that id are being made or removed, or were when a crash came."""
+        return attachments_id in self._names()
+
+    def left(self) -> list[tuple[str, str, str]]:
+        """`(agent id, attachments id, session id or nothing)` of what a crash cut off."""
+        found: list[tuple[str, str, str]] = []
+        for name in self._names():
+            if UUID.fullmatch(name) is None:
+                continue
+            text, newline, _ = self._read(name).partition("\n")
+            agent_id, _, session_id = text.partition(" ")
+            # Half a note: the crash came before anything else was written.
+            if (
+                newline
+                and AGENT_ID.fullmatch(agent_id)
+                and (not session_id or SESSION_ID.fullmatch(session_id.lower()))
+            ):
+                found.append((agent_id, name, session_id))
+            else:
+                self._forget(name)
+        return found
+
+    async def undo(self, attachments: AttachmentService, workspace: Callable[[str], Path]) -> None:
+        """Remove what a crash cut off before there was a record that claims it. A note stays where its attachments do:
+        the next start tries again.
+        """
+        for agent_id, attachments_id, session_id in self.left():
+            try:
+                if session_id:
+                    if await self._is_claimed(session_id, attachments_id):
+                        self.keep(attachments_id, session_id)
+                        continue
+                elif child := self._store.catalog.by_key.get(f"agent:{agent_id}:subagent:{attachments_id}"):
+                    is_on_record = bool((child.entry.spawn or {}).get("attachmentsRemoved"))
+                    if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
+                        self.done(attachments_id)
+                    # Else this was the note of their removal, which is to be put on record without surprise.
+                    continue
+                report = await attachments.remove(workspace(agent_id), attachments_id)
+            except SessiondError as error:
+                log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, reason=error.message)
+                continue
+            if report.left:
+                log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, left=report.left[:5])
+                continue
+            self.done(attachments_id)
+
+    def unclaimed_folders(self, agent_id: str, workspace: Path) -> list[str]:
+        """The ids of folders of attachments in a workspace that no note and no child claims. Changes nothing."""
+        try:
+            found = {name for name in os.listdir(workspace.joinpath(*FOLDERS)) if UUID.fullmatch(name)}
+        except OSError:
+            return []
+        claimed = {attachments_id for attachments_id, _ in self.message_files()} | {one for _, one, _ in self.left()}
+        prefix = f"agent:{agent_id}:subagent:"
+        for session in self._store.catalog.by_id.values():
+            if session.key.startswith(prefix) and not (session.entry.spawn or {}).get("attachmentsRemoved"):
+                claimed.add(session.key.removeprefix(prefix))
+        return sorted(found - claimed)
+
+    async def _is_claimed(self, session_id: str, attachments_id: str) -> bool:
+        session = self._store.catalog.by_id.get(session_id)
+        if session is None:
+            raise StorageError("the session that they came to cannot be read")
+        claimed: bool = await self._store.read(session, _claims, attachments_id, self._store.record_limit)
+        return claimed
+
+    def _folder(self) -> int:
+        return dirfd.open_path_dir(self._store.root_fd, (layout.SPAWNING,), create=True)
+
+    def _names(self) -> list[str]:
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                return os.listdir(folder)
+        except OSError as error:
+            log.warning("passed over", path=layout.SPAWNING, reason=error.strerror)
+            return []
+
+    def _forget(self, name: str) -> None:
+        # A note that stays costs the next start a look, and nothing else.
+        with contextlib.suppress(OSError), dirfd.closing(self._folder()) as folder:
+            os.unlink(name, dir_fd=folder)
+
+    def _read(self, name: str) -> str:
+        """What stands in a note; nothing where it is none, but a link or the like."""
+        try:
+            with dirfd.closing(self._folder()) as folder:
+                file_fd = dirfd.open_file(folder, name, os.O_RDONLY)
+                with os.fdopen(file_fd, "rb") as file:
+                    return file.read(512).decode("ascii", "replace")
+        except OSError:
+            return ""
+
+
+def _claims(fd: int, attachments_id: str, record_limit: int) -> bool:
+    """Whether a run on record has these files."""
+    for line in transcript.read_lines(fd, 0, record_limit):
+        record = line.record
+        if record is None or record.custom_type != RUN or record.data is None:
+            continue
+        request = lax.decode_dict(record.data).get("request")
+        attachments = request.get("attachments") if isinstance(request, dict) else None
+        relative = attachments.get("relDir") if isinstance(attachments, dict) else None
+        if isinstance(relative, str) and relative.endswith(f"/{attachments_id}"):
+            return True
+    return False

@@ -1,0 +1,92 @@
+"""Where a runtime's output goes: messages into the transcript as they come, live text and tools to subscribers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessiond.clock import Clock
+from sessiond.events.bus import EventBus
+from sessiond.model.event import LiveEvent
+from sessiond.model.message import complete_message, text_of
+from sessiond.model.record import ENTRY
+from sessiond.policy.redact import redact_spawn_data
+from sessiond.runs.run import Run
+from sessiond.runtimes.message_check import redact_message
+from sessiond.runtimes.runtime import ToolPhase
+from sessiond.store.store import Custom, Message, SessionStore
+
+# As much of a reply as one secret is long, but for private keys.
+_TAIL_CHARS = 512
+_KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
+
+
+class ReplySoFar(msgspec.Struct, frozen=True):
+    """The newest assistant message of a run that says something, and whether any told its usage."""
+
+    reply_id: str | None = None
+    text: str | None = None
+    usage: bool = False
+
+    def after(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
+        """After one more message."""
+        fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
+        if not isinstance(fields, dict) or fields.get("role") != "assistant":
+            return self
+        text = text_of(fields)
+        usage = self.usage or isinstance(fields.get("usage"), dict)
+        return ReplySoFar(record_id, text, usage) if text.strip() else ReplySoFar(self.reply_id, self.text, usage)
+
+
+class TranscriptSink:
+    """The sink of one run. `said` is what came through it, as far as the end of the run has to know."""
+
+    def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock) -> None:
+        self._store, self._bus, self._run, self._clock = store, bus, run, clock
+        self.said = ReplySoFar()
+        self._native: str | None = run.session.entry.native_session_id
+        self._tail = ""
+
+    async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
+        # A program that writes transcript lines of its own is taken at its word; what is read out of the output of
+        # another is to be a whole message.
+        whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
+        body = redact_message(whole)
+        parts: list[Message | Custom] = [Message(body)]
+        native = self._run.session.entry.native_session_id
+        if self._native is not None and self._native != native:
+            parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
+        written = await self._store.append(self._run.session, parts)
+        self.said = self.said.after(message, written[-1].id)
+
+    async def custom(self, custom_type: str, data: Any) -> None:
+        await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])
+
+    def delta(self, text: str) -> None:
+        self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text))
+        self._tail = _tail_of(self._tail + text)
+
+    def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
+        fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
+        # A file handed over in a call is for the child, not for whoever watches.
+        self._live("session.tool", redact_spawn_data(fields))
+
+    def native_session(self, session_id: str) -> None:
+        # Written with the next message: an id without a word said in it is worth no record of its own.
+        self._native = session_id
+
+    def _live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
+        if self._bus.has_follower(self._run.key):
+            if size is None:
+                size = len(msgspec.json.encode(fields))
+            self._bus.publish(LiveEvent(self._run.key, method, fields, before=before, size=size))
+
+
+def _tail_of(text: str) -> str:
+    """The end of a reply that whoever masks secrets has to know; of a private key still open, its first line too."""
+    tail = text[-_TAIL_CHARS:]
+    opened = text.rfind(_KEY_BEGINS)
+    if 0 <= opened < len(text) - len(tail) and _KEY_ENDS not in text[opened:]:
+        return text[opened : opened + _KEY_LINE_CHARS] + tail[_KEY_LINE_CHARS:]
+    return tail

@@ -1,0 +1,243 @@
+"""Run a command as an agent: what it is started with, and what becomes of its output.
+
+Knows runtimes of type `exec`. Does not know queues, transcripts or time limits; a preset or a sandbox only as far as
+asking it for a command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import trio
+
+from sessiond.config.settings import RuntimeConfig, SandboxConfig
+from sessiond.errors import SessiondError
+from sessiond.runtimes import process, sandbox
+from sessiond.runtimes.launcher import CannotStart, ProgramCommand
+from sessiond.runtimes.mounts import HOME, SOCKET, TOKEN_FILE, NoSandbox
+from sessiond.runtimes.output import (
+    CustomOutput,
+    Delta,
+    Ended,
+    Event,
+    LinesOutput,
+    MessageOutput,
+    NativeSession,
+    Output,
+    TextOutput,
+    Tool,
+    TranscriptLines,
+)
+from sessiond.runtimes.presets import PRESETS
+from sessiond.runtimes.presets.preset import session_to_resume
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+from sessiond.runtimes.turn_summary import TurnSummary
+
+# What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
+# XDG_RUNTIME_DIR, which leads to the owner's socket: what an agent needs of those stands in its `env`.
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|XDG_(CONFIG|DATA|STATE|CACHE)_HOME"
+)
+# A thousand lines that are no JSON at most; 64 KiB of them kept the loop for a tenth of a second.
+_PIECE_BYTES = 2048
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PLACEHOLDER = re.compile(r"\{(sessionId|sessionKey|model|workspace|runId)\}")
+
+
+class ExecRuntime:
+    """Runs each turn as one process. Source: runs.md, "exec".
+
+    `environ` is the daemon's own environment, of which little is passed on. `bubblewrap` is asked for a sandbox where
+    `RunSpec.sandboxed` says that there has to be one.
+    """
+
+    def __init__(
+        self,
+        runtime: RuntimeConfig,
+        *,
+        environ: Mapping[str, str],
+        max_record_bytes: int,
+        bubblewrap: sandbox.Bubblewrap,
+        sandbox_config: SandboxConfig,
+        kill_grace_s: float = process.KILL_GRACE_S,
+        pipe_grace_s: float = process.PIPE_GRACE_S,
+    ) -> None:
+        self._runtime = runtime
+        self._preset = PRESETS[runtime.preset] if runtime.preset is not None else None
+        self._environ = environ
+        self._max_record_bytes = max_record_bytes
+        self._bubblewrap = bubblewrap
+        self._sandbox_config = sandbox_config
+        self._kill_grace_s = kill_grace_s
+        self._pipe_grace_s = pipe_grace_s
+
+    async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
+        """One turn as one process; what it says goes to `sink` as it comes.
+
+        A program that has lost the conversation it was to go on with is started once more, without it.
+        """
+        if spec.sandboxed and not self._keeps_home(spec):
+            spec = msgspec.structs.replace(spec, native_session_id=None)
+        tally = TurnSummary()
+        outcome = await self._attempt(spec, sink, tally)
+        lost = self._preset is not None and session_to_resume(spec) and self._preset.gone.search(outcome.error or "")
+        if not lost or tally.messages:
+            return outcome
+        outcome = await self._attempt(msgspec.structs.replace(spec, native_session_id=None), sink, TurnSummary())
+        note = "the agent did not know its earlier conversation any more and began a new one"
+        return msgspec.structs.replace(outcome, notes=(note, *outcome.notes))
+
+    async def _attempt(self, spec: RunSpec, sink: RunSink, tally: TurnSummary) -> RunOutcome:
+        output = self._output(spec)
+
+        async def read(data: bytes) -> None:
+            size = _PIECE_BYTES if isinstance(output, LinesOutput) else len(data)
+            for start in range(0, len(data), size):
+                if start:
+                    await trio.lowlevel.checkpoint()
+                await _apply(output.feed(data[start : start + size]), sink, tally)
+
+        try:
+            with ExitStack() as stack:
+                command = await self._command(spec, stack)
+                ended = await process.run(
+                    command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
+                )
+            await _apply(output.end(), sink, tally)
+        except (CannotStart, NoSandbox) as error:
+            return RunOutcome(error=str(error))
+        except SessiondError as error:
+            tally.end()
+            return RunOutcome(error=error.message, usage=tally.usage, model=tally.model)
+        tally.end()
+        return _outcome(ended, output, tally)
+
+    def _keeps_home(self, spec: RunSpec) -> bool:
+        """Whether a sandboxed program finds what it wrote to its home last time: only if that is in the workspace."""
+        home = _fill(self._runtime.env.get("HOME", str(HOME)), spec)
+        return Path(home).is_relative_to(spec.workspace)
+
+    def _output(self, spec: RunSpec) -> Output:
+        if self._preset is not None:
+            return LinesOutput(self._preset.parser(spec), self._max_record_bytes)
+        if self._runtime.output == "jsonl":
+            return LinesOutput(TranscriptLines(), self._max_record_bytes)
+        return TextOutput(self._max_record_bytes)
+
+    async def _command(self, spec: RunSpec, stack: ExitStack) -> ProgramCommand:
+        argv = [_fill(word, spec) for word in self._runtime.command]
+        own = {name: _fill(value, spec) for name, value in self._runtime.env.items()}
+        env = _environment(self._environ, own, spec)
+        stdin = await _json_input(spec) if self._runtime.input == "json" else _lines(_text(spec))
+        if self._preset is not None:
+            argv, stdin = self._preset.command(spec, argv), _text(spec)
+        fds: Mapping[int, int] = {}
+        if spec.sandboxed:
+            missing = await self._bubblewrap.unavailable()
+            if missing is not None:
+                raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
+            box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
+            argv, fds = list(box.argv), box.fds
+        return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
+
+
+def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
+    """A clean environment, then the runtime's `env`, then what says which run this is."""
+    base = sandbox.base_environment(environ) if spec.sandboxed else environ
+    env = {name: value for name, value in base.items() if _INHERITED.fullmatch(name)}
+    env.setdefault("PATH", _DEFAULT_PATH)
+    # There is no terminal; programs that ask for one by name must not draw on it.
+    env.update({"TERM": "dumb", **own})
+    env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
+    env["SESSIOND_SESSION_KEY"] = spec.session_key
+    env["SESSIOND_RUN_ID"] = spec.run_id
+    env.pop("SESSIOND_TOKEN_FILE", None)
+    if spec.token_file is not None:
+        env["SESSIOND_TOKEN_FILE"] = str(TOKEN_FILE if spec.sandboxed else spec.token_file)
+    return env
+
+
+def _fill(text: str, spec: RunSpec) -> str:
+    """`text` with its placeholders filled in. Other braces stay; a model that nobody chose is empty."""
+    values = {
+        "sessionId": spec.session_id,
+        "sessionKey": spec.session_key,
+        "model": spec.model or "",
+        "workspace": str(spec.workspace),
+        "runId": spec.run_id,
+    }
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
+def _text(spec: RunSpec) -> bytes:
+    """The context, then the message."""
+    return "\n\n".join(part for part in (spec.context, spec.message) if part).encode("utf-8", "surrogatepass")
+
+
+def _lines(text: bytes) -> bytes:
+    """`text` as whole lines: `bc` and its like do not read a last line without its newline."""
+    return text if text.endswith(b"\n") else text + b"\n"
+
+
+async def _json_input(spec: RunSpec) -> bytes:
+    """One JSON object. Absent members are null where every program gets them, and left out otherwise."""
+    extra = {
+        "context": spec.context,
+        "provenance": spec.provenance,
+        "attachments": spec.attachments,
+        "deadline": spec.deadline_ms,
+        "turn": spec.turn,
+        "maxTurns": spec.max_turns,
+    }
+    data = {
+        "runId": spec.run_id,
+        "sessionKey": spec.session_key,
+        "sessionId": spec.session_id,
+        "agentId": spec.agent_id,
+        "step": spec.step,
+        "message": spec.message,
+        "thinking": spec.thinking,
+        "model": spec.model,
+        "history": await spec.history() if spec.history is not None else [],
+        **{name: value for name, value in extra.items() if value is not None},
+    }
+    return msgspec.json.encode(data) + b"\n"
+
+
+async def _apply(events: Iterator[Event], sink: RunSink, tally: TurnSummary) -> None:
+    for event in events:
+        match event:
+            case Delta():
+                sink.delta(event.text)
+            case Tool():
+                sink.tool(event.phase, event.tool_call_id, event.name, **event.extra)
+            case MessageOutput():
+                tally.add(event)
+                await sink.message(event.message if event.raw is None else msgspec.Raw(event.raw))
+            case CustomOutput():
+                await sink.custom(event.custom_type, event.data)
+            case NativeSession():
+                sink.native_session(event.session_id)
+            case Ended():
+                tally.add(event)
+
+
+def _outcome(ended: process.ProgramExit, output: Output, tally: TurnSummary) -> RunOutcome:
+    failure = ended.describe()
+    if failure is not None:
+        # Many programs say what went wrong on stdout only.
+        detail = tally.error or ended.stderr or output.tail
+        return RunOutcome(error=f"{failure}: {detail}" if detail else failure, usage=tally.usage, model=tally.model)
+    if tally.error is not None:
+        return RunOutcome(error=tally.error, usage=tally.usage, model=tally.model)
+    notes: tuple[str, ...] = ()
+    if output.bad_lines:
+        note = f"{output.bad_lines} lines of output were no JSON objects and were left out, the last: {output.tail}"
+        if not tally.messages:
+            return RunOutcome(error=f"the agent said nothing that can be read: {note}", usage=tally.usage)
+        notes = (note,)
+    return RunOutcome(reply=tally.reply, usage=tally.usage, model=tally.model, notes=notes)

@@ -1,0 +1,99 @@
+"""The fork server: a small process with one thread, beside the daemon for as long as that lives.
+
+Forks a `keeper` for each program, so that no program hangs on one of the daemon's threads (bubblewrap's
+--die-with-parent is tied to the thread that forked), nor on its size. Orphans whose keeper was killed come here, and
+are killed. Standard library only; it ends when the daemon's end of the socket is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+
+from sessiond.runtimes import keeper
+
+# Of the daemon's end: the socket, and a descriptor that holds a lock until the last keeper has ended.
+SOCKET_FD, HOLD_FD = 3, 4
+# As many as the kernel passes at once (SCM_MAX_FD).
+MAX_FDS = 253
+_PATIENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main() -> None:
+    """Serve until the daemon is gone."""
+    for number in _PATIENT:
+        signal.signal(number, keeper.ignore_signal)
+    keeper.become_subreaper()
+    server = socket.socket(fileno=SOCKET_FD)
+    server.set_inheritable(False)
+    held = int(sys.argv[2]) - 1
+    # What was handed to the daemon without O_CLOEXEC (by systemd, by a shell) is no concern of the programs.
+    os.closerange(SOCKET_FD + 1 + held, 1 << 20)
+    if held:
+        os.set_inheritable(HOLD_FD, False)
+    wake_fd, writer = os.pipe()
+    for fd in (wake_fd, writer):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, keeper.ignore_signal)
+    # What is here stays: the keepers share its pages.
+    gc.freeze()
+    _serve(server, wake_fd, writer)
+
+
+def _serve(server: socket.socket, wake_fd: int, writer: int) -> None:
+    keepers: set[int] = set()
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    poll.register(wake_fd, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == wake_fd:
+                os.read(wake_fd, 4096)
+                _reap(keepers)
+            else:
+                message, fds, _, _ = socket.recv_fds(server, 16, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+                if not message:
+                    return
+                pid = _fork(server, (wake_fd, writer), fds)
+                if pid:
+                    keepers.add(pid)
+                for one in fds:
+                    os.close(one)
+
+
+def _fork(server: socket.socket, others: tuple[int, ...], fds: list[int]) -> int:
+    """The keeper's number; 0 where there is none, which the daemon sees as the end of its control stream."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return 0
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        server.close()
+        for fd in others:
+            os.close(fd)
+        keeper.keep(socket.socket(fileno=fds[0]), fds[1:])
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _reap(keepers: set[int]) -> None:
+    """Collect the keepers that have ended. Whatever else is a child of this process has lost its keeper."""
+    bereft = False
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            bereft = bereft or status != 0 or pid not in keepers
+            keepers.discard(pid)
+    if bereft:
+        keeper.kill_children(os.getpid(), tuple(keepers))

@@ -1,0 +1,273 @@
+"""Keeps one program: starts it, tells of its exit, and ends everything that it left behind, wherever that went.
+
+Runs in a process of its own, forked by `forkserver`, with one thread and the standard library only. As a subreaper
+it becomes the parent of whatever leaves its parent or the process group, so that "no children" means that nothing of
+the program is left. The other side of `control` gone means that the daemon is: then everything is killed at once.
+
+On `control` comes a length and a JSON object (argv, env, cwd, numbers, grace_s), then `T` for "end it". Back go lines
+of JSON: `started` or `error`, then `exited`; the end of the stream says that nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+END = b"T"
+# Above every number that a program inherits a descriptor under.
+_OWN_FDS = 200
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# What KILL does not end within this time hangs in the kernel; nobody can wait for that.
+_REAP_S = 5.0
+# Between looks for what was forked while KILL went round. Only while something is being killed.
+_ROUND_S = 0.02
+
+try:
+    _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl
+except (OSError, AttributeError):  # no Linux: only the process group is kept
+    _prctl = None
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of every orphan among its descendants."""
+    if _prctl is not None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def keep(control: socket.socket, fds: list[int]) -> None:
+    """Start the program that `control` tells of, with `fds` (stdin, stdout, stderr, inherited), and end it all."""
+    control = _move_out_of_reach(control)
+    wake_fd = _woken_by_children()
+    become_subreaper()
+    try:
+        command = _read_command(control)
+    except EOFError:
+        return
+    # The descriptors come under any number; the program knows them by those of `numbers`.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, number in zip(moved[3:], command["numbers"], strict=True):
+        os.dup2(fd, number)
+    try:
+        program = _start(command, moved)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _tell(control, error=getattr(error, "errno", None), text=str(error))
+        return
+    for fd in (*moved, *command["numbers"]):
+        os.close(fd)
+    _tell(control, started=program)
+    _Kept(control, wake_fd, program, command["grace_s"]).live()
+
+
+def _start(command: dict[str, Any], fds: list[int]) -> int:
+    parent = os.getpid()
+
+    def before() -> None:
+        # This process has one thread, so nothing here can find a lock held.
+        if _prctl is not None:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(127)
+
+    program = subprocess.Popen(
+        command["argv"],
+        stdin=fds[0],
+        stdout=fds[1],
+        stderr=fds[2],
+        cwd=command["cwd"],
+        env=command["env"],
+        start_new_session=True,
+        pass_fds=command["numbers"],
+        preexec_fn=before,  # noqa: PLW1509
+    )
+    program.returncode = 0  # reaped here, by `_Kept`
+    return program.pid
+
+
+class _Kept:
+    """One program at work. `kill_at` is when TERM has had its time, `give_up_at` when KILL has."""
+
+    def __init__(self, control: socket.socket, wake_fd: int, program: int, grace_s: float) -> None:
+        self.control, self.wake_fd, self.program, self.grace_s = control, wake_fd, program, grace_s
+        self.kill_at = self.give_up_at = float("inf")
+
+    def live(self) -> None:
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self.wake_fd, select.POLLIN)
+        while self._reap():
+            now = time.monotonic()
+            if now >= self.give_up_at:
+                return
+            if now >= self.kill_at:
+                self._kill()
+            for fd, _ in poll.poll(self._patience_ms()):
+                if fd == self.wake_fd:
+                    os.read(fd, 4096)
+                elif not self._obey():
+                    poll.unregister(self.control)
+
+    def _patience_ms(self) -> float | None:
+        if self.kill_at == float("inf"):
+            return None
+        left_s = self.kill_at - time.monotonic()
+        return 1000 * (left_s if left_s > 0 else _ROUND_S)
+
+    def _reap(self) -> bool:
+        """Collect who has ended; whether anybody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.program:
+                _tell(self.control, exited=os.waitstatus_to_exitcode(status))
+
+    def _obey(self) -> bool:
+        """Do what the daemon says; False once it is gone."""
+        try:
+            said = self.control.recv(64)
+        except OSError:
+            said = b""
+        if said and self.kill_at == float("inf"):
+            self._terminate()
+            self.kill_at = time.monotonic() + self.grace_s
+        elif not said:
+            self.kill_at = time.monotonic()
+        if self.kill_at < float("inf"):
+            self.give_up_at = min(self.give_up_at, self.kill_at + _REAP_S)
+        return bool(said)
+
+    def _terminate(self) -> None:
+        try:
+            found = list(descendants(os.getpid()))
+        except FileNotFoundError:  # no /proc
+            os.killpg(self.program, signal.SIGTERM)
+            return
+        for pid, born in found:
+            _signal(pid, born, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        """Kill every child. Only this process reaps them, so their numbers are theirs; their children come here."""
+        kill_children(os.getpid(), ())
+        if not os.path.isdir("/proc/self"):
+            os.killpg(self.program, signal.SIGKILL)
+
+
+def kill_children(parent: int, spared: tuple[int, ...]) -> None:
+    """Kill the children of this process but `spared`."""
+    for pid, (its_parent, _) in _processes().items():
+        if its_parent == parent and pid not in spared:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue  # gone, or somebody else's
+
+
+def descendants(root: int) -> Iterator[tuple[int, str]]:
+    """Each living descendant and when it was born. FileNotFoundError without /proc."""
+    os.stat("/proc/self/stat")
+    processes = _processes()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in processes.items():
+        children.setdefault(parent, []).append(pid)
+    todo = list(children.get(root, ()))
+    while todo:
+        pid = todo.pop()
+        yield pid, processes[pid][1]
+        todo += children.get(pid, ())
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Of every process its parent and its birth, in ticks since the machine's start. Nothing without /proc."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return {}
+    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in brackets may hold anything, brackets too. Fields 4 and 22 of proc(5).
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[1]), fields[19].decode()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _signal(pid: int, born: str, number: signal.Signals) -> None:
+    """Signal the process that was born then, and no other that has its number by now."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        stat = _stat(pid)
+        if stat is not None and stat[1] == born:
+            signal.pidfd_send_signal(fd, number)
+    except OSError:
+        pass  # gone, or somebody else's
+    finally:
+        os.close(fd)
+
+
+def _move_out_of_reach(control: socket.socket) -> socket.socket:
+    fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
+    control.close()
+    return socket.socket(fileno=fd)
+
+
+def _woken_by_children() -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    reader, writer = os.pipe()
+    pair = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in (reader, writer)]
+    os.close(reader)
+    os.close(writer)
+    for fd in pair:
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(pair[1], warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, ignore_signal)
+    return pair[0]
+
+
+def ignore_signal(_number: int, _frame: object) -> None:
+    """A handler that does nothing: unlike SIG_IGN it is not inherited by the program."""
+
+
+def _read_command(control: socket.socket) -> dict[str, Any]:
+    (length,) = LENGTH.unpack(_read_exactly(control, LENGTH.size))
+    command: dict[str, Any] = json.loads(_read_exactly(control, length))
+    return command
+
+
+def _read_exactly(control: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = control.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def _tell(control: socket.socket, **fields: object) -> None:
+    # A daemon that is gone is noticed where it is listened to.
+    with contextlib.suppress(OSError):
+        control.sendall(json.dumps(fields).encode() + b"\n")

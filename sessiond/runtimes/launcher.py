@@ -1,0 +1,250 @@
+"""The daemon's way to start programs: its end of the fork server, and of each program started there.
+
+Knows processes, pipes and sockets. Does not know what the programs are for. Nothing here blocks the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import socket
+import sys
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+import sessiond
+from sessiond.runtimes import forkserver
+from sessiond.runtimes.keeper import END, LENGTH
+
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from sessiond.runtimes.forkserver import main; main()"
+_ROOT = str(Path(sessiond.__file__).parents[1])
+# Free in any process that starts: the numbers that the fork server gets its own two descriptors under lie below.
+_SPARE_FD = 10
+# What the keepers of a daemon that was killed get, to kill what they keep.
+EARLIER_S = 10.0
+_ROUND_S = 0.01
+
+
+class CannotStart(Exception):
+    """The program could not be started; the message says why, for a person."""
+
+
+class ProgramCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A program and all that it starts with. `inherited` are descriptors, by the number that it knows them under."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    stdin: bytes = b""
+    inherited: Mapping[int, int] = {}
+
+
+class Program:
+    """A started program: its pipes, and its keeper, which ends it when told or when the daemon is gone."""
+
+    def __init__(self, control: trio.SocketStream, pipes: tuple[int, int, int]) -> None:
+        self._control = control
+        self._heard = b""
+        self.stdin, self.stdout, self.stderr = (trio.lowlevel.FdStream(fd) for fd in pipes)
+        self.status: int | None = None
+
+    async def hear(self) -> dict[str, Any] | None:
+        """What the keeper tells next; None once nothing of the program is left."""
+        while b"\n" not in self._heard:
+            try:
+                piece = await self._control.receive_some(4096)
+            except trio.BrokenResourceError:
+                piece = b""
+            if not piece:
+                return None
+            self._heard += piece
+        line, _, self._heard = self._heard.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        self.status = told.get("exited", self.status)
+        return told
+
+    async def command(self, text: bytes) -> None:
+        """Tell the keeper what to start."""
+        with contextlib.suppress(trio.BrokenResourceError):
+            await self._control.send_all(LENGTH.pack(len(text)) + text)
+
+    async def end(self, patience_s: float) -> bool:
+        """TERM to all that is left of it, KILL after its grace; whether nothing is left."""
+        with trio.move_on_after(patience_s):
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self._control.send_all(END)
+            while await self.hear() is not None:
+                pass
+            return True
+        return False
+
+    async def aclose(self) -> None:
+        """Let go of it; what is left is killed."""
+        for stream in (self._control, self.stdin, self.stdout, self.stderr):
+            await trio.aclose_forcefully(stream)
+
+
+class ForkServer:
+    """One fork server, started anew where somebody killed it. `hold_fd` it keeps open until all it started ended."""
+
+    def __init__(self, hold_fd: int | None = None) -> None:
+        self._hold_fd = hold_fd
+        self._socket: socket.socket | None = None
+        self._finish: weakref.finalize[..., ForkServer] | None = None
+
+    async def start(self, command: ProgramCommand, grace_s: float) -> Program:
+        """The program, started. CannotStart, OSError."""
+        with ExitStack() as given, ExitStack() as kept:
+            stdin, our_stdin = _pipe(given, kept)
+            our_stdout, stdout = _pipe(kept, given)
+            our_stderr, stderr = _pipe(kept, given)
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            await self._send([theirs.fileno(), stdin, stdout, stderr, *command.inherited.values()])
+            control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            program = Program(control, (our_stdin, our_stdout, our_stderr))
+            kept.pop_all()
+        try:
+            await program.command(_encode(command, grace_s))
+            told = await program.hear()
+        except BaseException:
+            await program.aclose()
+            raise
+        if told is not None and "started" in told:
+            return program
+        await program.aclose()
+        if told is None:
+            raise CannotStart(f"command cannot be started: {command.argv[0]} (no process could be made for it)")
+        if told["error"] is not None:
+            raise OSError(told["error"], os.strerror(told["error"]))
+        raise ValueError(told["text"])
+
+    def close(self) -> None:
+        """End the fork server; what it started goes on only as far as its own control stream says."""
+        if self._finish is not None:
+            self._finish()
+        self._socket = self._finish = None
+
+    async def _send(self, fds: list[int]) -> None:
+        await trio.lowlevel.checkpoint()
+        for attempt in range(2):
+            if self._socket is None:
+                self._open()
+            assert self._socket is not None
+            try:
+                # A few bytes to a reader that does nothing else: there is room, or it is not well.
+                socket.send_fds(self._socket, [b"start"], fds)
+                return
+            except (BrokenPipeError, ConnectionError):
+                self.close()
+                if attempt:
+                    raise
+
+    def _open(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs, ExitStack() as spare:
+            actions: list[tuple[Any, ...]] = [
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+            ]
+            numbers = {forkserver.SOCKET_FD: theirs.fileno()}
+            if self._hold_fd is not None:
+                numbers[forkserver.HOLD_FD] = self._hold_fd
+            for number, fd in numbers.items():
+                high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _SPARE_FD)
+                spare.callback(os.close, high)
+                actions.append((os.POSIX_SPAWN_DUP2, high, number))
+            argv = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _CODE, _ROOT, str(len(numbers))]
+            try:
+                pid = os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True)
+            except OSError as error:
+                ours.close()
+                reason = os.strerror(error.errno or 0)
+                raise CannotStart(f"no program can be started: Python itself ({sys.executable}): {reason}") from None
+        self._socket = ours
+        self._finish = weakref.finalize(self, _finish, ours, pid)
+
+
+def _finish(ours: socket.socket, pid: int) -> None:
+    ours.close()
+    # It ends at once. One that somebody stopped is left to the machine's first process.
+    with contextlib.suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            select.select([pidfd], [], [], 0.5)
+        finally:
+            os.close(pidfd)
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed by the one and the other."""
+    reader, writer = os.pipe()
+    reads.callback(os.close, reader)
+    writes.callback(os.close, writer)
+    return reader, writer
+
+
+def _encode(command: ProgramCommand, grace_s: float) -> bytes:
+    fields = {
+        "argv": command.argv,
+        "env": dict(command.env),
+        "cwd": os.fspath(command.cwd),
+        "numbers": list(command.inherited),
+        "grace_s": grace_s,
+    }
+    # The standard library's JSON keeps what stands for bytes that are no UTF-8.
+    return json.dumps(fields).encode()
+
+
+_current: trio.lowlevel.RunVar[ForkServer] = trio.lowlevel.RunVar("fork server")
+
+
+def current() -> ForkServer:
+    """The fork server of this Trio run; one is made where there is none."""
+    try:
+        return _current.get()
+    except LookupError:
+        server = ForkServer()
+        _current.set(server)
+        return server
+
+
+@asynccontextmanager
+async def open_fork_server(hold_fd: int) -> AsyncIterator[bool]:
+    """A fork server for all that is started inside, once what an earlier daemon's has started is over.
+
+    `hold_fd` is locked by whoever keeps programs. False where an earlier one still has it after `EARLIER_S`.
+    """
+    over = await _try_lock(hold_fd)
+    server = ForkServer(hold_fd)
+    _current.set(server)
+    try:
+        yield over
+    finally:
+        server.close()
+
+
+async def _try_lock(fd: int) -> bool:
+    """Whether the lock could be had; a file system without locks says nothing against it."""
+    with trio.move_on_after(EARLIER_S):
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                await trio.sleep(_ROUND_S)  # at most once a start, for milliseconds
+            except OSError:
+                return True
+    return False

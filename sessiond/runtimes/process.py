@@ -1,0 +1,191 @@
+"""A program, started, fed, read, and ended with all that it left behind, wherever that went.
+
+Knows pipes, signals and time limits. Does not know agents, runs or what the output means; who starts and ends the
+processes is `starting` and, beside the daemon, `keeper`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from sessiond.errors import SessiondError
+from sessiond.runtimes import launcher as starting
+from sessiond.runtimes.launcher import CannotStart, Program, ProgramCommand
+
+READ_BYTES = 65_536
+# What of stderr is shown: enough for the end of a traceback.
+STDERR_TAIL_BYTES = 2048
+# From TERM to KILL.
+KILL_GRACE_S = 2.0
+# After the program's exit its own output is in the pipe already; what comes later is somebody else's.
+PIPE_GRACE_S = 0.5
+# The largest pipe that an unprivileged program can have (/proc/sys/fs/pipe-max-size).
+_PIPE_BYTES = 1_048_576
+# Beyond TERM and KILL: what does not end by then hangs in the kernel; nobody can wait for that.
+_REAP_S = 10.0
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class ProgramExit(msgspec.Struct, frozen=True):
+    """How the program ended: `status` is its exit status, or minus the signal that killed it."""
+
+    status: int
+    stderr: str
+
+    def describe(self) -> str | None:
+        """A sentence about a failure, None for success."""
+        if self.status == 0:
+            return None
+        if self.status > 0:
+            return f"command exited with status {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = f"signal {-self.status}"
+        return f"command was killed by {name}"
+
+
+class OutputTail:
+    """The last whole lines of a stream, in bounded memory."""
+
+    def __init__(self, max_bytes: int = STDERR_TAIL_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._data = b""
+        self._cut = False
+
+    def feed(self, data: bytes) -> None:
+        """Take one more piece."""
+        joined = self._data + data[-self._max_bytes - 1 :]
+        self._cut = self._cut or len(joined) > self._max_bytes or len(data) > self._max_bytes
+        # One byte more than is shown tells whether the first line shown is whole.
+        self._data = joined[-self._max_bytes - 1 :]
+
+    def text(self) -> str:
+        """The tail without terminal codes; a first line that was cut is left out, unless there is no other."""
+        data = self._data
+        if self._cut:
+            _, newline, rest = data.partition(b"\n")
+            data = rest if newline and rest.strip() else data[-self._max_bytes :]
+        return _CONTROL.sub("", data.decode("utf-8", "replace")).strip()
+
+
+class _Reader:
+    """Reads a pipe to its end; once the program is gone, only what it can have left there."""
+
+    def __init__(self, stream: trio.lowlevel.FdStream, take: Callable[[bytes], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._take = take
+        self._bytes_left = math.inf
+        self._patience_s = math.inf
+        self._scope = trio.CancelScope()
+        self.done = trio.Event()
+
+    async def read(self) -> None:
+        """Give every piece to `take`."""
+        while self._bytes_left > 0:
+            with trio.CancelScope(deadline=trio.current_time() + self._patience_s) as self._scope:
+                data = await self._stream.receive_some(READ_BYTES)
+            if self._scope.cancelled_caught or not data:
+                break
+            self._bytes_left -= len(data)
+            await self._take(data)
+        self.done.set()
+
+    def program_is_gone(self, patience_s: float) -> None:
+        """From now on: no more than fits into a pipe, and no longer wait than `patience_s`.
+
+        A child that went on by itself may hold the pipe open for ever, or fill it for ever. The time counts only
+        while the pipe is empty: a slow disk behind `take` must not cost output.
+        """
+        self._bytes_left = _PIPE_BYTES
+        self._patience_s = patience_s
+        self._scope.deadline = trio.current_time() + patience_s
+
+
+async def run(
+    command: ProgramCommand,
+    read: Callable[[bytes], Awaitable[None]],
+    *,
+    kill_grace_s: float = KILL_GRACE_S,
+    pipe_grace_s: float = PIPE_GRACE_S,
+) -> ProgramExit:
+    """Run `command` to its end, giving its stdout to `read`, and end whatever is left of it.
+
+    Raises CannotStart, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to all,
+    KILL after `kill_grace_s`, then Cancelled again.
+    """
+    program = await _start(command, kill_grace_s)
+    tail, failures = OutputTail(), list[SessiondError]()
+
+    async def keep_tail(data: bytes) -> None:
+        tail.feed(data)
+
+    async def watched_read() -> None:
+        # Handed over by hand: through the nursery the error would arrive as a group.
+        try:
+            await readers[0].read()
+        except SessiondError as error:
+            failures.append(error)
+            nursery.cancel_scope.cancel()
+
+    try:
+        readers = (_Reader(program.stdout, read), _Reader(program.stderr, keep_tail))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_feed, program, command.stdin)
+            nursery.start_soon(watched_read)
+            nursery.start_soon(readers[1].read)
+            # Its exit, or the end of its keeper, which somebody killed, and all of the program with it.
+            await program.hear()
+            for reader in readers:
+                reader.program_is_gone(pipe_grace_s)
+            for reader in readers:
+                await reader.done.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await program.end(kill_grace_s + _REAP_S)
+            await program.aclose()
+    if failures:
+        raise failures[0]
+    return ProgramExit(-signal.SIGKILL if program.status is None else program.status, tail.text())
+
+
+async def _start(command: ProgramCommand, grace_s: float) -> Program:
+    if not command.argv:
+        raise CannotStart("the runtime has no command")
+    try:
+        return await starting.current().start(command, grace_s)
+    except (OSError, ValueError) as error:
+        raise CannotStart(_why(command, error)) from None
+
+
+def _why(command: ProgramCommand, error: OSError | ValueError) -> str:
+    """Why Popen failed, without the paths that its own message has."""
+    program = command.argv[0] if command.argv else ""
+    match error:
+        case FileNotFoundError() | NotADirectoryError() if not command.cwd.is_dir():
+            return "the agent's workspace is not a folder"
+        case FileNotFoundError() | NotADirectoryError():
+            return f"command not found: {program} (give its full path, or set PATH in the runtime's env)"
+        case PermissionError():
+            return f"command cannot be executed: {program} (permission denied)"
+        case OSError():
+            return f"command cannot be started: {program} ({os.strerror(error.errno or 0)})"
+        case _:
+            return f"command cannot be started: {program} ({error})"
+
+
+async def _feed(program: Program, data: bytes) -> None:
+    # A program need not read its input, nor all of it.
+    try:
+        async with program.stdin:
+            await program.stdin.send_all(data)
+    except trio.BrokenResourceError:
+        pass

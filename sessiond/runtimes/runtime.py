@@ -1,0 +1,102 @@
+"""What a runtime is: it is given one turn of an agent and says how that turn ended.
+
+Knows the shapes that the supervisor and the runtimes share. Does not know who asked, what is queued, or how a
+message gets into a transcript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Message = dict[str, Any] | msgspec.Raw
+RunStep = Literal["primary", "reply", "announce"]
+ToolPhase = Literal["start", "update", "end"]
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, as a runtime sees it.
+
+    `context` is text of the daemon (a preamble, where the attachments are) that belongs before `message`; text input
+    puts it there. `attachments` is the receipt (runs.md, "Attachments"; `relDir` is relative to `workspace`),
+    `mount_path` its `attachAs.mountPath`. `socket` is `agent.sock`. `deadline_ms` is milliseconds since 1970 and is
+    for telling the agent: the supervisor cancels. `native_session_id` is what `RunSink.native_session` was told by an
+    earlier run of this session. `history` gives earlier messages (at most 100, and a mebibyte), oldest first, read only
+    when somebody asks.
+    """
+
+    run_id: str
+    session_key: str
+    session_id: str
+    agent_id: str
+    message: str
+    workspace: Path
+    socket: Path
+    step: RunStep = "primary"
+    context: str | None = None
+    provenance: dict[str, Any] | None = None
+    thinking: str | None = None
+    model: str | None = None
+    attachments: dict[str, Any] | None = None
+    mount_path: str | None = None
+    deadline_ms: int | None = None
+    token_file: Path | None = None
+    native_session_id: str | None = None
+    turn: int | None = None
+    max_turns: int | None = None
+    sandboxed: bool = False
+    history: Callable[[], Awaitable[list[msgspec.Raw]]] | None = None
+
+
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. `error` is None for success, else a sentence for a person.
+
+    `usage` has pi's shape: `{input, output, cacheRead, cacheWrite, totalTokens, cost?: {total, ...}}`.
+    `notes` are sentences about what was odd though it worked. Where no assistant message went through the sink, a
+    non-empty `reply` is still to be written as one.
+    """
+
+    reply: str | None = None
+    error: str | None = None
+    usage: dict[str, Any] | None = None
+    model: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class RunSink(Protocol):
+    """Where a runtime puts what comes out of a turn, while it lasts."""
+
+    async def message(self, message: Message) -> None:
+        """Append one message object (`role`, `content`, ...) to the transcript. Returns when it is written."""
+
+    async def custom(self, custom_type: str, data: Any) -> None:
+        """Append a `custom` record: something the agent said that is no message, kept as it came."""
+
+    def delta(self, text: str) -> None:
+        """Live text of the reply. Not stored."""
+
+    def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
+        """A live tool event. Not stored."""
+
+    def native_session(self, session_id: str) -> None:
+        """The agent program's own id of this conversation, handed back as `RunSpec.native_session_id` next time.
+
+        Opaque text: a runtime may keep more in it than the id. It is written with the next message.
+        """
+
+
+class AgentAway(Exception):
+    """Nobody runs the agent any more, and the turn has not reached anybody: it waits until somebody comes."""
+
+
+class Runtime(Protocol):
+    """Runs turns. Failures of the agent are an `Outcome`; only AgentAway and programming errors are raised.
+
+    Cancelling `run` is an abort or a time-out: the runtime ends whatever it started, then lets Cancelled through.
+    """
+
+    async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
+        """Live one turn to its end."""

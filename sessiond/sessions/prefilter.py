@@ -1,0 +1,112 @@
+"""Which lines of a transcript may hold a text, told from their bytes. Pure.
+
+A transcript is JSON, and whoever wrote it may have written any character as `\\u0041`; case does not count. So a needle
+is a piece of the text that stands in the file nearly always as it is, and lines that may be exceptions are candidates
+too: nothing is missed, and most lines are never read.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+# What JSON writes with a backslash before it, or may.
+_ESCAPED = frozenset('"\\/')
+# Next to letters of other alphabets, a shorter piece of ASCII stands in nearly every line.
+_TELLING = 3
+# Of all characters only these two have a lower case with an ASCII letter in it: the dotted I and the Kelvin sign.
+_STAND_INS = {"i": "\u0130", "k": "\u212a"}
+_ESCAPES_OF_ASCII = re.compile(rb"\\u(?:00[2-7]|0130|212a)")
+# Control characters are escaped always, and colours on a terminal are full of them.
+_ESCAPES_OF_OTHERS = re.compile(rb"\\u(?!00[01])")
+
+
+def fold_case(text: str) -> str:
+    """The text as it is compared: in lower case. A sigma is one wherever it stands in a word."""
+    return text.lower().replace("\u03c2", "\u03c3")
+
+
+class Prefilter:
+    """Finds candidates for `text`, which is folded already."""
+
+    def __init__(self, text: str) -> None:
+        runs = _runs(text)
+        ascii_run = max((run for run in runs if run.isascii()), key=len, default="")
+        others = [run for run in runs if not run.isascii()]
+        plain_run = max((run for run in others if _caseless(run)), key=len, default="")
+        cased_run = max(others, key=len, default="")
+        self._folded = ""
+        self._raw: list[bytes] = []
+        self._escapes = _ESCAPES_OF_OTHERS
+        if plain_run:
+            self._raw = [plain_run.encode("utf-8", "surrogatepass")]
+        elif ascii_run and (len(ascii_run) >= _TELLING or not cased_run):
+            self._raw = [ascii_run.encode(), *(_STAND_INS[c].encode() for c in "ik" if c in ascii_run)]
+            self._escapes = _ESCAPES_OF_ASCII
+        else:
+            self._folded = cased_run
+
+    def candidates(self, data: bytes) -> list[tuple[int, int]]:
+        """Where the candidate lines begin and end in `data` (whole lines), newest first; the newline not with them."""
+        low = data.lower()
+        hits = {found for raw in self._raw for found in _lines_with(low, raw)}
+        if self._folded:
+            hits |= self._folded_lines(data)
+        if not self._raw and not self._folded:
+            hits |= set(_all_lines(data))
+        elif b"\\u" in low:
+            hits |= {_line_at(data, hit.start()) for hit in self._escapes.finditer(low)}
+        return sorted(hits, reverse=True)
+
+    def _folded_lines(self, data: bytes) -> set[tuple[int, int]]:
+        # Without a byte that stands for the letter in both cases the text itself has to be folded.
+        if data.isascii() or self._folded not in fold_case(data.decode("utf-8", "replace")):
+            return set()
+        return {
+            (begin, end)
+            for begin, end in _all_lines(data)
+            if self._folded in fold_case(data[begin:end].decode("utf-8", "replace"))
+        }
+
+
+def _runs(text: str) -> list[str]:
+    """The pieces of the text that stand in JSON as they are, those of ASCII and the others apart."""
+    runs: list[str] = []
+    open_run = ""
+    for character in text:
+        if character < " " or character in _ESCAPED:
+            runs.append(open_run)
+            open_run = ""
+        elif open_run and open_run.isascii() != character.isascii():
+            runs.append(open_run)
+            open_run = character
+        else:
+            open_run += character
+    return [run for run in (*runs, open_run) if run]
+
+
+def _caseless(run: str) -> bool:
+    return all(unicodedata.category(character) == "Lo" for character in run)
+
+
+def _lines_with(low: bytes, raw: bytes) -> Iterator[tuple[int, int]]:
+    at = low.find(raw)
+    while at >= 0:
+        begin, end = _line_at(low, at)
+        yield begin, end
+        at = low.find(raw, end)
+
+
+def _line_at(data: bytes, at: int) -> tuple[int, int]:
+    end = data.find(b"\n", at)
+    return data.rfind(b"\n", 0, at) + 1, end if end >= 0 else len(data)
+
+
+def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:
+    begin = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin)
+        end = end if end >= 0 else len(data)
+        yield begin, end
+        begin = end + 1

@@ -1,0 +1,94 @@
+"""What a caller appends, and the lines that it becomes. Pure; the file is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from sessiond.clock import Ids
+from sessiond.errors import InvalidParams, LimitExceeded
+from sessiond.model import record as records
+from sessiond.model.lax import is_deep
+from sessiond.model.record import BadLine, RecordDraft
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A `message` record to append; a Raw body keeps its bytes."""
+
+    body: msgspec.Raw | dict[str, Any]
+
+
+class Custom(msgspec.Struct, frozen=True):
+    """A `custom` record to append."""
+
+    type: str
+    data: dict[str, Any]
+
+
+Part = Message | Custom
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Where a record came to stand."""
+
+    id: str
+    offset: int
+    end: int
+
+
+def drafts_of(parts: Sequence[Part], ids: Ids, now_ms: int, record_limit: int) -> list[RecordDraft]:
+    """The records of `parts`. LimitExceeded or InvalidParams where one could not be read again."""
+    drafts: list[RecordDraft] = []
+    for part in parts:
+        try:
+            draft = _draft(part, ids.record(), now_ms)
+            if draft.max_bytes > record_limit:
+                raise LimitExceeded(
+                    f"the record is {draft.max_bytes} bytes long, the limit is {record_limit} (limits.maxRecordBytes)",
+                    limit="limits.maxRecordBytes",
+                    value=record_limit,
+                )
+            _check(part, draft)
+        except BadLine as bad:
+            raise InvalidParams(f"the message cannot be stored: {bad.reason}") from None
+        drafts.append(draft)
+    return drafts
+
+
+def _draft(part: Part, record_id: str, now_ms: int) -> RecordDraft:
+    try:
+        match part:
+            case Message(body):
+                return records.message_draft(record_id, now_ms, body)
+            case Custom(custom_type, data):
+                return records.custom_draft(record_id, now_ms, custom_type, data)
+    except (ValueError, OverflowError, TypeError, RecursionError):  # half a surrogate pair, a number beyond all limits
+        raise BadLine("not JSON") from None
+
+
+def _check(part: Part, draft: RecordDraft) -> None:
+    """What is acknowledged can be read again. What was encoded here is JSON; it can only be nested too deeply."""
+    if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
+        records.parse(draft.line(None)[:-1])
+    elif is_deep(draft.before + draft.after):
+        raise BadLine("nested too deeply")
+
+
+def lines_of(drafts: Sequence[RecordDraft], record_limit: int, parent_id: str | None) -> list[bytes]:
+    """The lines, each behind the one before it and the first behind `parent_id`. None is over the limit."""
+    lines: list[bytes] = []
+    for draft in drafts:
+        lines.append(draft.line(parent_id, record_limit))
+        parent_id = draft.id
+    return lines
+
+
+def written_at(offset: int, drafts: Sequence[RecordDraft], lines: Sequence[bytes]) -> list[Written]:
+    """Where the lines stand that were written at `offset`."""
+    written: list[Written] = []
+    for draft, line in zip(drafts, lines, strict=True):
+        written.append(Written(draft.id, offset, offset + len(line)))
+        offset += len(line)
+    return written

@@ -1,0 +1,299 @@
+"""Announce: tell the session that asked how its sub-agent's run ended. Once, whenever the daemon dies in between.
+
+What decides lies in the transcripts. The end of the child's run and the fact that it is to be announced are one write
+(`spawn.ended`); the requester's transcript takes the announcement once, by its idempotency key; `spawn.announced` in
+the child says that nothing is left to do. Knows spawns, sessions and runs. How a channel is reached and what becomes
+of the child afterwards is handed in. Source: runs.md, "Announce".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Literal, Protocol
+
+import structlog
+
+from sessiond.clock import Clock
+from sessiond.config.settings import Config
+from sessiond.errors import LimitExceeded, NotFound, SessiondError, Stopping, StorageError
+from sessiond.model.keys import agent_of
+from sessiond.model.message import user_message
+from sessiond.model.record import ENTRY, RUN
+from sessiond.policy.announce import ANNOUNCE_MESSAGE, announce_context, arrival_context
+from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
+from sessiond.runs.run import Run, RunRequest, RunView, payload_hash, session_id_of
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.lifecycle import current_session
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, Message, Part, SessionStore
+from sessiond.subagents import outcome
+
+log = structlog.get_logger("sessiond.announce")
+
+# A child that takes longer over its announce step is not waited for: its reply is posted as it stands.
+STEP_LIMIT_S = 600.0
+_KEY = "announce:"
+
+Posted = Literal["posted", "silent", "requester_gone", "refused"]
+
+
+class AnnouncementOutbox(Protocol):
+    """The way to a session's channel. Where the session has none, its transcript is the delivery and this does nothing.
+
+    The same id again is the same delivery. What was `put` or is on `hold` waits for `send`.
+    """
+
+    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
+        """Have it on record. StorageError."""
+
+    def hold(self, delivery_id: str) -> None:
+        """Do not send what an earlier life left under this id."""
+
+    def send(self, delivery_id: str) -> None:
+        """Send it now, if it is on record."""
+
+
+class _NoOutbox:
+    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
+        pass
+
+    def hold(self, delivery_id: str) -> None:
+        pass
+
+    def send(self, delivery_id: str) -> None:
+        pass
+
+
+async def _do_nothing(_child: Session) -> None:
+    pass
+
+
+class Announcer:
+    """`at_end` and `after_end` are the supervisor's hooks; `go_on` does what the daemon before had still to do.
+
+    `ended(child)` hears of every end of a child's run, and `announced(child)` when its requester was told, and of what
+    ended after that.
+    """
+
+    def __init__(
+        self, store: SessionStore, supervisor: RunSupervisor, config: Callable[[], Config], clock: Clock
+    ) -> None:
+        self._store, self._supervisor, self._config, self._clock = store, supervisor, config, clock
+        self.outgoing: AnnouncementOutbox = _NoOutbox()
+        self.ended: Callable[[Session], None] = lambda _child: None
+        self.announced: Callable[[Session], Awaitable[None]] = _do_nothing
+        self._ended: set[str] = set()
+        self._under_way: set[str] = set()
+        self._left: list[Session] = []
+        # Idempotency keys of announcements that are in some requester's transcript, live or archived, at the start.
+        self._known_keys: frozenset[str] = frozenset()
+
+    def at_end(self, run: Run) -> Sequence[Part]:
+        """What goes into the write that ends a run."""
+        if run.request.follow.announcement is not None and run.started_at is None and not run.request.in_transcript:
+            # It ended while it waited for its turn; what it has to tell belongs into the transcript all the same.
+            return [Message(run.request.message)]
+        if not self._is_first_run(run):
+            return ()
+        self._ended.add(run.run_id)
+        return [Custom(ENTRY, {"spawn": {"ended": run.run_id}})]
+
+    async def after_end(self, run: Run) -> None:
+        """What follows a child's run."""
+        child = run.session
+        if child.entry.spawn is None:
+            return
+        self.ended(child)
+        if run.run_id in self._ended:
+            self._ended.discard(run.run_id)
+            await self._announce(child, run.run_id)
+        elif "announced" in child.entry.spawn:
+            await self.announced(child)
+
+    async def read_open(self) -> None:
+        """Nothing: what is open stands in the entries."""
+
+    def list_open(self) -> None:
+        """Find every child whose run ended, and whose announcement is not on record."""
+        catalog = self._store.catalog
+        pending = [child for child in catalog.by_id.values() if is_unannounced(child)]
+        # A reset child has an heir, which says the same.
+        self._left = [child for child in pending if not child.archived or child.key not in catalog.by_key]
+        if self._left:
+            sessions = catalog.by_id.values()
+            keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
+            self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
+        for child in self._left:
+            self.outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
+
+    def go_on(self) -> None:
+        """Announce what was not."""
+        left, self._left = self._left, []
+        for child in left:
+            self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
+
+    def _is_first_run(self, run: Run) -> bool:
+        """Whether this is the run that the child was spawned for, or that took its place when somebody steered it."""
+        spawn, request = run.session.entry.spawn, run.request
+        if spawn is None or "ended" in spawn or request.step == "announce":
+            return False
+        # A damaged record has no message and no `follow`; it was the first all the same.
+        if not (request.follow.spawn is not None or request.first or not request.message):
+            return False
+        others = self._supervisor.registry.of_session(run.key)
+        goes_on = any(one.request.first and not one.ended and one.stop_as is None for one in others if one is not run)
+        return not (run.status == "aborted" and goes_on)
+
+    async def _announce(self, child: Session, run_id: str) -> None:
+        """Announce, however long the disk refuses. Cut off, the next start goes on with it."""
+        if run_id in self._under_way:
+            return
+        self._under_way.add(run_id)
+        try:
+            work = partial(self._attempt, child, run_id)
+            await self._supervisor.persistence.until_stored(work, "an announcement", session_key=child.key)
+        except Stopping:
+            pass  # the next start does it
+        finally:
+            self._under_way.discard(run_id)
+
+    async def _attempt(self, child: Session, run_id: str) -> None:
+        requester_key = (child.entry.spawn or {}).get("requesterKey", "")
+        try:
+            posted = await self._post(child, run_id, requester_key)
+            heirs = await self._close(child, posted)
+        except StorageError:
+            if not self._store.catalog.has(child):
+                log.warning("announced without its transcript", session_key=child.key, run_id=run_id)
+                return  # taken away: there is nothing to note it in
+            raise
+        log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
+        for one in heirs:
+            await self.announced(one)
+        requester = self._store.catalog.by_key.get(requester_key)
+        if requester is not None and "announced" in (requester.entry.spawn or {}):
+            await self.announced(requester)  # which may have waited for this child
+
+    async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
+        first = await outcome.find_outcome(self._supervisor.registry, run_id, child.key)
+        said = await self._step(child, run_id, first.status, requester_key)
+        text = await outcome.announcement_text(self._store, child, first, said)
+        if text is None:
+            return "silent"
+        requester = self._store.catalog.by_key.get(requester_key)
+        if requester is None:
+            return "requester_gone"
+        try:
+            try:
+                await self._hand_over(requester, child, first, text)
+            except LimitExceeded:
+                brief = await outcome.announcement_text(self._store, child, first, outcome.TOO_LONG)
+                await self._hand_over(requester, child, first, brief or "")
+        except NotFound:
+            return "requester_gone"  # deleted just now
+        except (Stopping, StorageError):
+            raise
+        except SessiondError as error:
+            log.warning("announcement refused", session_key=child.key, reason=error.message)
+            return "refused"
+        return "posted"
+
+    async def _step(self, child: Session, run_id: str, status: str, requester_key: str) -> str | None:
+        """What the child says when it is asked for its announcement; None where it is not asked, or could not say."""
+        registry = self._supervisor.registry
+        # Made of the run's id: after a crash it is the same step, and what it said is found again.
+        step_id = f"{session_id_of(run_id)}.{blake2b(run_id.encode(), digest_size=8, person=b'announce').hexdigest()}"
+        found = await registry.find(step_id)
+        if found is None:
+            agent = self._config().agent(agent_of(child.key))
+            subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+            asks = subagents.announce == "agent" and self._supervisor.hears_steps(child.key)
+            if status != "ok" or not asks or child.archived:
+                return None
+            task = await outcome.task_of(self._store, registry, child, run_id)
+            request = self._step_request(requester_key, task)
+            try:
+                await self._supervisor.accept(child, request, run_id=step_id)
+            except (Stopping, StorageError):
+                raise
+            except SessiondError as error:
+                log.warning("no announce step", session_key=child.key, reason=error.message)
+                return None
+        live = registry.live.get(step_id)
+        if live is not None:
+            await live.done.wait()
+        found = await registry.find(step_id)
+        return found.reply if found is not None and found.status == "ok" else None
+
+    def _step_request(self, requester_key: str, task: str) -> RunRequest:
+        provenance = {"kind": "inter_session", "sourceSessionKey": requester_key, "sourceTool": "sessions_spawn"}
+        return RunRequest(
+            text=ANNOUNCE_MESSAGE,
+            message=user_message(ANNOUNCE_MESSAGE, self._clock.wall_ms(), provenance),
+            step="announce",
+            context=announce_context(requester_key, task),
+            timeout_s=STEP_LIMIT_S,
+            # Before what others have sent to the child meanwhile: it is about what was done until now.
+            first=True,
+        )
+
+    async def _hand_over(self, requester: Session, child: Session, first: RunView, text: str) -> None:
+        """Into the requester's transcript, once; and to its channel."""
+        run_id = first.run_id
+        key, payload = f"{_KEY}{run_id}", payload_hash({"announce": run_id})
+        requester = await current_session(self._store.catalog, requester)
+        if key not in self._known_keys and self._supervisor.run_of_key(requester, key, payload) is None:
+            # Before the transcript has it: once that has, nobody would make this delivery any more.
+            await self.outgoing.put(requester, text, _delivery_id(run_id))
+            provenance = {
+                "kind": "inter_session",
+                "sourceSessionKey": child.key,
+                "sourceTool": "subagent_announce",
+            }
+            message = user_message(text, self._clock.wall_ms(), provenance)
+            # Whoever stops a tree of sessions does not want the first of them to begin anew. Where no more may wait
+            # it is read with the next of them.
+            if first.status != "aborted" and self._wakes(requester) and self._supervisor.has_room(requester):
+                request = RunRequest(
+                    text=text,
+                    message=message,
+                    context=arrival_context(child.key, child.entry.label),
+                    idempotency_key=key,
+                    payload=payload,
+                    follow=FollowUp(announcement=AnnouncementFollowUp(child.key, run_id)),
+                )
+                await self._supervisor.accept(requester, request)
+            else:
+                await self._store.append(requester, [Message(message), self._note(run_id, key, payload)])
+        self.outgoing.send(_delivery_id(run_id))
+
+    def _note(self, run_id: str, key: str, payload: str) -> Custom:
+        at = self._clock.wall_ms()
+        return Custom(RUN, {"runId": run_id, "status": "noted", "at": at, "idempotencyKey": key, "payload": payload})
+
+    def _wakes(self, requester: Session) -> bool:
+        agent = self._config().agent(agent_of(requester.key))
+        subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+        return subagents.wake_requester and self._supervisor.answers(requester.key)
+
+    async def _close(self, child: Session, posted: Posted) -> list[Session]:
+        """Note in the child that it is done, and in its heir where it was reset meanwhile; both of them."""
+        while child.leaving is not None:
+            await child.leaving.wait()
+        heir = self._store.catalog.by_key.get(child.key)
+        sessions = [child] if heir is None or heir is child or heir.entry.spawn is None else [child, heir]
+        for session in sessions:
+            await self._store.append(session, [Custom(ENTRY, {"spawn": {"announced": posted}})])
+        return sessions
+
+
+def _delivery_id(run_id: str) -> str:
+    return f"announce-{run_id}"
+
+
+def is_unannounced(child: Session) -> bool:
+    """Whether a run of this child has ended of which its requester does not know yet."""
+    spawn = child.entry.spawn
+    return spawn is not None and "ended" in spawn and "announced" not in spawn

@@ -1,0 +1,213 @@
+"""What becomes of a child afterwards: its attachments go, and with `cleanup: "delete"` its session goes to the archive.
+
+Counted from the end of its run, never while one is going on. Sleeps until something is due. Knows children and their
+attachments; the announcement is somebody else's. Source: runs.md, "Afterwards".
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+
+from sessiond.attachments.remove import RemovalReport
+from sessiond.attachments.service import AttachmentService
+from sessiond.clock import Clock
+from sessiond.config.settings import Config
+from sessiond.errors import Conflict, SessiondError
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.keys import agent_of, rest_of
+from sessiond.model.record import ENTRY
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions import lifecycle
+from sessiond.sessions.lifecycle import SessionChanges
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, SessionStore
+
+log = structlog.get_logger("sessiond.archive")
+
+# What could not be removed or archived is tried again after this long.
+AGAIN_MS = 10 * 60 * 1000
+
+
+class ArchiveSweep:
+    """`run` belongs to the background nursery. `workspace(agent_id)` is where an agent works."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        feed: TranscriptFeed,
+        births: SessionChanges,
+        supervisor: RunSupervisor,
+        attachments: AttachmentService,
+        *,
+        intents: SpawnJournal,
+        config: Callable[[], Config],
+        clock: Clock,
+        workspace: Callable[[str], Path],
+    ) -> None:
+        self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
+        self._intents = intents
+        self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
+        # By session id: a child that was deleted may have left attachments behind.
+        self._due: list[tuple[int, str]] = []
+        self._changed = trio.Event()
+        # Whether a conversation goes on in which a session still has its say.
+        self.engages: Callable[[str], bool] = lambda _key: False
+
+    async def conversation_over(self, child: Session) -> None:
+        """A conversation is over that the child was in: what it held up is due again."""
+        if child.entry.spawn is not None and not child.entry.runs:
+            self.run_ended(child)
+            if "announced" in child.entry.spawn:
+                await self.child_announced(child)
+
+    def put_away(self, session: Session) -> None:
+        """The session's transcript is in the archive now: files that came with its messages go."""
+        if self._intents.message_files(session.session_id):
+            self._schedule(session, self._clock.wall_ms())
+
+    def run_ended(self, child: Session) -> None:
+        """A run of the child has ended; whatever is still to be announced has its time until this is due."""
+        minutes = self._config().agents.defaults.subagents.archive_after_minutes
+        if is_to_be_deleted(child) and minutes and not child.archived:
+            self._schedule(child, (child.entry.ended_at or self._clock.wall_ms()) + int(minutes * 60_000))
+
+    async def child_announced(self, child: Session) -> None:
+        """The child's outcome was announced, or was to be silent: nothing more is wanted of it.
+
+        Where it has work of its own still, or children that will want to tell it something, this comes again.
+        """
+        if (child.entry.spawn or {}).get("mode") != "session" and not self._is_wanted(child):
+            await self._attempt(child)
+
+    async def run(self) -> None:
+        """Do what is due, when it is due, until cancelled."""
+        for session in list(self._store.catalog.by_id.values()):
+            self._take_up(session)
+        for _, session_id in self._intents.message_files():
+            put_away = self._store.catalog.by_id.get(session_id)
+            if put_away is not None and put_away.archived:
+                self._schedule(put_away, self._clock.wall_ms())
+        while True:
+            while self._due and self._due[0][0] <= self._clock.wall_ms():
+                _, session_id = heapq.heappop(self._due)
+                child = self._store.catalog.by_id.get(session_id)
+                # One that is at work again is looked at when that has ended.
+                if child is not None and (child.archived or not self._runs(child)):
+                    await self._attempt(child)
+            wait_s = (self._due[0][0] - self._clock.wall_ms()) / 1000 if self._due else float("inf")
+            with trio.move_on_after(max(0.0, wait_s)):
+                await self._changed.wait()
+            self._changed = trio.Event()
+
+    def _take_up(self, session: Session) -> None:
+        """After a restart: what the daemon before had still to do."""
+        spawn = session.entry.spawn
+        if spawn is None or session.entry.runs or session.entry.ended_at is None:
+            return
+        if session.archived and session.key in self._store.catalog.by_key:
+            return  # it was reset; what there is to do stands in its heir
+        self.run_ended(session)
+        left = self._has_attachments(session) or (is_to_be_deleted(session) and not session.archived)
+        if left and (session.archived or "announced" in spawn):
+            self._schedule(session, self._clock.wall_ms())
+
+    def _schedule(self, child: Session, due_ms: int) -> None:
+        heapq.heappush(self._due, (due_ms, child.session_id))
+        self._changed.set()
+
+    def _runs(self, child: Session) -> bool:
+        return bool(child.entry.runs) or self._is_at_work(child.key)
+
+    def _is_at_work(self, key: str) -> bool:
+        return bool(self._supervisor.registry.of_session(key)) or self.engages(key)
+
+    def _is_wanted(self, child: Session) -> bool:
+        """Whether somebody works in the child, or will want to tell it how a child of its own ended."""
+        catalog = self._store.catalog
+        own = (catalog.by_key[key].entry.spawn for key in catalog.children_of(child.key))
+        return self._runs(child) or any(spawn is not None and "announced" not in spawn for spawn in own)
+
+    async def _attempt(self, child: Session) -> None:
+        try:
+            if child.archived:
+                await self._remove_handed(child)
+                if child.key in self._store.catalog.by_key:
+                    return  # it was reset; what else there is to do stands in its heir
+            await self._remove_attachments(child)
+            if is_to_be_deleted(child) and self._store.catalog.by_key.get(child.key) is child:
+                await lifecycle.delete(self._births, self._feed, child, self._stop_nothing)
+                log.info("child archived", session_key=child.key)
+        except _AtWork:
+            pass
+        except SessiondError as error:
+            log.warning("child not put away", session_key=child.key, reason=error.message)
+            self._schedule(child, self._clock.wall_ms() + AGAIN_MS)
+
+    async def _stop_nothing(self, child: Session) -> None:
+        """Where a delete would abort the runs: the sweep leaves a session that was given work just now."""
+        if self._is_at_work(child.key):
+            raise _AtWork("the session is at work")
+
+    def _has_attachments(self, child: Session) -> bool:
+        spawn = child.entry.spawn or {}
+        if spawn.get("attachments") is None or spawn.get("attachmentsRemoved"):
+            return False
+        kept = spawn.get("mode") == "session" or self._config().tools.sessions_spawn.attachments.retain_on_session_keep
+        return is_to_be_deleted(child) or child.archived or not kept
+
+    async def _remove_attachments(self, child: Session) -> None:
+        """The path is made of the child's id, never of anything that stands in a file."""
+        if not self._has_attachments(child):
+            return
+        child_id = rest_of(child.key).rpartition(":")[2]
+        agent_id = agent_of(child.key)
+        # With a note what is missing after a crash is what this has removed, not what somebody took away.
+        begun_before = self._intents.has(child_id)
+        self._intents.begin(agent_id, child_id, sync=False)
+        report = await self._attachments.remove(self._workspace(agent_id), child_id)
+        if report.left:
+            self._tell_left(child, report)
+            return
+        facts: dict[str, Any] = {"attachmentsRemoved": True}
+        if report.missing and not begun_before:
+            log.warning("attachments are gone from where they were put", session_key=child.key, attachments_id=child_id)
+            facts["attachmentsMissing"] = True
+        await self._store.append(child, [Custom(ENTRY, {"spawn": facts})])
+        self._intents.done(child_id)
+
+    async def _remove_handed(self, session: Session) -> None:
+        """The files that came with messages of a session that was put away."""
+        for attachments_id, session_id in self._intents.message_files(session.session_id):
+            report = await self._attachments.remove(self._workspace(agent_of(session.key)), attachments_id)
+            if report.left:
+                self._tell_left(session, report)
+                continue
+            if report.missing:
+                log.warning(
+                    "attachments are gone from where they were put",
+                    session_key=session.key,
+                    attachments_id=attachments_id,
+                )
+            self._intents.forget(attachments_id, session_id)
+
+    def _tell_left(self, session: Session, report: RemovalReport) -> None:
+        left = [f"{path}: {reason}" for path, reason in report.left[:5]]
+        log.warning("attachments left", session_key=session.key, count=report.left_count, left=left)
+        self._schedule(session, self._clock.wall_ms() + AGAIN_MS)
+
+
+class _AtWork(Conflict):
+    """The child is not to be archived now; it comes again when its run has ended."""
+
+
+def is_to_be_deleted(child: Session) -> bool:
+    """Whether the child was spawned with `cleanup: "delete"`, to live one run."""
+    spawn = child.entry.spawn or {}
+    return spawn.get("cleanup") == "delete" and spawn.get("mode") == "run"

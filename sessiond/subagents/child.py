@@ -1,0 +1,34 @@
+"""What is settled of a sub-agent's session before anything of it is written, and what it is told first."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.attachments.materialize import Receipt
+from sessiond.attachments.notice import describe
+from sessiond.policy.spawn import SpawnFacts, SpawnPlan
+from sessiond.subagents.pending_children import PendingChild
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """`unborn` is what is known of it to those who may call it off."""
+
+    key: str
+    id: str
+    plan: SpawnPlan
+    facts: SpawnFacts
+    mount_path: str | None
+    payload: str | None
+    label: str | None
+    unborn: PendingChild
+
+
+def preamble(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:
+    """What a child is told before its task."""
+    lines = [
+        f"You are a sub-agent of {requester_key} (depth {facts.requester_depth + 1} of {facts.max_spawn_depth}).",
+        "Do the task below; your last answer is what it gets.",
+    ]
+    if receipt is not None:
+        lines.append(describe(receipt, mount_path))
+    return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""What a child's run came to, read from its records and put into the words of the announcement.
+
+Knows transcripts and the announcement's text. Writes nothing and tells nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from sessiond.errors import StorageError
+from sessiond.model import lax
+from sessiond.model.keys import agent_of
+from sessiond.model.message import text_of
+from sessiond.model.record import FINAL, RUN, Record
+from sessiond.policy.announce import AnnounceFacts, announcement
+from sessiond.runs.registry import Registry
+from sessiond.runs.run import RunView
+from sessiond.store import layout, transcript
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
+from sessiond.subagents.archive import is_to_be_deleted
+
+# In the place of a result that no record of the requester's can hold.
+TOO_LONG = "(longer than limits.maxRecordBytes allows; the transcript has it)"
+
+
+async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
+    """How the run ended. A transcript that does not say so any more is an outcome, too."""
+    found = await registry.find(run_id)
+    if found is not None and found.status in FINAL:
+        return found
+    return RunView(run_id=run_id, key=key, status="error", error="the record of its end cannot be read")
+
+
+async def announcement_text(store: SessionStore, child: Session, first: RunView, said: str | None) -> str | None:
+    """The text of the announcement; None is silence. `said` is what the announce step brought, if anything."""
+    entry = child.entry
+    reply = said if said is not None and said.strip() else first.reply
+    tool_result = None
+    if not (reply or "").strip():
+        tool_result = await _tool_result(store, child, first.run_id)
+    ran = first.started_at is not None and first.ended_at is not None
+    return announcement(
+        AnnounceFacts(
+            status=cast(Literal["ok", "error", "timeout", "aborted"], first.status),
+            session_key=child.key,
+            session_id=child.session_id,
+            transcript_path=str(store.path / _path_afterwards(child)),
+            error=first.error,
+            reply=reply,
+            tool_result=tool_result,
+            runtime_ms=(first.ended_at or 0) - (first.started_at or 0) if ran else None,
+            input_tokens=entry.input_tokens,
+            output_tokens=entry.output_tokens,
+            cost_usd=entry.estimated_cost_usd,
+        )
+    )
+
+
+async def task_of(store: SessionStore, registry: Registry, child: Session, run_id: str) -> str:
+    """The task that the child was given: of the run in memory, else the first message of its transcript."""
+    run = registry.get(run_id)
+    if run is not None and run.request.text:
+        return run.request.text
+    task: str = await store.read(child, _first_message, store.record_limit)
+    return task
+
+
+async def _tool_result(store: SessionStore, child: Session, run_id: str) -> str | None:
+    """The newest tool result of the run; None where there is none, or no transcript any more."""
+    end = child.entry.file.folded_to
+    try:
+        found: str | None = await store.read(child, _latest_tool_result, run_id, end, store.record_limit)
+    except StorageError:
+        if store.catalog.has(child):
+            raise
+        return None
+    return found
+
+
+def _path_afterwards(child: Session) -> str:
+    """Where the transcript lies when the announcement is read: with `cleanup: "delete"` it has moved by then."""
+    archived = child.archived or is_to_be_deleted(child)
+    return layout.transcript_path(agent_of(child.key), child.session_id, archived=archived)
+
+
+def _latest_tool_result(fd: int, run_id: str, end: int, record_limit: int) -> str | None:
+    """The text of the newest tool result that the run brought; one without text is passed over."""
+    for record in _records(transcript.read_backwards(fd, end, record_limit)):
+        if record.role == "toolResult" and record.message is not None and (text := text_of(record.message)).strip():
+            return text
+        if record.custom_type == RUN and record.data is not None and _begins(record.data, run_id):
+            break
+    return None
+
+
+def _begins(data: bytes, run_id: str) -> bool:
+    fields = lax.decode_dict(data)
+    return (fields.get("runId"), fields.get("status")) == (run_id, "accepted")
+
+
+def _first_message(fd: int, record_limit: int) -> str:
+    for record in _records(transcript.read_lines(fd, 0, record_limit)):
+        if record.message is not None and record.role == "user":
+            return text_of(record.message)
+    return ""
+
+
+def _records(lines: Iterator[transcript.Line]) -> Iterator[Record]:
+    return (line.record for line in lines if line.record is not None)

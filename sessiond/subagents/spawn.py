@@ -1,0 +1,296 @@
+"""sessions_spawn: check, write the attachments, make the child and its first run. All of it, or nothing.
+
+Knows the policy, the attachments and the supervisor. What follows the child's run is `runs/announce.py`.
+Source: runs.md, "sessions_spawn".
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from sessiond.attachments.decode import PreparedFiles
+from sessiond.attachments.materialize import Receipt
+from sessiond.attachments.names import check_mount_path
+from sessiond.attachments.service import AttachmentService
+from sessiond.clock import Clock, Ids
+from sessiond.config.settings import Config
+from sessiond.errors import SessiondError
+from sessiond.model import lax
+from sessiond.model.keys import agent_of, rest_of
+from sessiond.model.message import user_message
+from sessiond.model.record import ENTRY
+from sessiond.policy import spawn as policy
+from sessiond.policy.spawn import SpawnFacts, SpawnRequest
+from sessiond.policy.target import thread_fields
+from sessiond.runs.follow_up import FollowUp, SpawnFollowUp
+from sessiond.runs.run import Run, RunRequest, payload_hash
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.sessions.patch import Sees, claimed_label
+from sessiond.sessions.resolve import spawner_of
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom, SessionStore
+from sessiond.subagents.child import Child, preamble
+from sessiond.subagents.pending_children import PendingChild, PendingChildren
+
+# A child's key is made of its requester and the idempotency key, so that the same request finds the same child.
+_NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
+
+
+class SpawnOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A spawn as it was asked for. `asked` is all that counts for idempotency."""
+
+    task: str
+    request: SpawnRequest
+    asked: dict[str, Any]
+    label: str | None = None
+    run_timeout_s: float | None = None
+    attachments: Sequence[Any] = ()
+    mount_path: str | None = None
+    idempotency_key: str | None = None
+
+
+class SpawnedChild(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    run_id: str
+    child_key: str
+    mode: str
+    receipt: Receipt | None
+
+
+class Spawner:
+    """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works.
+
+    `threads(session)` says whether a channel with threads serves the requester, and `bind_thread(session, child_key,
+    label)` asks it for one.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        supervisor: RunSupervisor,
+        attachments: AttachmentService,
+        config: Callable[[], Config],
+        *,
+        clock: Clock,
+        ids: Ids,
+        workspace: Callable[[str], Path],
+        sandboxed: Callable[[str], bool],
+    ) -> None:
+        self._store, self._supervisor, self._attachments = store, supervisor, attachments
+        self._config, self._clock, self._ids = config, clock, ids
+        self._workspace, self._sandboxed = workspace, sandboxed
+        self.intents = SpawnJournal(store)
+        self._under_way: dict[str, trio.Lock] = {}
+        self.offspring = PendingChildren()
+        self.threads: Callable[[Session], bool] = lambda _session: False
+        self.bind_thread: Callable[[Session, str, str | None], Awaitable[str]] | None = None
+
+    async def recover(self) -> None:
+        """Remove the attachments of spawns that a crash cut off before there was a child."""
+        await self.intents.undo(self._attachments, self._workspace)
+
+    async def spawn(
+        self, requester: Session, wanted: SpawnOrder, *, sandboxed: bool, sees: Sees = lambda _key: True
+    ) -> SpawnedChild:
+        """The child, accepted. Every refusal comes before the first byte is written.
+
+        `sees(key)` says which sessions the caller may see: the labels of others are no reason for a refusal.
+        """
+        child_id = self._child_id(requester, wanted)
+        agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
+        child_key = f"agent:{agent_id}:subagent:{child_id}"
+        made: SpawnedChild | None = None
+        with self.offspring.begin(requester.key) as unborn:
+            with unborn.scope:
+                # The same request twice at once: the second one finds what the first one made.
+                async with self._alone(child_key):
+                    made = await self._spawn(requester, wanted, child_key, unborn, sandboxed=sandboxed, sees=sees)
+            unborn.check_made(made)
+        assert made is not None
+        return made
+
+    async def _spawn(
+        self,
+        requester: Session,
+        wanted: SpawnOrder,
+        child_key: str,
+        unborn: PendingChild,
+        *,
+        sandboxed: bool,
+        sees: Sees,
+    ) -> SpawnedChild:
+        payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
+        if wanted.idempotency_key is not None and payload is not None:
+            known = self._find_known(child_key, wanted.idempotency_key, payload)
+            if known is not None:
+                await self._supervisor.stored(known.run_id)
+                return known
+        facts = self._facts(requester, child_key, agent_of(child_key), sandboxed=sandboxed)
+        plan = policy.check(wanted.request, facts)
+        prepared = self._attachments.check(wanted.attachments, self._config().tools.sessions_spawn.attachments)
+        mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
+        policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
+        # Taken from here on, so that of two spawns beside each other one has the label.
+        with claimed_label(self._store.catalog, child_key, wanted.label, sees, by=requester.key) as label:
+            child = Child(
+                key=child_key,
+                id=rest_of(child_key).rpartition(":")[2],
+                plan=plan,
+                facts=facts,
+                mount_path=mount_path,
+                payload=payload,
+                label=label,
+                unborn=unborn,
+            )
+            # Among the running from here on, so that spawns beside each other do not all find the last place.
+            unborn.counted = True
+            return await self._make(requester, wanted, child, prepared)
+
+    async def _make(
+        self, requester: Session, wanted: SpawnOrder, child: Child, prepared: PreparedFiles
+    ) -> SpawnedChild:
+        thread = await self._bind(requester, child, wanted)
+        receipt: Receipt | None = None
+        # Once something is written it becomes a child, or is removed: a caller who goes away changes nothing.
+        with trio.CancelScope(shield=True):
+            if wanted.attachments:
+                run, receipt = await self._create_with_files(requester, wanted, child, prepared, thread)
+            else:
+                run = await self._create(requester, wanted, child, None, thread)
+        return SpawnedChild(run.run_id, child.key, child.plan.mode, receipt)
+
+    async def _create_with_files(
+        self, requester: Session, wanted: SpawnOrder, child: Child, prepared: PreparedFiles, thread: str | None
+    ) -> tuple[Run, Receipt]:
+        agent_id = child.plan.agent_id
+        workspace = self._workspace(agent_id)
+        await self._attachments.run_sync(self.intents.begin, agent_id, child.id)
+        try:
+            receipt = await self._attachments.materialize(prepared, workspace, child.id)
+            run = await self._create(requester, wanted, child, receipt, thread)
+        except SessiondError:
+            report = await self._attachments.remove(workspace, child.id)
+            if not report.left:
+                self.intents.done(child.id)
+            raise
+        self.intents.done(child.id)
+        return run, receipt
+
+    @asynccontextmanager
+    async def _alone(self, child_key: str) -> AsyncIterator[None]:
+        lock = self._under_way.setdefault(child_key, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            # Released to one who waits it is locked again already, and theirs to take away.
+            if not lock.locked() and self._under_way.get(child_key) is lock:
+                del self._under_way[child_key]
+
+    def _child_id(self, requester: Session, wanted: SpawnOrder) -> str:
+        if wanted.idempotency_key is None:
+            return self._ids.uuid()
+        return str(uuid.uuid5(_NAMESPACE, f"{requester.session_id}\0{wanted.idempotency_key}"))
+
+    def _find_known(self, child_key: str, idempotency_key: str, payload: str) -> SpawnedChild | None:
+        child = self._child(child_key)
+        run_id = self._supervisor.run_of_key(child, idempotency_key, payload) if child is not None else None
+        if child is None or run_id is None:
+            return None
+        facts = child.entry.spawn or {}
+        receipt = facts.get("attachments")
+        return SpawnedChild(
+            run_id,
+            child_key,
+            facts.get("mode", "run"),
+            lax.view(receipt, Receipt),
+        )
+
+    def _child(self, child_key: str) -> Session | None:
+        """The child of that key, also where it has been archived by now."""
+        catalog = self._store.catalog
+        archived = catalog.older(child_key)[-1:]
+        return catalog.by_key.get(child_key) or next(iter(archived), None)
+
+    def _facts(self, requester: Session, child_key: str, agent_id: str, *, sandboxed: bool) -> SpawnFacts:
+        config, catalog = self._config(), self._store.catalog
+        agent = config.agent(agent_of(requester.key))
+        limits = agent.subagents if agent is not None else config.agents.defaults.subagents
+        children = [catalog.by_key[key] for key in catalog.children_of(requester.key)]
+
+        def depth_of(key: str) -> int | None:
+            session = catalog.by_key.get(key)
+            return session.entry.spawn_depth if session is not None else None
+
+        return SpawnFacts(
+            requester_agent=agent_of(requester.key),
+            requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
+            max_spawn_depth=limits.max_spawn_depth,
+            children_running=sum(bool(child.entry.runs) for child in children) + self.offspring.count_of(requester.key),
+            max_children=limits.max_children_per_agent,
+            configured_agents=tuple(one.id for one in config.agents.list),
+            allow_agents=tuple(limits.allow_agents or ()),
+            requester_sandboxed=sandboxed or bool(requester.entry.sandboxed),
+            child_sandboxed=config.agent(agent_id) is not None and self._sandboxed(child_key),
+            models=tuple(config.models.allow),
+            threads=self.threads(requester),
+        )
+
+    async def _bind(self, requester: Session, child: Child, wanted: SpawnOrder) -> str | None:
+        if not wanted.request.thread or self.bind_thread is None:
+            return None
+        return await self.bind_thread(requester, child.key, child.label)
+
+    async def _create(
+        self, requester: Session, wanted: SpawnOrder, child: Child, receipt: Receipt | None, thread: str | None
+    ) -> Run:
+        child.unborn.check()
+        plan, facts = child.plan, child.facts
+        agent = self._config().agent(plan.agent_id)
+        subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+        attached = msgspec.to_builtins(receipt) if receipt is not None else None
+        entry: dict[str, Any] = {
+            "spawnDepth": facts.requester_depth + 1,
+            "sandboxed": facts.child_sandboxed,
+            "spawn": {
+                "mode": plan.mode,
+                "cleanup": plan.cleanup,
+                "requesterKey": requester.key,
+                "attachments": attached,
+                "mountPath": child.mount_path,
+            },
+        }
+        model = plan.model or subagents.model
+        entry |= {"model": model, "modelOverride": model} if model is not None else {}
+        thinking = plan.thinking or subagents.thinking
+        entry |= {"thinkingLevel": thinking} if thinking is not None else {}
+        entry |= {"label": child.label} if child.label is not None else {}
+        entry |= thread_fields(requester.key, requester.entry, thread)
+        limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
+        provenance = {"kind": "inter_session", "sourceSessionKey": requester.key, "sourceTool": "sessions_spawn"}
+        request = RunRequest(
+            text=wanted.task,
+            message=user_message(wanted.task, self._clock.wall_ms(), provenance),
+            context=preamble(requester.key, facts, receipt, child.mount_path),
+            thinking=thinking,
+            model=model,
+            attachments=attached,
+            mount_path=child.mount_path,
+            timeout_s=limit_s or None,
+            idempotency_key=wanted.idempotency_key,
+            payload=child.payload,
+            follow=FollowUp(spawn=SpawnFollowUp(requester.key)),
+        )
+        workspace = str(self._workspace(plan.agent_id))
+        return await self._supervisor.create(
+            child.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
+        )

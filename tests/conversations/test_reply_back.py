@@ -1,0 +1,535 @@
+"""Conversations: who answers whom, how they end, what is announced, and what a crash changes about that."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from support.conversing_runs import ALICE, BOB, Adapter, TalkHouse, host_with, scripted, talk_house
+from support.supervised_runs import Agent
+
+from sessiond.model.record import FINAL
+from sessiond.runs.follow_up import FollowUp
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+
+
+def heard(agent: Any) -> list[tuple[str, int | None, str]]:
+    """The turns of an agent: step, turn, message."""
+    return [(turn.step, turn.turn, turn.message) for turn in agent.turns]
+
+
+async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_announces(
+    tmp_path: Path, autojump_clock: Any
+):
+    alice, bob, telegram = scripted("a1", "a2", "a3"), scripted("b0", "b1", "b2", "the outcome"), Adapter()
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        first = await house.send("please")
+        await house.settled()
+        assert heard(bob) == [
+            ("primary", None, "please"),
+            ("reply", 2, "a1"),
+            ("reply", 4, "a2"),
+            ("announce", None, "Agent-to-agent announce step."),
+        ]
+        assert heard(alice) == [("reply", 1, "b0"), ("reply", 3, "b1"), ("reply", 5, "b2")]
+        assert house.home.said(ALICE) == [
+            "user: b0",
+            "assistant: a1",
+            "user: b1",
+            "assistant: a2",
+            "user: b2",
+            "assistant: a3",
+        ]
+        assert house.home.said(BOB) == [
+            "user: please",
+            "assistant: b0",
+            "user: a1",
+            "assistant: b1",
+            "user: a2",
+            "assistant: b2",
+            "user: Agent-to-agent announce step.",
+            "assistant: the outcome",
+        ]
+        [(method, delivery)] = telegram.asked
+        assert method == "channel.deliver"
+        assert delivery == {
+            "deliveryId": delivery["deliveryId"],
+            "to": "-100",
+            "sessionKey": BOB,
+            "text": "the outcome",
+        }
+        announce = bob.turns[-1].context
+        assert announce is not None
+        for line in ("> please", "> b0", "> a3"):
+            assert line in announce
+        session = house.home.store.catalog.by_key[BOB]
+        assert await house.announcing.status(session, first.run_id) == "delivered"
+
+
+async def test_every_step_says_where_its_message_comes_from(tmp_path: Path, autojump_clock: Any):
+    alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1", "ANNOUNCE_SKIP")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+        await house.send("please")
+        await house.settled()
+    turns = [bob.turns[0], alice.turns[0], bob.turns[1], alice.turns[1], bob.turns[2]]
+    provenances = [dict(turn.provenance or {}) for turn in turns]
+    traces = {provenance.pop("traceId") for provenance in provenances}
+    assert len(traces) == 1
+    common = {"kind": "inter_session", "sourceTool": "sessions_send"}
+    from_alice = {**common, "sourceSessionKey": ALICE}
+    from_bob = {**common, "sourceSessionKey": BOB, "sourceChannel": "telegram"}
+    assert provenances == [
+        {**from_alice, "hops": 1},
+        {**from_bob, "hops": 2},
+        {**from_alice, "hops": 3},
+        {**from_bob, "hops": 4},
+        {**from_alice, "hops": 5},
+    ]
+    assert [turn.max_turns for turn in turns] == [None, 5, 5, 5, None]
+
+
+@pytest.mark.parametrize(
+    ("alices", "bobs", "steps"),
+    [
+        (["REPLY_SKIP"], ["b0", "said"], ["primary", "reply", "announce"]),
+        (["  REPLY_SKIP\n"], ["b0", "said"], ["primary", "reply", "announce"]),
+        ([""], ["b0", "said"], ["primary", "reply", "announce"]),
+        (["a1"], ["b0", "REPLY_SKIP", "said"], ["primary", "reply", "reply", "announce"]),
+        (["not REPLY_SKIP", "REPLY_SKIP"], ["b0", "b1", "said"], ["primary", "reply", "reply", "reply", "announce"]),
+        (["never"], ["", "said"], ["primary", "announce"]),
+    ],
+)
+async def test_a_skip_or_an_empty_reply_ends_the_turns(
+    tmp_path: Path, autojump_clock: Any, alices: list[str], bobs: list[str], steps: list[str]
+):
+    alice, bob, telegram = scripted(*alices), scripted(*bobs), Adapter()
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        await house.send("please")
+        await house.settled()
+    both = sorted([*alice.turns, *bob.turns], key=lambda turn: (turn.step == "announce", turn.turn or 0))
+    assert [turn.step for turn in both] == steps
+    assert telegram.texts == ["said"]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+async def test_the_configured_maximum_bounds_the_turns(tmp_path: Path, autojump_clock: Any, most: int):
+    alice, bob = scripted("more"), scripted("more")
+    config = f"[session]\nagentToAgent = {{ maxPingPongTurns = {most} }}\n"
+    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), config=config) as house:
+        await house.send("please")
+        await house.settled()
+    turns = sorted(turn.turn for turn in (*alice.turns, *bob.turns) if turn.turn is not None)
+    assert turns == list(range(1, most + 1))
+
+
+async def test_the_owner_and_a_session_itself_get_no_reply_back(tmp_path: Path, autojump_clock: Any):
+    bob, telegram = scripted("b0", "one", "b0", "two"), Adapter()
+    host = host_with(tmp_path, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        await house.send("from the owner", source=None)
+        await house.settled()
+        await house.send("to myself", source=BOB)
+        await house.settled()
+    assert [turn.step for turn in bob.turns] == ["primary", "announce", "primary", "announce"]
+    assert dict(bob.turns[0].provenance or {}, traceId="") == {
+        "kind": "inter_session",
+        "sourceTool": "sessions_send",
+        "hops": 1,
+        "traceId": "",
+    }
+    assert telegram.texts == ["one", "two"]
+
+
+@pytest.mark.parametrize("said", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP ", "", "\n"])
+async def test_silence_is_skipped(tmp_path: Path, autojump_clock: Any, said: str):
+    bob, telegram = scripted("b0", said), Adapter()
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
+        run = await house.send("please", source=None)
+        await house.settled()
+        assert telegram.asked == []
+        assert await house.announcing.status(run.session, run.run_id) == "skipped"
+
+
+async def test_a_target_without_a_channel_is_skipped_and_webchat_is_delivered_by_its_transcript(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=scripted("words"))) as house:
+        for key, status in (("agent:bob:main", "skipped"), ("agent:bob:webchat:group:1", "delivered")):
+            run = await house.send("please", source=None, target=key)
+            await house.settled()
+            assert await house.announcing.status(run.session, run.run_id) == status
+        assert house.outbox.pending == []
+
+
+async def test_the_send_policy_is_asked_before_the_delivery(tmp_path: Path, autojump_clock: Any):
+    telegram = Adapter()
+    policy = '[session.sendPolicy]\nrules = [{ match = { channel = "telegram" }, action = "deny" }]\n'
+    async with talk_house(
+        tmp_path / "store", host_with(tmp_path, bob=scripted("words")), config=policy, adapters={"telegram": telegram}
+    ) as house:
+        run = await house.send("please", source=None)
+        await house.settled()
+        assert telegram.asked == []
+        assert await house.announcing.status(run.session, run.run_id) == "skipped"
+
+
+@pytest.mark.parametrize("ending", ["error", "timeout", "aborted"])
+async def test_nothing_follows_a_primary_run_that_did_not_end_well(tmp_path: Path, autojump_clock: Any, ending: str):
+    bob, telegram = Agent(), Adapter()
+
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if ending == "error":
+            return RunOutcome(error="it broke")
+        await bob.gate.wait()
+        raise AssertionError
+
+    bob.act = act
+    config = "[agents.defaults]\nrunTimeoutSeconds = 5\n" if ending == "timeout" else ""
+    async with talk_house(
+        tmp_path / "store", host_with(tmp_path, bob=bob), config=config, adapters={"telegram": telegram}
+    ) as house:
+        run = await house.send("please")
+        if ending == "aborted":
+            await bob.lives("please").wait()
+            await house.home.supervisor.stop(run.session)
+        assert (await house.home.end(run))[0] == ending
+        await house.settled()
+        assert len(bob.turns) == 1
+        assert telegram.asked == []
+        assert not [record for record in house.home.records(BOB) if record.get("customType") == "sessiond/talk"]
+
+
+async def test_a_turn_that_does_not_end_well_ends_the_reply_back_and_is_followed_by_the_announcement(
+    tmp_path: Path, autojump_clock: Any
+):
+    alice, bob, telegram = Agent(), scripted("b0", "the outcome"), Adapter()
+
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        return RunOutcome(error="no")
+
+    alice.act = act
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        await house.send("please")
+        await house.settled()
+    assert [turn.step for turn in bob.turns] == ["primary", "announce"]
+    assert telegram.texts == ["the outcome"]
+
+
+async def test_a_requester_that_is_not_attached_is_waited_for_and_then_passed_over(tmp_path: Path, autojump_clock: Any):
+    bob, telegram = scripted("b0", "the outcome"), Adapter()
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
+        await house.send("please")
+        await house.settled()
+        steps = [status for _, status in house.home.steps(ALICE)]
+    assert steps == ["accepted", "error"]
+    assert telegram.texts == ["the outcome"]
+
+
+async def test_what_a_run_was_asked_to_deliver_goes_to_the_channel_of_its_session(tmp_path: Path, autojump_clock: Any):
+    bob, telegram = scripted("the reply"), Adapter()
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
+        run = await house.home.accept("hello", BOB, follow=FollowUp(deliver=True))
+        await house.settled()
+        assert telegram.texts == ["the reply"]
+        assert len(bob.turns) == 1
+        await house.home.accept("hello", BOB)
+        await house.settled()
+        assert telegram.texts == ["the reply"]
+        assert await house.announcing.status(run.session, run.run_id) == "delivered"
+
+
+async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path: Path, autojump_clock: Any):
+    """Nothing is asked for that would go nowhere; where it goes, the announce step is two writes more."""
+    bob = scripted("words")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob)) as house:
+        for key, writes in (("agent:bob:main", 2), ("agent:bob:webchat:group:1", 4)):
+            await house.home.session(key)
+            before = house.home.store.committer.syncs
+            run = await house.send("please", source=None, target=key)
+            await run.done.wait()
+            assert house.home.store.committer.syncs == before + 2
+            await house.settled()
+            assert house.home.store.committer.syncs == before + writes
+    assert heard(bob) == [
+        ("primary", None, "please"),
+        ("primary", None, "please"),
+        ("announce", None, "Agent-to-agent announce step."),
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Path, autojump_clock: Any, killed: bool):
+    """Also where the daemon is killed between the last turn and what would be the announce step."""
+    alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+        if killed:
+            house.conversations._announce = never  # type: ignore[method-assign]
+        run = await house.send("please", target="agent:bob:main")
+        if killed:
+            await trio.sleep(10)
+            house.home.photo(tmp_path / "photo")
+        else:
+            await house.settled()
+            assert await house.announcing.status(run.session, run.run_id) == "skipped"
+        assert [turn.step for turn in (*alice.turns, *bob.turns)] == ["reply", "reply", "primary", "reply"]
+    if killed:
+        late = scripted("late")
+        async with talk_house(tmp_path / "photo", host_with(tmp_path, alice=late, bob=late)) as house:
+            await house.settled()
+            session = house.home.store.catalog.by_key["agent:bob:main"]
+            assert await house.announcing.status(session, run.run_id) == "skipped"
+        assert late.turns == []
+
+
+@pytest.mark.parametrize(("alices", "said"), [(None, "b0"), (["REPLY_SKIP"], "b0"), (["a1", "REPLY_SKIP"], "b1")])
+async def test_a_program_that_would_take_the_announce_step_for_a_message_is_not_asked(
+    tmp_path: Path, autojump_clock: Any, alices: list[str] | None, said: str
+):
+    """What it replied last is what is posted."""
+    bob, telegram = scripted("b0", "b1", "3"), Adapter()
+    host = host_with(tmp_path, alice=scripted(*(alices or ["never"])), bob=bob)
+    host.plain = {"bob"}
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        run = await house.send("please", source=ALICE if alices else None)
+        await house.settled()
+        assert await house.announcing.status(run.session, run.run_id) == "delivered"
+    assert telegram.texts == [said]
+    assert "announce" not in [turn.step for turn in bob.turns]
+
+
+async def never(*_: Any) -> None:
+    await trio.sleep_forever()
+
+
+async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, autojump_clock: Any):
+    alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
+    alice.act = alice.wait
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        run = await house.send("please")
+        await alice.lives("b0").wait()
+        await house.home.store.archive(run.session)
+        alice.gate.set()
+        await house.settled()
+        assert [turn.step for turn in bob.turns] == ["primary"]
+        assert telegram.asked == []
+
+
+async def test_a_requester_that_is_gone_is_passed_over(tmp_path: Path, autojump_clock: Any):
+    alice, bob, telegram = scripted("a1"), Agent(), Adapter()
+    bob.act = bob.wait
+    host = host_with(tmp_path, alice=alice, bob=bob)
+    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        await house.send("please")
+        await bob.lives("please").wait()
+        await house.home.store.archive(house.home.store.catalog.by_key[ALICE])
+        bob.gate.set()
+        await house.settled()
+        assert alice.turns == []
+        assert [turn.step for turn in bob.turns] == ["primary", "announce"]
+        assert telegram.texts == ["re: Agent-to-agent announce step."]
+
+
+class TestCrash:
+    """The store as it is on disk at every moment of a conversation, opened by another daemon."""
+
+    async def moments(self, tmp_path: Path, alices: list[str], bobs: list[str]) -> list[Path]:
+        """A copy of the store after every commit and every change of the outbox."""
+        telegram = Adapter()
+        host = host_with(tmp_path, alice=scripted(*alices), bob=scripted(*bobs))
+        photos: list[Path] = []
+        async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+            fold = house.home.store.on_committed
+
+            def photograph(_: Any = None) -> None:
+                photos.append(house.home.photo(tmp_path / f"photo{len(photos)}"))
+
+            def committed(session: Any) -> None:
+                photograph()
+                fold(session)
+
+            async def deliver(params: dict[str, Any]) -> Any:
+                photograph()
+                return {}
+
+            house.home.store.on_committed = committed
+            telegram.act = deliver
+            await house.send("please")
+            await house.settled()
+            photograph()
+        assert telegram.texts == ["the outcome"]
+        return photos
+
+    async def test_whenever_the_daemon_dies_each_run_ends_once_and_the_announcement_has_one_id(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        photos = await self.moments(tmp_path, ["a1", "a2", "REPLY_SKIP"], ["b0", "b1", "b2", "the outcome"])
+        assert len(photos) >= 15
+        ids: set[str] = set()
+        for number, photo in enumerate(photos):
+            telegram = Adapter()
+            host = host_with(tmp_path, alice=scripted("a", "REPLY_SKIP"), bob=scripted("the outcome"))
+            closed = any(b'"status":"closed"' in path.read_bytes() for path in photo.rglob("*.jsonl"))
+            told = closed and not list(photo.glob("outbox/*"))
+            async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
+                await house.settled()
+                finals = self.finals(house)
+                if not finals:
+                    assert number < 3  # the sessions are being made; nothing was accepted yet
+                    continue
+                assert set(finals.values()) == {1}, f"photo {number}"
+                primary = next(status for _, status in house.home.steps(BOB) if status in FINAL)
+                # Nothing follows a primary run that was cut off; else it is announced, unless that was done before.
+                assert len(telegram.texts) == (primary == "ok" and not told), f"photo {number}"
+                ids |= telegram.ids
+            again = Adapter()
+            async with talk_house(photo, host, adapters={"telegram": again}) as house:
+                await house.settled()
+                assert self.finals(house) == finals
+                assert again.asked == []
+        assert len(ids) == 1
+
+    @staticmethod
+    def finals(house: TalkHouse) -> Counter[str]:
+        keys = [key for key in (ALICE, BOB) if key in house.home.store.catalog.by_key]
+        return Counter(run_id for key in keys for run_id, status in house.home.steps(key) if status in FINAL)
+
+    async def test_a_reply_turn_cut_off_is_followed_by_the_announce_step(self, tmp_path: Path, autojump_clock: Any):
+        alice, bob = Agent(), scripted("b0", "words")
+        alice.act = alice.wait
+        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+            await house.send("please")
+            await alice.lives("b0").wait()
+            photo = house.home.photo(tmp_path / "photo")
+        alice, bob, telegram = scripted("a1"), scripted("the outcome"), Adapter()
+        host = host_with(tmp_path, alice=alice, bob=bob)
+        async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
+            await house.settled()
+            assert house.home.steps(ALICE)[-1][1] == "error"
+            assert alice.turns == []
+            assert [turn.step for turn in bob.turns] == ["announce"]
+            assert telegram.texts == ["the outcome"]
+
+    async def test_an_announce_step_cut_off_delivers_the_latest_reply_as_it_stands(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        alice, bob = scripted("a1", "REPLY_SKIP"), Agent()
+
+        async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+            if spec.step == "announce":
+                await bob.gate.wait()
+            return RunOutcome(reply=f"b{spec.turn or 0}")
+
+        bob.act = act
+        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+            await house.send("please")
+            await bob.lives("Agent-to-agent announce step.").wait()
+            photo = house.home.photo(tmp_path / "photo")
+        telegram, later = Adapter(), scripted("never asked")
+        async with talk_house(photo, host_with(tmp_path, bob=later), adapters={"telegram": telegram}) as house:
+            await house.settled()
+            assert later.turns == []
+            assert telegram.texts == ["b2"]
+
+    async def test_a_step_that_waited_for_its_turn_is_taken_once(self, tmp_path: Path, autojump_clock: Any):
+        """Alice is busy: her reply turn is accepted and waits. After the crash it is that one which is taken."""
+        alice, bob = Agent(), scripted("b0", "words")
+        alice.act = alice.wait
+        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+            await house.home.accept("busy", ALICE)
+            await alice.lives("busy").wait()
+            run = await house.send("please")
+            await run.done.wait()
+            while len(house.home.store.catalog.by_key[ALICE].entry.runs) < 2:
+                await trio.testing.wait_all_tasks_blocked()
+            photo = house.home.photo(tmp_path / "photo")
+        alice, bob, telegram = scripted("REPLY_SKIP"), scripted("the outcome"), Adapter()
+        host = host_with(tmp_path, alice=alice, bob=bob)
+        async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
+            await house.settled()
+            assert heard(alice) == [("reply", 1, "b0")]
+            assert [status for _, status in house.home.steps(ALICE)] == [
+                "accepted",
+                "running",
+                "accepted",
+                "error",
+                "running",
+                "ok",
+            ]
+            assert telegram.texts == ["the outcome"]
+
+
+def _open_talk(store: Path) -> Path:
+    folder = store / "agents" / "bob" / "sessions"
+    folder.mkdir(parents=True)
+    header = {"type": "session", "version": 3, "id": "s1", "sessionKey": BOB, "agentId": "bob"}
+    talk = {"type": "custom", "customType": "sessiond/talk", "data": {"talkId": "s1.1", "status": "open"}}
+    (folder / "s1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, talk)))
+    return folder / "s1.jsonl"
+
+
+async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp_path: Path, autojump_clock: Any):
+    file = _open_talk(tmp_path / "store")
+    away = tmp_path / "away"
+    host = host_with(tmp_path, bob=scripted("b"))
+    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as house:
+        await trio.sleep(60)
+        assert house.conversations.engages(BOB)
+        away.rename(file)
+        await house.settled()
+    assert '"talkId":"s1.1"' in file.read_text().splitlines()[-1]
+
+
+async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Path, autojump_clock: Any):
+    file = _open_talk(tmp_path / "store")
+
+    host = host_with(tmp_path, bob=scripted("b"))
+    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.unlink()) as house:
+        await trio.sleep(60)
+        session = house.home.store.catalog.by_key[BOB]
+        house.home.store.catalog.remove(session)
+        await trio.sleep(60)
+        assert not house.conversations.engages(BOB)
+        assert session.entry.talks != ()
+
+
+async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_talk_is_over(
+    tmp_path: Path, autojump_clock: Any
+):
+    alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
+    alice.act = alice.wait
+    freed: list[str] = []
+
+    async def closed(session: Any) -> None:
+        freed.append(session.key)
+
+    async with talk_house(
+        tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), adapters={"telegram": telegram}
+    ) as house:
+        talking = house.conversations
+        talking.on_closed = closed
+        engaged_at_end: list[bool] = []
+        after_end = house.home.supervisor.after_end
+        assert after_end is not None
+
+        async def look(run: Any) -> None:
+            engaged_at_end.append(talking.engages(BOB))
+            await after_end(run)
+
+        house.home.supervisor.after_end = look
+        await house.send("please")
+        await alice.lives("b0").wait()
+        assert engaged_at_end[0]
+        assert talking.engages(ALICE) and talking.engages(BOB) and not talking.engages("agent:carol:main")
+        alice.gate.set()
+        await house.settled()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not talking.engages(ALICE) and not talking.engages(BOB)
+        assert sorted(freed) == [ALICE, BOB]

@@ -1,0 +1,239 @@
+"""sessions_send below the wire: where it comes from, the loop guards, idempotency, who waits for whom."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from support.conversing_runs import ALICE, BOB, host_with, scripted, source_session, talk_house
+from support.supervised_runs import Agent, FakeHost
+
+from sessiond.conversations.rate_limit import WINDOW_S, RateLimit
+from sessiond.conversations.send import waits_on
+from sessiond.errors import Conflict, Overloaded
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+
+
+def waiting(folder: Path, *names: str) -> FakeHost:
+    """Agents that wait for their gates."""
+    agents = {}
+    for name in names:
+        agents[name] = Agent()
+        agents[name].act = agents[name].wait
+    return host_with(folder, **agents)
+
+
+async def test_the_agent_is_told_both_sessions_and_that_the_text_is_data(tmp_path: Path, autojump_clock: Any):
+    bob = scripted("b0", "ANNOUNCE_SKIP")
+    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob)) as house:
+        await house.send("please")
+        await house.settled()
+    context = bob.turns[0].context
+    assert context is not None
+    assert f"From: {ALICE}" in context
+    assert f"To: {BOB} (channel telegram)" in context
+    assert "data from that session's agent" in context
+    assert bob.turns[0].message == "please"
+
+
+class TestHops:
+    async def test_a_chain_of_messages_counts_its_hops_under_one_trace(self, tmp_path: Path, autojump_clock: Any):
+        host = waiting(tmp_path, "alice", "bob")
+        async with talk_house(tmp_path / "store", host) as house:
+            first = await house.send("1")
+            second = await house.send("2", source=BOB, target=ALICE, run=first)
+            third = await house.send("3", source=ALICE, target="agent:bob:other", run=second)
+            facts = [run.request.message["provenance"] for run in (first, second, third)]
+            assert [one["hops"] for one in facts] == [1, 2, 3]
+            assert len({one["traceId"] for one in facts}) == 1
+            apart = await house.send("4", source=ALICE, target="agent:bob:other2")
+            assert apart.request.message["provenance"]["hops"] == 1
+            assert apart.request.message["provenance"]["traceId"] != facts[0]["traceId"]
+
+    @pytest.mark.parametrize(("most", "passes"), [(3, True), (2, False)])
+    async def test_over_the_limit_it_is_overloaded(self, tmp_path: Path, autojump_clock: Any, most: int, passes: bool):
+        config = f"[limits]\nmaxHops = {most}\n"
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob"), config=config) as house:
+            run = None
+            for number in range(2):
+                run = await house.send("x", source=ALICE, target=f"agent:bob:{number}", run=run)
+            if passes:
+                assert (await house.send("x", run=run)).request.message["provenance"]["hops"] == 3
+            else:
+                with pytest.raises(Overloaded) as caught:
+                    await house.send("x", run=run)
+                assert (caught.value.code, caught.value.data) == (
+                    "too_many_hops",
+                    {"limit": "limits.maxHops", "value": 2, "retryAfterMs": 60_000},
+                )
+                assert not [one for one in house.home.supervisor.registry.live.values() if one.key == BOB]
+
+    async def test_two_agents_that_answer_by_sending_come_to_an_end(self, tmp_path: Path, autojump_clock: Any):
+        """A -> B -> A -> ... without waiting, each from its own run, which reply-back turns are too."""
+        host = FakeHost(tmp_path)
+        sent: list[int] = []
+        refused: list[str] = []
+        async with talk_house(tmp_path / "store", host) as house:
+
+            async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+                own = house.home.supervisor.registry.get(spec.run_id)
+                assert own is not None
+                other = BOB if spec.session_key == ALICE else ALICE
+                try:
+                    run = await house.send("again", source=spec.session_key, target=other, run=own)
+                    sent.append(run.request.message["provenance"]["hops"])
+                except Overloaded as error:
+                    refused.append(error.code or "")
+                return RunOutcome(reply="done")
+
+            for name in ("alice", "bob"):
+                host.agents[name] = Agent()
+                host.agents[name].act = act  # type: ignore[attr-defined]
+            await house.home.accept("begin", ALICE)
+            await house.settled()
+            assert max(sent) <= 16
+            assert set(refused) <= {"too_many_hops", "rate_limited"}
+            assert refused
+
+
+class TestTraffic:
+    async def test_between_two_sessions_only_so_many_messages_go_in_a_minute(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as house:
+            began = trio.current_time()
+            for number in range(30):
+                await house.send(str(number), source=ALICE if number % 2 else BOB, target=BOB if number % 2 else ALICE)
+                await trio.sleep(1)
+            with pytest.raises(Overloaded) as caught:
+                await house.send("31")
+            # The first one leaves the window a minute after it was sent.
+            left_ms = round((began + 60 - trio.current_time()) * 1000)
+            assert caught.value.data == {
+                "limit": "limits.messagesPerMinute",
+                "value": 30,
+                "retryAfterMs": pytest.approx(left_ms, abs=1),
+            }
+            await house.send("to somebody else", target="agent:bob:other")
+            await house.send("from the owner", source=None)
+            await trio.sleep(caught.value.data["retryAfterMs"] / 1000)
+            await house.send("now")
+            with pytest.raises(Overloaded):
+                await house.send("and one more")
+
+    async def test_what_was_asked_before_is_no_new_message(self, tmp_path: Path, autojump_clock: Any):
+        config = "[limits]\nmessagesPerMinute = 1\n"
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "bob"), config=config) as house:
+            first = await house.send("x", key="k")
+            assert await house.send("x", key="k") is first
+            with pytest.raises(Overloaded):
+                await house.send("y")
+
+    @given(st.lists(st.integers(min_value=0, max_value=30), max_size=60), st.integers(min_value=1, max_value=5))
+    def test_no_minute_ever_has_more_than_the_limit_and_the_time_told_is_enough(self, gaps: list[int], most: int):
+        traffic, now = RateLimit(), 0.0
+        passed: list[float] = []
+        for gap in gaps:
+            now += gap
+            try:
+                traffic.check("a", "b", now, most)
+            except Overloaded as error:
+                wait_s = error.data["retryAfterMs"] / 1000
+                assert 0 < wait_s <= WINDOW_S
+                later = copy.deepcopy(traffic)
+                later.check("b", "a", now + wait_s, most)
+                with pytest.raises(Overloaded):
+                    traffic.check("b", "a", now + wait_s - 0.001, most)
+                continue
+            traffic.count("b", "a", now)
+            passed.append(now)
+            assert len([one for one in passed if one > now - WINDOW_S]) <= most
+
+    def test_pairs_that_fell_silent_are_forgotten(self):
+        traffic = RateLimit()
+        for number in range(3000):
+            traffic.count("a", f"b{number}", float(number))
+        assert len(traffic._times) <= 1025
+
+
+class TestIdempotency:
+    async def test_the_same_key_text_and_sender_give_the_same_run(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "bob")) as house:
+            first = await house.send("x", key="k")
+            assert await house.send("x", key="k") is first
+            for other in ({"text": "y"}, {"source": "agent:carol:main"}, {"source": None}):
+                text = other.pop("text", "x")
+                with pytest.raises(Conflict):
+                    await house.send(str(text), key="k", **other)  # type: ignore[arg-type]
+            assert await house.send("x", key="k2") is not first
+
+
+class TestWaiting:
+    async def test_who_waits_on_whom_is_seen_through_others_and_through_queues(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as house:
+            supervisor = house.home.supervisor
+            a, b, c = [await house.home.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
+            behind_b = await house.home.accept("behind", "agent:b:main")
+            assert waits_on(supervisor, a, a)
+            assert not waits_on(supervisor, a, b)
+            supervisor.park(a, behind_b.run_id)
+            # What is queued waits for what is before it.
+            assert waits_on(supervisor, a, b)
+            assert not waits_on(supervisor, a, c)
+            supervisor.park(b, c.run_id)
+            assert waits_on(supervisor, a, c)
+            assert not waits_on(supervisor, c, a)
+            supervisor.unpark(b, c.run_id)
+            assert not waits_on(supervisor, a, c)
+
+    async def test_runs_that_wait_in_a_circle_are_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as house:
+            supervisor = house.home.supervisor
+            a, b, c = [await house.home.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
+            supervisor.park(a, b.run_id)
+            supervisor.park(b, a.run_id)
+            assert not waits_on(supervisor, a, c)
+            assert waits_on(supervisor, a, b)
+
+    async def test_each_run_of_a_long_queue_is_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b")) as house:
+            supervisor = house.home.supervisor
+            queued = [await house.home.accept(str(number), "agent:a:main") for number in range(200)]
+            other = await house.home.accept("other", "agent:b:main")
+            for run in queued[1:]:
+                supervisor.park(run, queued[0].run_id)
+            calls = 0
+
+            def count(_frame: Any, event: str, _what: Any) -> None:
+                nonlocal calls
+                calls += event in ("call", "c_call")
+
+            sys.setprofile(count)
+            try:
+                found = waits_on(supervisor, queued[-1], other)
+            finally:
+                sys.setprofile(None)
+            assert not found
+            assert calls < 20 * len(queued)
+            assert waits_on(supervisor, queued[-1], queued[0]) and not waits_on(supervisor, queued[0], queued[-1])
+            for run in queued[1:]:
+                supervisor.unpark(run, queued[0].run_id)
+
+    async def test_a_message_back_to_one_that_waits_for_the_sender_says_so(self, tmp_path: Path, autojump_clock: Any):
+        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as house:
+            own = await house.home.accept("begin", ALICE)
+            there = await house.send("1", run=own)
+            supervisor = house.home.supervisor
+            alice, bob = (house.home.store.catalog.by_key[key] for key in (ALICE, BOB))
+            supervisor.park(own, there.run_id)
+            back = await house.sends.send(source_session(bob, there), alice, "2", None)
+            assert back.ancestor_busy
+            supervisor.unpark(own, there.run_id)
+            assert not (await house.sends.send(source_session(bob, there), alice, "3", None)).ancestor_busy
+            assert (await house.sends.send(source_session(bob, there), bob, "to myself", None)).ancestor_busy

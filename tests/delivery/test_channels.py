@@ -1,0 +1,287 @@
+"""Channels: one attempt at a delivery, through a connection or a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from support.conversing_runs import Adapter
+from support.patience import PATIENCE_S
+
+from sessiond.config.settings import ChannelConfig
+from sessiond.delivery.channel_command import MAX_ARGUMENT_BYTES, command_for
+from sessiond.delivery.channels import ANSWER_S, Channels, Delivery, NotDelivered
+from sessiond.errors import Unsupported
+from sessiond.policy.target import Target
+from sessiond.runtimes.attached import AgentConnectionLost, RefusedByAgent
+
+ONE = Delivery(
+    delivery_id="d1",
+    channel="telegram",
+    to="-100",
+    session_key="agent:main:main",
+    text="words",
+    title="a title",
+    created_at=1,
+)
+
+
+def channels(**commands: tuple[str, ...]) -> Channels:
+    configured = {name: ChannelConfig(command=command) for name, command in commands.items()}
+    return Channels(lambda: configured, environ={"PATH": "/usr/bin:/bin", "SECRET": "x"}, cwd=Path("/"))
+
+
+def with_account(account_id: str | None) -> Delivery:
+    return Delivery(**{**_fields(ONE), "account_id": account_id})
+
+
+def _fields(one: Delivery) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+class TestAdapters:
+    async def test_the_answer_is_the_acknowledgement_whatever_it_says(self):
+        made, adapter = channels(), Adapter()
+        made.attach("telegram", adapter)
+        whole = Delivery(**{**_fields(ONE), "account_id": "a", "thread_id": "7"})
+        await made.deliver(whole)
+        assert adapter.asked == [
+            (
+                "channel.deliver",
+                {
+                    "deliveryId": "d1",
+                    "to": "-100",
+                    "accountId": "a",
+                    "threadId": "7",
+                    "sessionKey": "agent:main:main",
+                    "text": "words",
+                },
+            )
+        ]
+
+    @pytest.mark.parametrize(
+        ("error", "sentence"),
+        [
+            (RefusedByAgent("no such chat"), "the adapter of telegram answered: no such chat"),
+            (AgentConnectionLost(), "the adapter of telegram left before it acknowledged"),
+        ],
+    )
+    async def test_an_error_is_no_acknowledgement(self, error: Exception, sentence: str):
+        made, adapter = channels(), Adapter()
+
+        async def fails(params: dict[str, Any]) -> Any:
+            raise error
+
+        adapter.act = fails
+        made.attach("telegram", adapter)
+        with pytest.raises(NotDelivered, match=f"^{sentence}$"):
+            await made.deliver(ONE)
+
+    async def test_without_an_adapter_nothing_is_delivered(self):
+        made, adapter = channels(), Adapter()
+        with pytest.raises(NotDelivered, match=r"^no adapter is attached for channel telegram$"):
+            await made.deliver(ONE)
+        made.attach("telegram", adapter)
+        made.detach(adapter)
+        with pytest.raises(NotDelivered):
+            await made.deliver(ONE)
+
+    async def test_the_newest_adapter_of_the_account_delivers(self):
+        made = channels()
+        everyone, older, newer, other = Adapter(), *(Adapter(account_id=name) for name in ("a", "a", "b"))
+        for adapter in (everyone, older, newer, other):
+            made.attach("telegram", adapter)
+        for account_id, expected in (("a", newer), ("b", other), ("c", everyone), (None, everyone)):
+            expected.asked.clear()
+            await made.deliver(with_account(account_id))
+            assert len(expected.asked) == 1
+        made.detach(newer)
+        await made.deliver(with_account("a"))
+        assert len(older.asked) == 1
+        made.detach(everyone)
+        with pytest.raises(NotDelivered):
+            await made.deliver(with_account("c"))
+        # No account was named: any of them will do.
+        await made.deliver(with_account(None))
+        assert len(other.asked) == 2
+
+    async def test_an_adapter_that_may_not_see_the_session_is_passed_over(self, tmp_path: Path):
+        out = tmp_path / "out"
+        made, first, blind = channels(telegram=("touch", str(out))), Adapter(), Adapter()
+        made.attach("telegram", first)
+        made.attach("telegram", blind)
+        blind.hidden.add(ONE.session_key)
+        await made.deliver(ONE)
+        assert (first.texts, blind.texts) == (["words"], [])
+        made.detach(first)
+        await made.deliver(ONE)  # by the command
+        assert (out.exists(), blind.texts) == (True, [])
+        alone = channels()
+        alone.attach("telegram", blind)
+        with pytest.raises(NotDelivered, match="no adapter that may see this session is attached for channel telegram"):
+            await alone.deliver(ONE)
+
+    async def test_a_connection_that_attaches_again_is_one_adapter(self):
+        made, adapter = channels(), Adapter()
+        told: list[str] = []
+        made.on_attach = told.append
+        made.attach("telegram", adapter)
+        made.attach("telegram", adapter)
+        made.attach("signal", adapter)
+        assert told == ["telegram", "telegram", "signal"]
+        assert {name: len(held) for name, held in made._adapters.items()} == {"telegram": 1, "signal": 1}
+        made.detach(adapter)
+        assert made._adapters == {}
+
+    async def test_webchat_and_internal_are_delivered_by_their_transcripts(self):
+        made, adapter = channels(), Adapter()
+        assert [made.in_transcript(name) for name in ("webchat", "internal", "telegram")] == [True, True, False]
+        webchat = Delivery(**{**_fields(ONE), "channel": "webchat"})
+        await made.deliver(webchat)
+        made.attach("webchat", adapter)
+        assert not made.in_transcript("webchat")
+        await made.deliver(webchat)
+        assert adapter.texts == ["words"]
+        assert not channels(webchat=("true",)).in_transcript("webchat")
+
+
+class TestThreads:
+    TARGET = Target(channel="telegram", to="-100")
+
+    async def test_an_adapter_with_threads_binds_a_session_to_a_new_one(self):
+        made, adapter = channels(), Adapter(threads=True)
+
+        async def act(params: dict[str, Any]) -> Any:
+            return {"threadId": 42}
+
+        adapter.act = act
+        made.attach("telegram", adapter)
+        assert made.threads(self.TARGET)
+        assert await made.bind_thread(self.TARGET, "agent:main:subagent:1", "a label") == "42"
+        assert adapter.asked == [
+            ("channel.bindThread", {"sessionKey": "agent:main:subagent:1", "label": "a label", "to": "-100"})
+        ]
+
+    async def test_without_one_it_is_unsupported(self):
+        made = channels()
+        made.attach("telegram", Adapter())
+        for target in (self.TARGET, None, Target(channel="webchat")):
+            assert not made.threads(target)
+            with pytest.raises(Unsupported) as caught:
+                await made.bind_thread(target, "agent:main:subagent:1", None)
+            assert caught.value.code == "thread_unsupported"
+
+    @pytest.mark.parametrize("answer", [None, {}, {"threadId": ""}, {"threadId": None}, {"threadId": True}, [], "t"])
+    async def test_an_answer_without_a_thread_is_unsupported(self, answer: Any):
+        made, adapter = channels(), Adapter(threads=True)
+
+        async def act(params: dict[str, Any]) -> Any:
+            return answer
+
+        adapter.act = act
+        made.attach("telegram", adapter)
+        with pytest.raises(Unsupported, match="named no thread"):
+            await made.bind_thread(self.TARGET, "agent:main:subagent:1", None)
+
+    async def test_an_adapter_that_refuses_says_why(self):
+        made, adapter = channels(), Adapter(threads=True)
+
+        async def act(params: dict[str, Any]) -> Any:
+            raise RefusedByAgent("no rights")
+
+        adapter.act = act
+        made.attach("telegram", adapter)
+        with pytest.raises(Unsupported, match="made no thread: no rights"):
+            await made.bind_thread(self.TARGET, "agent:main:subagent:1", None)
+
+
+ECHO = "import sys, json, os; open(sys.argv[1], 'w').write(json.dumps([sys.argv[2:], dict(os.environ)]))"
+
+
+class TestCommands:
+    async def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(self, tmp_path: Path):
+        out = tmp_path / "out"
+        command = (
+            sys.executable,
+            "-c",
+            ECHO,
+            str(out),
+            "{title}: {text}",
+            "{to}",
+            "{sessionKey} {deliveryId}",
+            "{other}",
+        )
+        words = Delivery(**{**_fields(ONE), "channel": "desktop", "text": "$(rm -rf /) `x` {to}; 'q' \"d\"\nline"})
+        with trio.fail_after(PATIENCE_S):
+            await channels(desktop=command).deliver(words)
+        arguments, environ = json.loads(out.read_text())
+        assert arguments == [
+            "a title: $(rm -rf /) `x` {to}; 'q' \"d\"\nline",
+            "-100",
+            "agent:main:main d1",
+            "{other}",
+        ]
+        assert "SECRET" not in environ
+        assert environ["PATH"] == "/usr/bin:/bin"
+
+    @pytest.mark.parametrize(
+        ("command", "sentence"),
+        [
+            (("sh", "-c", "echo oops >&2; exit 3"), "command exited with status 3: oops"),
+            (("false",), "command exited with status 1"),
+            (("no-such-program-anywhere",), "command not found"),
+        ],
+    )
+    async def test_only_exit_0_is_an_acknowledgement(self, command: tuple[str, ...], sentence: str):
+        with trio.fail_after(PATIENCE_S), pytest.raises(NotDelivered, match=sentence):
+            await channels(telegram=command).deliver(ONE)
+
+    async def test_an_attached_adapter_goes_before_the_command(self):
+        made, adapter = channels(telegram=("false",)), Adapter()
+        made.attach("telegram", adapter)
+        await made.deliver(ONE)
+        assert adapter.texts == ["words"]
+
+    def test_a_command_is_given_its_time(self):
+        assert ANSWER_S == 30.0
+
+    def fill(self, part: str, **fields: str) -> str:
+        values = {"title": "T", "text": "X", "to": "1", "sessionKey": "k", "deliveryId": "d", **fields}
+        return command_for(("p", part), values, environ={}, cwd=Path("/")).argv[1]
+
+    @pytest.mark.parametrize(
+        ("part", "fields", "filled"),
+        [
+            ("{text}", {"text": "--help"}, " --help"),
+            ("{title}", {"title": "-x"}, " -x"),
+            ("x{text}", {"text": "-x"}, "x-x"),
+            ("--text={text}", {"text": "-x"}, "--text=-x"),
+            # A chat's id may well begin with it.
+            ("{to}", {"to": "-100"}, "-100"),
+            ("{text}", {"text": "a\0b"}, "a\ufffdb"),
+            ("{text}", {"text": "a\ud800b"}, "a?b"),
+            ("{text}{title}", {"text": "{title}", "title": "{text}"}, "{title}{text}"),
+            ("{ text }", {}, "{ text }"),
+        ],
+    )
+    def test_placeholders_are_filled_once_and_options_cannot_be_smuggled_in(
+        self, part: str, fields: dict[str, str], filled: str
+    ):
+        assert self.fill(part, **fields) == filled
+
+    @pytest.mark.parametrize(("size", "cut"), [(MAX_ARGUMENT_BYTES, False), (MAX_ARGUMENT_BYTES + 1, True)])
+    def test_a_text_that_no_argument_can_hold_is_cut(self, size: int, cut: bool):
+        filled = self.fill("{text}", text="x" * size)
+        assert len(filled) == MAX_ARGUMENT_BYTES
+        assert filled.endswith(" [...]") == cut
+
+    @given(st.text(), st.text())
+    def test_whatever_is_filled_in_can_be_given_to_a_program(self, text: str, title: str):
+        filled = self.fill("{title} {text}", text=text, title=title)
+        assert b"\0" not in filled.encode("utf-8")

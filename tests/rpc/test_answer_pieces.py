@@ -1,0 +1,81 @@
+"""Long answers in pieces are the same answers, in JSON and in CBOR."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import cbor2
+import msgspec
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sessiond.rpc import answer_pieces as pieces
+from sessiond.rpc.codecs import CBOR, JSON
+from sessiond.rpc.messages import encode_result
+
+leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=30)
+values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4))
+
+
+class Row(msgspec.Struct, rename="camel"):
+    row_name: str
+    inner: Any = None
+
+
+class Page(msgspec.Struct, rename="camel", omit_defaults=True):
+    messages: list[msgspec.Raw]
+    session_key: str
+    rows: list[Row] = []
+    has_more: bool = False
+
+
+def pages() -> st.SearchStrategy[Page]:
+    long = st.sampled_from((9_000, 70_000)).map("ö".__mul__)
+    raw = st.builds(lambda value: msgspec.Raw(msgspec.json.encode(value)), values | long)
+    rows = st.lists(st.builds(Row, st.text(), values), max_size=3)
+    return st.builds(Page, st.lists(raw, max_size=12), st.text(), rows)
+
+
+async def in_pieces(result: Any) -> bytes | pieces.Text:
+    return await pieces.encode_in_pieces(7, result, trio.lowlevel.checkpoint)
+
+
+@settings(deadline=None)
+@given(page=pages())
+async def test_an_answer_in_pieces_is_the_answer(page: Page) -> None:
+    whole = encode_result(7, page)
+    made = await in_pieces(page)
+    assert b"".join(pieces.frame_pieces(made, JSON)) == whole + b"\n"
+    assert pieces.length(made) == len(whole)
+    assert cbor2.loads(b"".join(pieces.frame_pieces(made, CBOR))) == json.loads(whole)
+
+
+@settings(deadline=None)
+@given(found=st.lists(pages(), min_size=1, max_size=3))
+async def test_so_is_the_answer_to_a_batch(found: list[Page]) -> None:
+    answers = [await in_pieces(page) for page in found] + [b'{"small":1}']
+    whole = b"[" + b",".join([encode_result(7, page) for page in found] + [b'{"small":1}']) + b"]"
+    assert b"".join(pieces.frame_pieces(answers, JSON)) == whole + b"\n"
+    assert pieces.length(answers) == len(whole)
+    assert cbor2.loads(b"".join(pieces.frame_pieces(answers, CBOR))) == json.loads(whole)
+
+
+async def test_no_piece_is_long_and_what_is_long_is_not_copied() -> None:
+    message = msgspec.Raw(b'"' + b"x" * 1_000_000 + b'"')
+    made = await in_pieces(Page([message, *[msgspec.Raw(b"[1]")] * 50_000], "k"))
+    frames = list(pieces.frame_pieces(made, JSON))
+    assert max(map(len, frames)) <= pieces.PIECE_BYTES
+    assert sum(isinstance(frame, memoryview) and frame.obj is memoryview(message).obj for frame in frames) == 16
+
+
+async def test_others_get_their_turn_between_the_pieces() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    await pieces.encode_in_pieces(7, Page([msgspec.Raw(b'"%b"' % (b"x" * 15_000))] * 100, "k"), turn)
+    assert turns >= 100

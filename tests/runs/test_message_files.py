@@ -1,0 +1,51 @@
+"""Files handed over with a message, seen from within: what becomes of them when whoever sent them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from support.supervised_runs import house, request
+
+from sessiond.attachments.decode import Attachment
+from sessiond.attachments.service import AttachmentService
+from sessiond.config.settings import parse
+from sessiond.runs.message_files import accept_with_files
+from sessiond.runs.spawn_journal import SpawnJournal
+
+
+async def slow(function: Callable[..., Any], *args: Any) -> Any:
+    """File work that is done at once and told a second later; a cancellation reaches it in between."""
+    result = function(*args)
+    await trio.sleep(1)
+    return result
+
+
+async def test_files_that_are_being_written_when_their_sender_goes_come_with_the_message(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with house(tmp_path / "store") as home:
+        session, attachments = await home.session(), AttachmentService(run_sync=slow)
+        prepared = attachments.check(
+            [Attachment(name="a.txt", content="text")], parse("").tools.sessions_spawn.attachments
+        )
+        # The note is there; the files are being written.
+        with trio.move_on_after(1.5):
+            await accept_with_files(
+                home.supervisor,
+                attachments,
+                SpawnJournal(home.store),
+                session=session,
+                request=request("read it"),
+                prepared=prepared,
+                workspace=tmp_path / "work",
+                in_line=lambda: None,
+            )
+        with trio.fail_after(5):
+            await home.agent.lives("read it").wait()
+        [folder] = (tmp_path / "work" / ".openclaw" / "attachments").iterdir()
+        assert (folder / "a.txt").read_text() == "text"
+        [note] = (home.store.path / "spawning").iterdir()
+        assert note.name == f"{folder.name}.{session.session_id}"

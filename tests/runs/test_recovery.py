@@ -1,0 +1,179 @@
+"""After a restart: what had not started starts, what had started is ended as interrupted, and nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from support.supervised_runs import MAIN, FakeHost, House, house
+
+from sessiond.model.record import FINAL
+from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
+
+
+async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        live, queued = await home.accept("live"), await home.accept("queued")
+        await home.agent.lives("live").wait()
+        photo = home.photo(tmp_path / "photo")
+    for _ in range(2):
+        async with house(photo) as home:
+            found = home.supervisor.registry.get(queued.run_id)
+            if found is not None:
+                assert await home.end(found) == ("ok", "re: queued")
+            ended = await home.supervisor.registry.find(live.run_id)
+            assert ended is not None and (ended.status, ended.error) == ("error", "interrupted")
+            assert home.steps() == [
+                (live.run_id, "accepted"),
+                (live.run_id, "running"),
+                (queued.run_id, "accepted"),
+                (live.run_id, "error"),
+                (queued.run_id, "running"),
+                (queued.run_id, "ok"),
+            ]
+            assert home.said() == ["user: live", "user: queued", "assistant: re: queued"]
+
+
+async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_path: Path, autojump_clock: Any):
+    """Its message stands in its acceptance: only the record of its start says that it began."""
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        await home.accept("first")
+        run = await home.accept("behind it", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
+        await home.agent.lives("first").wait()
+        gate, home.agent.gate = home.agent.gate, trio.Event()
+        gate.set()
+        await home.agent.lives("behind it").wait()
+        photo = home.photo(tmp_path / "photo")
+    for _ in range(2):
+        async with house(photo) as home:
+            found = home.supervisor.registry.get(run.run_id)
+            if found is not None:
+                assert found.started_at is not None
+                assert await home.end(found) == ("error", "interrupted")
+            own = [status for run_id, status in home.steps() if run_id == run.run_id]
+            assert own == ["accepted", "running", "error"]
+            assert home.said().count("user: behind it") == 1
+
+
+async def test_the_order_of_acceptance_outlives_the_restart(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        for text, first in (("live", False), ("q1", False), ("q2", False), ("steer", True), ("q3", False)):
+            await home.accept(text, first=first)
+        photo = home.photo(tmp_path / "photo")
+    async with house(photo) as home:
+        for run in home.supervisor.queues.runs_of(MAIN):
+            await run.done.wait()
+        assert [turn.message for turn in home.agent.turns] == ["steer", "q1", "q2", "q3"]
+
+
+async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: Any):
+    fields: dict[str, Any] = {
+        "context": "a preamble",
+        "step": "reply",
+        "turn": 2,
+        "max_turns": 5,
+        "timeout_s": 9.5,
+        "follow": FollowUp(announcement=AnnouncementFollowUp("c", "r")),
+        "attachments": {"relDir": "a"},
+        "thinking": "low",
+        "model": "m",
+        "idempotency_key": "k",
+        "payload": "p",
+    }
+    async with house(tmp_path / "store") as home:
+        run = await home.accept("hello", "agent:alice:main", **fields)
+        photo = home.photo(tmp_path / "photo")
+    async with house(photo, host=FakeHost(tmp_path)) as home:
+        found = home.supervisor.registry.get(run.run_id)
+        assert found is not None
+        assert (found.request, found.key, found.accepted_at) == (run.request, run.key, run.accepted_at)
+        session = home.store.catalog.by_key["agent:alice:main"]
+        assert home.supervisor.run_of_key(session, "k", "p") == run.run_id
+
+
+async def _a_day(home: House) -> list[str]:
+    """Runs of every kind, ended and not; the ids of all of them."""
+    host = home.host
+    runs = [await home.accept("one"), await home.accept("two", "agent:main:other")]
+    for run in runs:
+        await run.done.wait()
+    home.agent.act = home.agent.wait
+    runs += [await home.accept(f"q{number}", MAIN, first=number == 2) for number in range(3)]
+    runs.append(await home.accept("never", "agent:alice:main"))
+    await home.agent.lives("q0").wait()
+    await home.supervisor.stop(runs[3].session, runs[3].run_id)
+    assert host.agents
+    return [run.run_id for run in runs]
+
+
+async def test_at_every_line_of_the_transcripts_a_crash_leaves_each_run_with_exactly_one_end(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        await _a_day(home)
+        photo = home.photo(tmp_path / "photo")
+    original = next(path for path in (photo / "agents/main/sessions").glob("*.jsonl") if b'"one"' in path.read_bytes())
+    data = original.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
+    # At the end of each line, and torn in the middle of each.
+    cuts = sorted({*ends, *(end - 7 for end in ends[1:]), *(end + 1 for end in ends[:-1])})
+    assert len(cuts) > 30
+    for cut in cuts:
+        original.write_bytes(data[:cut])
+        async with house(photo) as home:
+            home.host.agents["alice"] = home.agent
+            home.supervisor.agents_changed()
+            for run in list(home.supervisor.registry.live.values()):
+                await run.done.wait()
+            steps = home.steps() if MAIN in home.store.catalog.by_key else []
+            accepted = [run_id for run_id, status in steps if status == "accepted"]
+            ended = Counter(run_id for run_id, status in steps if status in FINAL)
+            assert ended == Counter(accepted), f"cut at byte {cut}"
+            assert home.store.catalog.by_key[MAIN].entry.runs == ()
+            begun = Counter(run_id for run_id, status in steps if status == "running")
+            assert max(begun.values(), default=0) <= 1
+        (photo / "agents/main/sessions/sessions.json").unlink(missing_ok=True)
+
+
+async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        session = await home.session()
+        path = home.store.path / session.path
+    run_id = f"{session.session_id}.0123456789abcdef"
+    with path.open("a") as file:
+        for data in ({"runId": run_id, "status": "accepted", "at": 1}, {"runId": "odd", "status": "accepted", "at": 2}):
+            record = {"type": "custom", "id": "aa", "customType": "sessiond/run", "data": data}
+            if data["runId"] == "odd":
+                record["data"] = {**data, "request": {"text": 5}}
+            file.write(json.dumps(record) + "\n")
+    async with house(tmp_path / "store") as home:
+        for run in list(home.supervisor.registry.live.values()):
+            assert await home.end(run) == ("error", "interrupted")
+        # Which of the two is ended first is Trio's to say.
+        ends = [step for step in home.steps() if step[1] == "error"]
+        assert sorted(ends) == sorted([(run_id, "error"), ("odd", "error")])
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+async def test_the_end_of_a_run_is_found_after_a_restart(tmp_path: Path, autojump_clock: Any, status: str):
+    async with house(tmp_path / "store") as home:
+        if status == "error":
+            del home.host.agents["main"]
+        elif status != "ok":
+            home.agent.act = home.agent.wait
+        run = await home.accept("hello", timeout_s=5 if status == "timeout" else None)
+        if status == "aborted":
+            await home.supervisor.stop(run.session)
+        await run.done.wait()
+        before = await home.supervisor.registry.find(run.run_id)
+    async with house(tmp_path / "store") as home:
+        after = await home.supervisor.registry.find(run.run_id)
+        assert after is not None and after == before
+        assert after.status == status

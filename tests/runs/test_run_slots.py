@@ -1,0 +1,45 @@
+"""A place that was kept for a run that could not be made is there for the next one."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.in_process import inside
+from support.patience import PATIENCE_S
+
+CONFIG = """
+[agents.defaults]
+maxConcurrent = 1
+[agents.defaults.subagents]
+maxConcurrent = 1
+announce = "reply"
+wakeRequester = false
+"""
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_failed_create_gives_its_place_back(tmp_path: Path, failures: int) -> None:
+    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        await owner.say("main", "hello")
+        for _ in range(failures):
+            with full_disk():
+                assert (await owner.failure("sessions_spawn", task="lost"))["code"] == -32009
+        # With one place for sub-agents, the next one would wait for ever.
+        made = await owner.call("sessions_spawn", task="found")
+        ended = await owner.call("agent.wait", runId=made["runId"], timeoutMs=PATIENCE_S * 1000)
+        assert (ended["status"], ended["reply"]) == ("ok", "found")
+        assert parts.services.supervisor.live_runs() == 0

@@ -1,0 +1,120 @@
+"""The notes of spawns under way: there while something is being written, and what a crash leaves of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from faults.record import record
+
+from sessiond.errors import StorageError
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.store.store import SessionStore
+
+ID = "11111111-1111-4111-8111-111111111111"
+
+
+class Root:
+    """As much of a store as there is to it."""
+
+    def __init__(self, root_fd: int) -> None:
+        self.root_fd = root_fd
+
+
+@pytest.fixture
+def intents(tmp_path: Path) -> Iterator[SpawnJournal]:
+    root_fd = os.open(tmp_path, os.O_RDONLY)
+    yield SpawnJournal(cast(SessionStore, Root(root_fd)))
+    os.close(root_fd)
+
+
+def test_a_spawn_under_way_is_left_until_it_is_done(intents: SpawnJournal, tmp_path: Path) -> None:
+    assert intents.left() == []
+    intents.begin("main", ID)
+    assert intents.left() == [("main", ID, "")]
+    file = tmp_path / "spawning" / ID
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("main\n", 0o600)
+    assert (tmp_path / "spawning").stat().st_mode & 0o777 == 0o700
+    intents.done(ID)
+    intents.done(ID)
+    assert (intents.left(), file.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"../../etc\n", b"x" * 4096, b"a:b\n", b"main", b"main 3333"])
+def test_a_file_without_an_agent_in_it_is_removed(intents: SpawnJournal, tmp_path: Path, content: bytes) -> None:
+    intents.begin("main", ID)
+    (tmp_path / "spawning" / ID).write_bytes(content)
+    assert intents.left() == []
+    assert list((tmp_path / "spawning").iterdir()) == []
+
+
+def test_other_files_are_not_looked_at(intents: SpawnJournal, tmp_path: Path) -> None:
+    intents.begin("main", ID)
+    (tmp_path / "spawning" / "notes.txt").write_text("mine")
+    assert intents.left() == [("main", ID, "")]
+    assert (tmp_path / "spawning" / "notes.txt").read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(intents: SpawnJournal, tmp_path: Path) -> None:
+    intents.begin("main", ID)
+    intents.done(ID)
+    (tmp_path / "agent").write_text("main")
+    link = tmp_path / "spawning" / ID
+    link.symlink_to(tmp_path / "agent")
+    with pytest.raises(StorageError):
+        intents.begin("main", ID)
+    assert (intents.left(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
+
+
+def test_a_store_that_cannot_be_written_refuses_the_spawn(intents: SpawnJournal, tmp_path: Path) -> None:
+    (tmp_path / "spawning").write_text("not a folder")
+    with pytest.raises(StorageError, match="nothing was made"):
+        intents.begin("main", ID)
+    intents.done(ID)
+
+
+def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    calls = record(
+        tmp_path / "shim",
+        store,
+        f"""
+import os
+from types import SimpleNamespace
+from sessiond.runs.spawn_journal import SpawnJournal
+intents = SpawnJournal(SimpleNamespace(root_fd=os.open(root, os.O_RDONLY)))
+intents.begin("main", "{ID}")
+intents.begin("main", "{ID}", sync=False)
+""",
+    )
+    note = f"/spawning/{ID}"
+    assert [(call.name, call.path) for call in calls] == [
+        ("mkdir", "/spawning"),
+        ("create", note),
+        ("write", note),
+        ("sync", note),
+        ("sync", "/spawning"),
+        ("truncate", note),
+        ("write", note),
+    ]
+
+
+def test_files_of_messages_are_kept_under_their_session(intents: SpawnJournal, tmp_path: Path) -> None:
+    session = "33333333-3333-4333-8333-333333333333"
+    intents.begin("main", ID, session)
+    assert (intents.left(), intents.message_files(), intents.has(ID)) == ([("main", ID, session)], [], True)
+    intents.keep(ID, session)
+    assert (intents.left(), intents.message_files(), intents.has(ID)) == ([], [(ID, session)], False)
+    assert (intents.message_files(session), intents.message_files("another")) == ([(ID, session)], [])
+    intents.forget(ID, session)
+    assert (intents.message_files(), list((tmp_path / "spawning").iterdir())) == ([], [])
+
+
+def test_a_session_id_that_is_no_file_name_leaves_the_first_note(intents: SpawnJournal) -> None:
+    intents.begin("main", ID, "x")
+    intents.keep(ID, "x" * 240)
+    assert intents.left() == [("main", ID, "x")]

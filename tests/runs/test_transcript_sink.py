@@ -1,0 +1,77 @@
+"""What a run tells while it goes on: files handed over in a call are neither recorded nor shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.in_process import inside
+from support.in_process_agents import Program, agent, attached
+
+from sessiond.clock import Clock
+from sessiond.policy.redact import redact_spawn_data
+from sessiond.runs.transcript_sink import TranscriptSink
+
+SECRET = "c2VjcmV0LWZpbGU="
+FILE = {"name": "key.txt", "content": SECRET, "encoding": "base64"}
+CALL = {"task": "read it", "attachments": [FILE]}
+KEY = "agent:alice:main"
+
+# How programs write a call of the tool, in lines that are no messages.
+SHAPES: dict[str, Any] = {
+    "name and args": {"name": "mcp__sessiond__sessions_spawn", "args": CALL},
+    "name and input": {"type": "tool_use", "name": "sessions_spawn", "input": CALL},
+    "arguments as text": {"function": {"name": "sessions_spawn", "arguments": msgspec.json.encode(CALL).decode()}},
+    "opencode": {"part": {"tool": "sessiond_sessions_spawn", "state": {"status": "completed", "input": CALL}}},
+    "codex": {"item": {"type": "mcp_tool_call", "server": "sessiond", "tool": "sessions_spawn", "arguments": CALL}},
+    "pi": {"type": "tool_execution_start", "toolName": "sessions_spawn", "args": CALL},
+    "in a list": [{"calls": [{"tool_name": "sessions-spawn", "parameters": CALL}]}],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("raw", [False, True])
+async def test_a_custom_record_holds_no_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
+    data = msgspec.Raw(msgspec.json.encode(SHAPES[shape])) if raw else SHAPES[shape]
+    async with inside(tmp_path) as parts, parts.connect() as owner:
+        sent = await owner.call("chat.send", sessionKey="main", message="hello")
+        await owner.call("agent.wait", runId=sent["runId"])
+        run = parts.services.supervisor.registry.get(sent["runId"])
+        await TranscriptSink(parts.services.store, parts.services.bus, run, Clock()).custom("agent/event", data)
+        written = (parts.services.store.path / run.session.path).read_text()
+    assert SECRET not in written and "__REDACTED__" in written and "key.txt" in written
+
+
+@pytest.mark.parametrize("name", ["sessions_spawn", "mcp__sessiond__sessions_spawn", "Sessions-Spawn"])
+async def test_a_live_tool_event_shows_no_content(tmp_path: Path, name: str) -> None:
+    async def act(made: Program, params: dict[str, Any]) -> Any:
+        said = {"runId": params["runId"], "type": "tool", "toolCallId": "t", "name": name}
+        await made.notify("run.event", **said, phase="start", args=CALL)
+        await made.notify("run.event", **said, phase="update", args=msgspec.json.encode(CALL).decode())
+        await made.notify("run.event", **{**said, "name": "else"}, phase="end", result={"calls": [SHAPES["opencode"]]})
+        return {"reply": "done"}
+
+    async with inside(tmp_path, attached("alice")) as parts, agent(parts, "alice", act), parts.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        await owner.call("sessions.messages.subscribe", key=KEY)
+        await owner.call("chat.send", sessionKey=KEY, message="go")
+        shown = [await owner.event("session.tool") for _ in range(3)]
+    assert [SECRET in str(event) for event in shown] == [False] * 3
+    assert ["__REDACTED__" in str(event) for event in shown] == [True] * 3
+    assert shown[0]["args"]["task"] == "read it"
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_json)
+def test_what_has_no_call_in_it_stays_the_very_same(data: Any) -> None:
+    assert redact_spawn_data(data) is data

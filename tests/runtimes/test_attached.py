@@ -1,0 +1,370 @@
+"""Attached agents: runs as requests on connections, what they say meanwhile, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from support.supervised_runs import FakeHost, House, house
+
+from sessiond.errors import LimitExceeded
+from sessiond.runtimes import attached as module
+from sessiond.runtimes.attached import AgentConnectionLost, AttachedAgents, RefusedByAgent, run_start_params
+from sessiond.runtimes.runtime import RunSpec, Runtime
+
+KEY = "agent:alice:main"
+
+
+class Wire:
+    """A connection that answers with `act`, and takes notes. `called_off` are the requests whose wait was given up."""
+
+    def __init__(self, *capabilities: str) -> None:
+        self.capabilities = frozenset(capabilities)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.called_off: list[str] = []
+        self.lives: set[str] = set()
+        self.began = trio.Event()
+        self.gate = trio.Event()
+        self.act: Callable[[str, dict[str, Any]], Awaitable[Any]] = self.answer
+
+    async def answer(self, method: str, params: dict[str, Any]) -> Any:
+        return {"reply": f"re: {params['message']}"}
+
+    async def wait(self, method: str, params: dict[str, Any]) -> Any:
+        await self.gate.wait()
+        return await self.answer(method, params)
+
+    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+        self.asked.append((method, params))
+        self.began.set()
+        try:
+            await trio.lowlevel.checkpoint()
+            answer = await self.act(method, params)
+        except trio.Cancelled:
+            self.called_off.append(method)
+            raise
+        try:
+            return msgspec.json.decode(msgspec.json.encode(answer), type=result_type)
+        except msgspec.DecodeError as error:
+            raise RefusedByAgent(f"The answer is not what was asked for: {error}.") from None
+
+    def live_run(self, run_id: str, spec: RunSpec) -> None:
+        self.lives.add(run_id)
+
+    def part(self, run_id: str) -> None:
+        self.lives.remove(run_id)
+
+
+class AttachedHost(FakeHost):
+    """Its agents are those that are attached."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.attached = AttachedAgents()
+
+    def runtime(self, agent_id: str) -> Runtime | None:
+        return self.attached.runtime(agent_id)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> AttachedHost:
+    return AttachedHost(tmp_path)
+
+
+@pytest.fixture
+async def home(tmp_path: Path, host: AttachedHost) -> AsyncIterator[House]:
+    async with house(tmp_path / "store", host=host) as made:
+        host.attached.on_change = made.supervisor.agents_changed
+        yield made
+
+
+class TestAnswers:
+    async def ended(self, home: House, host: AttachedHost, answer: Any) -> tuple[str, str | None]:
+        wire = Wire()
+
+        async def act(method: str, params: dict[str, Any]) -> Any:
+            return answer
+
+        wire.act = act
+        host.attached.attach("alice", wire)
+        return await home.end(await home.accept("hello", KEY))
+
+    @pytest.mark.parametrize(
+        ("answer", "end"),
+        [
+            ({"reply": "hi"}, ("hi", ["assistant: hi"])),
+            ({"reply": "hi", "messages": []}, ("hi", ["assistant: hi"])),
+            ({}, ("", [])),
+            (None, ("", [])),
+            ({"reply": ""}, ("", [])),
+            ({"messages": [{"role": "assistant", "content": "hi"}]}, ("hi", ["assistant: hi"])),
+            ({"reply": "hi", "messages": [{"role": "assistant", "content": "hi"}]}, ("hi", ["assistant: hi"])),
+            (
+                {"messages": [{"role": "toolResult", "content": "42"}], "reply": "hi"},
+                ("hi", ["toolResult: 42", "assistant: hi"]),
+            ),
+            (
+                {
+                    "messages": [
+                        {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+                        {"role": "x", "content": ""},
+                    ]
+                },
+                ("a", ["assistant: a", "x: "]),
+            ),
+        ],
+    )
+    async def test_the_answer_is_the_end_of_the_run(
+        self, home: House, host: AttachedHost, autojump_clock: Any, answer: Any, end: tuple[str, list[str]]
+    ):
+        reply, said = end
+        assert await self.ended(home, host, answer) == ("ok", reply)
+        assert home.said(KEY) == ["user: hello", *said]
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            ("text", "The answer is not what was asked for"),
+            ({"reply": 5}, "The answer is not what was asked for"),
+            ({"messages": [5]}, "the agent's answer to run.start cannot be used: `$.messages[0]` is not a message"),
+            (
+                {"messages": [{"role": "", "content": ""}]},
+                "the agent's answer to run.start cannot be used: `$.messages[0].role` is empty.",
+            ),
+        ],
+    )
+    async def test_an_answer_that_cannot_be_used_is_an_error_and_nothing_of_it_is_written(
+        self, home: House, host: AttachedHost, autojump_clock: Any, answer: Any, error: str
+    ):
+        status, sentence = await self.ended(home, host, answer)
+        assert status == "error"
+        assert sentence is not None and sentence.startswith(error)
+        assert home.said(KEY) == ["user: hello"]
+
+    @given(
+        answer=st.recursive(
+            st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["reply", "messages", "usage", "model", "role", "content"]), inner)
+            ),
+            max_leaves=8,
+        )
+    )
+    def test_whatever_an_agent_answers_the_run_has_one_end(self, tmp_path_factory: Any, answer: Any):
+        async def check() -> None:
+            folder = tmp_path_factory.mktemp("any")
+            host = AttachedHost(folder)
+            async with house(folder / "store", host=host) as home:
+                status, _ = await self.ended(home, host, answer)
+                assert status in ("ok", "error")
+                assert [step for _, step in home.steps(KEY)] == ["accepted", "running", status]
+
+        trio.run(check)
+
+    async def test_usage_is_counted_once(self, home: House, host: AttachedHost, autojump_clock: Any):
+        usage = {"input": 3, "output": 4, "totalTokens": 7}
+        assert await self.ended(home, host, {"reply": "hi", "usage": usage, "model": "m"}) == ("ok", "hi")
+        entry = home.store.catalog.by_key[KEY].entry
+        assert (entry.input_tokens, entry.output_tokens, entry.model) == (3, 4, "m")
+
+    @pytest.mark.parametrize(
+        ("error", "sentence"),
+        [
+            (AgentConnectionLost(), "agent alice lost its connection during the run"),
+            (RefusedByAgent("I would rather not"), "I would rather not"),
+        ],
+    )
+    async def test_no_answer_is_an_error(
+        self, home: House, host: AttachedHost, autojump_clock: Any, error: Exception, sentence: str
+    ):
+        wire = Wire()
+
+        async def act(method: str, params: dict[str, Any]) -> Any:
+            raise error
+
+        wire.act = act
+        host.attached.attach("alice", wire)
+        assert await home.end(await home.accept("hello", KEY)) == ("error", sentence)
+
+
+async def test_an_abort_calls_the_request_off_and_frees_the_connection(
+    home: House, host: AttachedHost, autojump_clock: Any
+):
+    wire = Wire()
+    wire.act = wire.wait
+    host.attached.attach("alice", wire)
+    run = await home.accept("hello", KEY)
+    await wire.began.wait()
+    assert wire.lives == {run.run_id}
+    await home.supervisor.stop(run.session)
+    assert (wire.called_off, wire.lives) == (["run.start"], set())
+    assert await home.end(run) == ("aborted", "aborted")
+
+
+async def test_runs_are_shared_among_the_connections_of_an_agent(home: House, host: AttachedHost, autojump_clock: Any):
+    wires = [Wire() for _ in range(3)]
+    for wire in wires:
+        wire.act = wire.wait
+        host.attached.attach("alice", wire)
+        host.attached.attach("alice", wire)
+    host.most = (9, 9)
+    for number in range(6):
+        await home.accept("x", f"agent:alice:{number}")
+    await trio.testing.wait_all_tasks_blocked()
+    assert [len(wire.lives) for wire in wires] == [2, 2, 2]
+    assert host.attached.counts() == {"alice": 3}
+    # One that leaves takes its runs with it, and the others go on.
+    host.attached.detach(wires[0])
+    assert host.attached.counts() == {"alice": 2}
+    for wire in wires:
+        wire.gate.set()
+
+
+class TestEvents:
+    async def lived(self, home: House, host: AttachedHost) -> tuple[Wire, Any, Any]:
+        wire = Wire()
+        wire.act = wire.wait
+        host.attached.attach("alice", wire)
+        run = await home.accept("hello", KEY)
+        await wire.began.wait()
+        turn = host.attached.turn(run.run_id, wire)
+        assert turn is not None
+        return wire, run, turn
+
+    async def test_messages_are_written_in_their_order_before_the_end(
+        self, home: House, host: AttachedHost, autojump_clock: Any
+    ):
+        wire, run, turn = await self.lived(home, host)
+        for number in range(50):
+            turn.append(msgspec.Raw(b'{"role":"assistant","content":"%d"}' % number))
+        wire.gate.set()
+        assert await home.end(run) == ("ok", "re: hello")
+        assert home.said(KEY) == [
+            "user: hello",
+            *(f"assistant: {number}" for number in range(50)),
+            "assistant: re: hello",
+        ]
+
+    async def test_a_message_that_cannot_be_stored_ends_the_run(
+        self, home: House, host: AttachedHost, autojump_clock: Any
+    ):
+        wire, run, turn = await self.lived(home, host)
+        turn.append(msgspec.Raw(b'{"role":"assistant","content":"%s"}' % (b"x" * 2_000_000)))
+        status, error = await home.end(run)
+        assert status == "error"
+        assert error is not None and error.startswith("the record is 2000")
+        assert wire.called_off == ["run.start"]
+
+    async def test_an_agent_far_ahead_of_the_disk_is_stopped(
+        self, home: House, host: AttachedHost, autojump_clock: Any
+    ):
+        _, _, turn = await self.lived(home, host)
+        turn.append(msgspec.Raw(b"x" * module.MAX_UNWRITTEN_BYTES))
+        turn.append(msgspec.Raw(b"x"))
+        with pytest.raises(LimitExceeded):
+            turn.append(msgspec.Raw(b"x"))
+
+    async def test_only_the_connection_that_lives_a_run_speaks_for_it(
+        self, home: House, host: AttachedHost, autojump_clock: Any
+    ):
+        wire, run, _ = await self.lived(home, host)
+        assert host.attached.turn(run.run_id, Wire()) is None
+        assert host.attached.turn(run.run_id, None) is None
+        assert host.attached.turn("other", wire) is None
+        wire.gate.set()
+        await run.done.wait()
+        assert host.attached.turn(run.run_id, wire) is None
+
+
+class TestSteer:
+    async def lived(self, home: House, host: AttachedHost, *capabilities: str) -> tuple[Wire, Any]:
+        wire = Wire(*capabilities)
+
+        async def act(method: str, params: dict[str, Any]) -> Any:
+            return {} if method == "run.steer" else await wire.wait(method, params)
+
+        wire.act = act
+        host.attached.attach("alice", wire)
+        run = await home.accept("hello", KEY)
+        await wire.began.wait()
+        return wire, run
+
+    async def test_an_agent_that_said_it_can_takes_the_message(
+        self, home: House, host: AttachedHost, autojump_clock: Any
+    ):
+        wire, run = await self.lived(home, host, "steer")
+        assert host.attached.can_steer(run.run_id)
+        assert await host.attached.steer(run.run_id, "left")
+        assert wire.asked[1:] == [("run.steer", {"runId": run.run_id, "message": "left"})]
+
+    async def test_one_that_did_not_cannot_be_steered(self, home: House, host: AttachedHost, autojump_clock: Any):
+        _, run = await self.lived(home, host)
+        assert not host.attached.can_steer(run.run_id)
+        assert not host.attached.can_steer("other")
+        assert not await host.attached.steer("other", "left")
+
+    @pytest.mark.parametrize("how", ["refuses", "is silent", "is gone"])
+    async def test_an_agent_that_does_not_take_it_is_not_waited_for(
+        self, home: House, host: AttachedHost, autojump_clock: Any, how: str
+    ):
+        wire, run = await self.lived(home, host, "steer")
+
+        async def act(method: str, params: dict[str, Any]) -> Any:
+            if how == "refuses":
+                raise RefusedByAgent("busy")
+            if how == "is gone":
+                raise AgentConnectionLost
+            await trio.sleep_forever()
+
+        wire.act = act
+        began = trio.current_time()
+        assert not await host.attached.steer(run.run_id, "left")
+        assert trio.current_time() - began == pytest.approx(module.STEER_S if how == "is silent" else 0)
+
+
+async def test_the_request_carries_what_is_known_and_nothing_else(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    least: dict[str, Any] = {
+        "run_id": "r",
+        "session_key": KEY,
+        "session_id": "s",
+        "agent_id": "alice",
+        "message": "hello",
+        "workspace": tmp_path,
+        "socket": tmp_path / "agent.sock",
+    }
+    params = {"runId": "r", "sessionKey": KEY, "sessionId": "s", "step": "primary", "message": "hello"}
+    assert await run_start_params(RunSpec(**least)) == params
+    more: dict[str, Any] = {
+        "step": "reply",
+        "turn": 2,
+        "max_turns": 5,
+        "context": "before",
+        "provenance": {"kind": "inter_session"},
+        "thinking": "low",
+        "model": "m",
+        "attachments": {"count": 1},
+        "deadline_ms": 7,
+        "token_file": token,
+    }
+    assert await run_start_params(RunSpec(**least, **more)) == {
+        **params,
+        "step": "reply",
+        "turn": 2,
+        "maxTurns": 5,
+        "context": "before",
+        "provenance": {"kind": "inter_session"},
+        "thinking": "low",
+        "model": "m",
+        "attachments": {"count": 1},
+        "deadline": 7,
+        "token": "secret",
+    }

@@ -1,0 +1,508 @@
+"""Real programs, run as agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from support.patience import PATIENCE_S
+
+from sessiond.config.settings import RuntimeConfig, SandboxConfig
+from sessiond.errors import LimitExceeded
+from sessiond.runtimes.exec import ExecRuntime
+from sessiond.runtimes.output import ENVELOPE_BYTES
+from sessiond.runtimes.runtime import RunOutcome
+from sessiond.runtimes.sandbox import Bubblewrap
+from sessiond.store.dirfd import closing
+
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "secret"}
+Make = Callable[..., ExecRuntime]
+
+
+def exec_runtime(*command: str, kill_grace_s: float = 5.0, limit: int = 8 << 20, **fields: Any) -> ExecRuntime:
+    return ExecRuntime(
+        RuntimeConfig(type="exec", command=command, **fields),
+        environ=ENVIRON,
+        max_record_bytes=limit,
+        bubblewrap=Bubblewrap(private=()),
+        sandbox_config=SandboxConfig(),
+        kill_grace_s=kill_grace_s,
+    )
+
+
+def python(code: str, **fields: Any) -> ExecRuntime:
+    return exec_runtime(sys.executable, "-c", code, **fields)
+
+
+def shell(code: str, **fields: Any) -> ExecRuntime:
+    return exec_runtime("/bin/sh", "-c", code, **fields)
+
+
+async def gone(pid: int) -> None:
+    """Return when the process is no more, or only a zombie that nobody has collected."""
+    with trio.fail_after(PATIENCE_S):
+        while alive(pid):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_stdout_is_the_reply(make_spec, recorder) -> None:
+    outcome = await exec_runtime("cat").run(make_spec("hello\nworld"), recorder)
+    assert outcome == RunOutcome(reply="hello\nworld")
+    assert "".join(recorder.deltas) == "hello\nworld"
+    assert recorder.messages == []
+
+
+async def test_bc_computes(make_spec, recorder) -> None:
+    assert await exec_runtime("bc").run(make_spec("6 * 7"), recorder) == RunOutcome(reply="42")
+
+
+async def test_context_comes_before_the_message(make_spec, recorder) -> None:
+    outcome = await exec_runtime("cat").run(make_spec("the message", context="the preamble"), recorder)
+    assert outcome == RunOutcome(reply="the preamble\n\nthe message")
+
+
+async def test_only_trailing_newlines_are_taken_off(make_spec, recorder) -> None:
+    outcome = await shell(r"printf '\n one \n\ntwo  \n\n\r\n'").run(make_spec(), recorder)
+    assert outcome == RunOutcome(reply="\n one \n\ntwo  ")
+    assert "".join(recorder.deltas) == outcome.reply
+
+
+async def test_nothing_on_stdout_is_an_empty_reply(make_spec, recorder) -> None:
+    assert await exec_runtime("true").run(make_spec(), recorder) == RunOutcome(reply="")
+    assert recorder.deltas == []
+
+
+async def test_deltas_come_while_the_program_runs(make_spec, recorder, workspace) -> None:
+    os.mkfifo(workspace / "go")
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
+
+        async def release() -> None:
+            await recorder.arrived.wait()
+            (workspace / "seen").write_text("".join(recorder.deltas))
+            await trio.to_thread.run_sync((workspace / "go").write_text, "go")
+
+        nursery.start_soon(release)
+        outcome = await shell("printf first; cat go >/dev/null; printf second").run(make_spec(), recorder)
+    assert (workspace / "seen").read_text() == "first"
+    assert outcome == RunOutcome(reply="firstsecond")
+
+
+async def test_a_character_split_between_two_writes_comes_whole(make_spec, recorder, workspace) -> None:
+    os.mkfifo(workspace / "go")
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
+
+        async def release() -> None:
+            await recorder.arrived.wait()
+            await trio.to_thread.run_sync((workspace / "go").write_text, "go")
+
+        nursery.start_soon(release)
+        outcome = await shell(r"printf 'a\342\202'; cat go >/dev/null; printf '\254'").run(make_spec(), recorder)
+    assert outcome == RunOutcome(reply="a€")
+    assert recorder.deltas == ["a", "€"]
+
+
+async def test_bytes_that_are_no_utf8_are_replaced(make_spec, recorder) -> None:
+    assert await shell(r"printf 'a\377b\303'").run(make_spec(), recorder) == RunOutcome(reply="a\ufffdb\ufffd")
+
+
+async def test_json_input_says_all_about_the_run(make_spec, recorder) -> None:
+    async def history() -> list[msgspec.Raw]:
+        await trio.lowlevel.checkpoint()
+        return [msgspec.Raw(b'{"role":"user","content":"before"}')]
+
+    spec = make_spec(
+        "hi",
+        context="note",
+        model="m1",
+        thinking="low",
+        step="reply",
+        turn=1,
+        max_turns=5,
+        provenance={"kind": "inter_session"},
+        history=history,
+    )
+    outcome = await exec_runtime("cat", input="json").run(spec, recorder)
+    assert outcome.reply is not None
+    assert msgspec.json.decode(outcome.reply) == {
+        "runId": spec.run_id,
+        "sessionKey": "agent:main:main",
+        "sessionId": spec.session_id,
+        "agentId": "main",
+        "step": "reply",
+        "message": "hi",
+        "thinking": "low",
+        "model": "m1",
+        "history": [{"role": "user", "content": "before"}],
+        "context": "note",
+        "provenance": {"kind": "inter_session"},
+        "turn": 1,
+        "maxTurns": 5,
+    }
+
+
+async def test_placeholders_are_filled_once_and_other_braces_stay(make_spec, recorder, workspace) -> None:
+    runtime = exec_runtime(
+        "printf",
+        "%s|",
+        "{sessionId}",
+        "--key={sessionKey}",
+        "{model}",
+        "{workspace}/x",
+        "{runId}",
+        "{other} {} {{model}}",
+    )
+    spec = make_spec(model="{runId}")
+    outcome = await runtime.run(spec, recorder)
+    assert outcome.reply == "|".join(
+        (
+            spec.session_id,
+            "--key=agent:main:main",
+            "{runId}",
+            f"{workspace}/x",
+            spec.run_id,
+            "{other} {} {{runId}}",
+            "",
+        )
+    )
+
+
+async def test_a_model_that_nobody_chose_is_empty(make_spec, recorder) -> None:
+    assert await exec_runtime("printf", "[%s]", "{model}").run(make_spec(), recorder) == RunOutcome(reply="[]")
+
+
+async def test_the_environment_is_a_clean_one(make_spec, recorder, tmp_path) -> None:
+    spec = make_spec(token_file=tmp_path / "token")
+    runtime = exec_runtime("env", "-0", env={"KEY": "{sessionId}", "SESSIOND_RUN_ID": "forged"})
+    outcome = await runtime.run(spec, recorder)
+    assert outcome.reply is not None
+    assert dict(pair.split("=", 1) for pair in outcome.reply.split("\0") if pair) == {
+        "PATH": ENVIRON["PATH"],
+        "HOME": "/nowhere",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "KEY": spec.session_id,
+        "SESSIOND_SOCKET": str(tmp_path / "run" / "agent.sock"),
+        "SESSIOND_TOKEN_FILE": str(tmp_path / "token"),
+        "SESSIOND_SESSION_KEY": "agent:main:main",
+        "SESSIOND_RUN_ID": spec.run_id,
+    }
+
+
+async def test_the_program_has_three_descriptors_its_own_session_and_no_terminal(
+    make_spec, recorder, workspace
+) -> None:
+    with closing(os.open(workspace, os.O_RDONLY)) as inherited:
+        os.set_inheritable(inherited, True)
+        outcome = await python(
+            "import os\n"
+            "try: os.open('/dev/tty', os.O_RDWR); tty = True\n"
+            "except OSError: tty = False\n"
+            "fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))\n"
+            "print(fds[:3], len(fds), os.getsid(0) == os.getpid() == os.getpgid(0), tty, os.getcwd())"
+        ).run(make_spec(), recorder)
+    # The fourth one is listdir's own.
+    assert outcome == RunOutcome(reply=f"[0, 1, 2] 4 True False {workspace}")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("exit 3", "command exited with status 3"),
+        ("echo why >&2; exit 3", "command exited with status 3: why"),
+        ("echo said only here; exit 1", "command exited with status 1: said only here"),
+        ("kill -KILL $$", "command was killed by SIGKILL"),
+        ("echo oops >&2; kill -SEGV $$", "command was killed by SIGSEGV: oops"),
+        (r"printf '\033[31mred\033[0m\007 text\n' >&2; exit 1", "command exited with status 1: red text"),
+    ],
+)
+async def test_a_failure_names_status_or_signal_and_the_end_of_stderr(make_spec, recorder, code, error) -> None:
+    assert await shell(code).run(make_spec(), recorder) == RunOutcome(error=error)
+
+
+async def test_of_a_long_stderr_the_last_whole_lines_are_shown(make_spec, recorder) -> None:
+    outcome = await python("import sys\nfor n in range(5000): print(f'line {n:05}', file=sys.stderr)\nsys.exit(9)").run(
+        make_spec(), recorder
+    )
+    assert outcome.error is not None
+    head, _, tail = outcome.error.partition(": ")
+    assert head == "command exited with status 9"
+    lines = tail.splitlines()
+    assert lines[-1] == "line 04999"
+    assert 1900 < len(tail) <= 2048
+    assert all(len(line) == len("line 00000") for line in lines)
+
+
+async def test_a_flood_of_stderr_is_no_failure(make_spec, recorder) -> None:
+    code = "import os\nfor _ in range(500): os.write(2, b'x' * 65536)\nprint('done')"
+    assert await python(code).run(make_spec(), recorder) == RunOutcome(reply="done")
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (
+            ("no-such-program",),
+            "command not found: no-such-program (give its full path, or set PATH in the runtime's env)",
+        ),
+        (("./plain",), "command cannot be executed: ./plain (permission denied)"),
+        (("./empty",), "command cannot be started: ./empty (Exec format error)"),
+        (("printf", "a\0b"), "command cannot be started: printf (embedded null byte)"),
+    ],
+)
+async def test_a_command_that_cannot_start_is_a_clear_error(make_spec, recorder, workspace, command, error) -> None:
+    (workspace / "plain").write_text("text")
+    (workspace / "empty").write_text("")
+    (workspace / "empty").chmod(0o755)
+    assert await exec_runtime(*command).run(make_spec(), recorder) == RunOutcome(error=error)
+
+
+async def test_a_missing_workspace_is_a_clear_error(make_spec, recorder, tmp_path) -> None:
+    outcome = await exec_runtime("true").run(make_spec(workspace=tmp_path / "none"), recorder)
+    assert outcome == RunOutcome(error="the agent's workspace is not a folder")
+
+
+async def test_a_program_that_does_not_read_its_input_is_no_failure(make_spec, recorder) -> None:
+    outcome = await shell("exec <&-; echo fine").run(make_spec("x" * 1_000_000), recorder)
+    assert outcome == RunOutcome(reply="fine")
+
+
+LIMIT = 10_000
+FITS = LIMIT - ENVELOPE_BYTES - 2
+
+
+@pytest.mark.parametrize(("size", "fits"), [(FITS, True), (FITS + 1, False), (LIMIT + 1, False), (1 << 22, False)])
+async def test_a_reply_has_to_fit_into_a_record(make_spec, recorder, size, fits) -> None:
+    with trio.fail_after(PATIENCE_S):
+        outcome = await python(f"print('x' * {size}, flush=True)", limit=LIMIT).run(make_spec(), recorder)
+    if fits:
+        assert outcome == RunOutcome(reply="x" * size)
+    else:
+        assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (10000 bytes)")
+
+
+async def test_a_program_that_never_stops_talking_is_ended(make_spec, recorder) -> None:
+    with trio.fail_after(PATIENCE_S):
+        outcome = await shell("echo $$ >pid; exec yes", limit=1 << 20).run(make_spec(), recorder)
+    assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (1048576 bytes)")
+
+
+async def test_a_text_that_grows_when_it_is_encoded_counts_as_encoded(make_spec, recorder) -> None:
+    outcome = await python("print('\\x01' * 2000)", limit=LIMIT).run(make_spec(), recorder)
+    assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (10000 bytes)")
+
+
+def _fail_after(seconds: float) -> Any:
+    """A deadline as an async context, to stand beside a nursery."""
+
+    class Deadline:
+        async def __aenter__(self) -> None:
+            self.scope = trio.fail_after(seconds)
+            self.scope.__enter__()
+
+        async def __aexit__(self, *error: object) -> None:
+            self.scope.__exit__(*error)
+
+    return Deadline()
+
+
+async def test_lines_become_messages_as_they_stand(make_spec, recorder) -> None:
+    lines = [
+        '{"role": "assistant", "content": [{"type":"text","text":"let me see"},'
+        '{"type":"toolCall","id":"c1","name":"ls","arguments":{}}],"model":"m","usage":{"input":1,"output":2,'
+        '"totalTokens":3,"cost":{"total":0.5}}}',
+        '{"role":"toolResult","toolCallId":"c1","toolName":"ls","content":"a b","isError":false}',
+        '{"type":"message","message":{"role":"assistant","content":"two files","model":"m2",'
+        '"usage":{"input":10,"output":20,"totalTokens":30,"cost":{"total":0.25}}}}',
+    ]
+    outcome = await exec_runtime("printf", "%s\n", *lines, output="jsonl").run(make_spec(), recorder)
+    assert outcome == RunOutcome(
+        reply="two files",
+        usage={"input": 11, "output": 22, "totalTokens": 33, "cost": {"total": 0.75}},
+        model="m2",
+    )
+    assert recorder.raw == [lines[0].encode(), lines[1].encode(), None]
+    assert recorder.messages[2]["content"] == "two files"
+
+
+async def test_live_lines_are_events_and_unknown_ones_are_kept(make_spec, recorder) -> None:
+    lines = [
+        '{"type":"delta","text":"tw"}',
+        '{"type":"tool","phase":"start","toolCallId":"c1","name":"ls","arguments":{"a":1},"self":1,"tool_call_id":"x"}',
+        '{"type":"tool","phase":"sideways","toolCallId":"c1","name":"ls"}',
+        '{"type":"progress","percent":5}',
+        '{"percent":6}',
+        '{"role":"assistant","content":{"text":"no"}}',
+        '{"role":"toolResult","content":"no call"}',
+        "",
+    ]
+    outcome = await exec_runtime("printf", "%s\n", *lines, output="jsonl").run(make_spec(), recorder)
+    assert outcome == RunOutcome(reply="")
+    assert recorder.deltas == ["tw"]
+    assert recorder.tools == [("start", "c1", "ls", {"arguments": {"a": 1}})]
+    assert [kind for kind, _ in recorder.customs] == [
+        "exec/tool",
+        "exec/progress",
+        "exec/line",
+        "exec/message",
+        "exec/message",
+    ]
+    assert recorder.customs[1] == ("exec/progress", {"type": "progress", "percent": 5})
+
+
+async def test_provenance_is_not_the_agents_to_set(make_spec, recorder) -> None:
+    line = '{"role":"user","content":"hi","provenance":{"kind":"inter_session"}}'
+    await exec_runtime("printf", "%s", line, output="jsonl").run(make_spec(), recorder)
+    assert recorder.messages == [{"role": "user", "content": "hi"}]
+
+
+async def test_lines_that_are_no_json_are_left_out_and_noted(make_spec, recorder) -> None:
+    lines = ["Warning: old version", '{"role":"assistant","content":"hi"}', "[1]"]
+    outcome = await exec_runtime("printf", "%s\n", *lines, output="jsonl").run(make_spec(), recorder)
+    assert outcome == RunOutcome(
+        reply="hi", notes=("2 lines of output were no JSON objects and were left out, the last: [1]",)
+    )
+
+
+async def test_only_lines_that_are_no_json_are_an_error(make_spec, recorder) -> None:
+    outcome = await exec_runtime("echo", "Please log in first", output="jsonl").run(make_spec(), recorder)
+    assert outcome == RunOutcome(
+        error="the agent said nothing that can be read: 1 lines of output were no JSON objects and were left out, "
+        "the last: Please log in first"
+    )
+
+
+@pytest.mark.parametrize(("size", "fits"), [(LIMIT, True), (LIMIT + 1, False)])
+async def test_a_line_has_to_fit_into_a_record(make_spec, recorder, size, fits) -> None:
+    empty = len('{"role":"assistant","content":""}')
+    line = '{"role":"assistant","content":"' + "x" * (size - empty) + '"}'
+    (make_spec().workspace / "line").write_text(line + "\n")
+    outcome = await exec_runtime("cat", "line", output="jsonl", limit=LIMIT).run(make_spec(), recorder)
+    if fits:
+        assert outcome.reply == "x" * (size - empty)
+    else:
+        assert outcome == RunOutcome(error="a line of output is over limits.maxRecordBytes (10000 bytes)")
+
+
+async def test_a_line_without_end_does_not_fill_the_memory(make_spec, recorder) -> None:
+    with trio.fail_after(PATIENCE_S):
+        outcome = await shell("tr '\\0' x </dev/zero", output="jsonl", limit=1 << 20).run(make_spec(), recorder)
+    assert outcome == RunOutcome(error="a line of output is over limits.maxRecordBytes (1048576 bytes)")
+
+
+async def test_an_error_of_the_sink_ends_the_program_and_is_the_error(make_spec, workspace) -> None:
+    class Full:
+        async def message(self, message: Any) -> None:
+            raise LimitExceeded("the record is too large")
+
+    runtime = shell("""echo $$ >pid; echo '{"role":"assistant","content":"x"}'; exec sleep 1000""", output="jsonl")
+    with trio.fail_after(PATIENCE_S):
+        assert await runtime.run(make_spec(), Full()) == RunOutcome(error="the record is too large")
+    await gone(int((workspace / "pid").read_text()))
+
+
+async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, recorder, workspace) -> None:
+    arrived, release = trio.Event(), trio.Event()
+
+    class Slow:
+        async def message(self, message: Any) -> None:
+            arrived.set()
+            await release.wait()
+            await recorder.message(message)
+
+    (workspace / "lines").write_text('{"role":"assistant","content":"x"}\n' * 1000)
+    runtime = ExecRuntime(
+        RuntimeConfig(type="exec", command=("/bin/sh", "-c", "echo $$ >pid; exec cat lines"), output="jsonl"),
+        environ=ENVIRON,
+        max_record_bytes=8 << 20,
+        bubblewrap=Bubblewrap(private=()),
+        sandbox_config=SandboxConfig(),
+        pipe_grace_s=0.001,
+    )
+    async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
+
+        async def release_when_gone() -> None:
+            await arrived.wait()
+            await gone(int((workspace / "pid").read_text()))
+            # Longer than the grace, which begins when the daemon has seen the end as well.
+            await trio.sleep(0.02)
+            release.set()
+
+        nursery.start_soon(release_when_gone)
+        outcome = await runtime.run(make_spec(), Slow())
+    assert outcome.reply == "x"
+    assert len(recorder.messages) == 1000
+
+
+async def test_a_child_that_holds_the_pipes_open_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
+    with trio.fail_after(PATIENCE_S):
+        outcome = await shell("sleep 1000 & echo $! >pid; echo started").run(make_spec(), recorder)
+    assert outcome == RunOutcome(reply="started")
+    await gone(int((workspace / "pid").read_text()))
+
+
+async def test_a_child_that_keeps_talking_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
+    with trio.fail_after(PATIENCE_S):
+        outcome = await shell("yes >&2 & echo $! >pid; echo started").run(make_spec(), recorder)
+    assert outcome == RunOutcome(reply="started")
+    await gone(int((workspace / "pid").read_text()))
+
+
+async def test_an_abort_ends_the_whole_group_with_term(make_spec, recorder, workspace) -> None:
+    code = "trap 'echo $? >trapped; exit 0' TERM; sleep 1000 & echo $! >child; echo $$ >leader; echo up; wait"
+    await _aborted(shell(code), make_spec(), recorder)
+    assert (workspace / "trapped").exists()
+    await gone(int((workspace / "leader").read_text()))
+    await gone(int((workspace / "child").read_text()))
+
+
+async def test_an_abort_kills_what_does_not_heed_term(make_spec, recorder, workspace) -> None:
+    code = "trap '' TERM; sleep 1000 & echo $! >child; echo $$ >leader; echo up; wait; sleep 1000"
+    await _aborted(shell(code, kill_grace_s=0.1), make_spec(), recorder)
+    await gone(int((workspace / "leader").read_text()))
+    await gone(int((workspace / "child").read_text()))
+
+
+async def test_an_abort_kills_a_child_that_outlives_its_leader(make_spec, recorder, workspace) -> None:
+    code = "(trap '' TERM; echo $$ >leader; exec sleep 1000) & echo $! >child; echo up; wait"
+    await _aborted(shell(code, kill_grace_s=0.1), make_spec(), recorder)
+    await gone(int((workspace / "child").read_text()))
+
+
+async def _aborted(runtime: ExecRuntime, spec: Any, recorder: Any) -> None:
+    """Run until the program has said something, then cancel."""
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.run, spec, recorder)
+            await recorder.arrived.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def test_no_descriptor_is_left_open(make_spec, recorder) -> None:
+    await exec_runtime("cat").run(make_spec(), recorder)  # from here on there is a fork server
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        await exec_runtime("cat").run(make_spec(), recorder)
+        await exec_runtime("no-such-program").run(make_spec(), recorder)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+async def test_a_run_of_a_stopped_program_can_be_aborted(make_spec, recorder, workspace) -> None:
+    await _aborted(shell("echo $$ >leader; echo up; kill -STOP $$", kill_grace_s=0.1), make_spec(), recorder)
+    pid = int((workspace / "leader").read_text())
+    await gone(pid)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,197 @@
+"""Programs end with their run, wherever they went, and with the daemon, however that ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from support.patience import PATIENCE_S
+
+from sessiond.runtimes import keeper, process
+from sessiond.runtimes import launcher as starting
+from sessiond.runtimes.launcher import ProgramCommand
+
+# What leaves: the group and session by setsid, the parent too by a second fork.
+LEAVERS = {
+    "setsid": "setsid sh -c 'echo $$ >{name}; echo; exec sleep 600' >&- 2>&- &",
+    "daemon": "(setsid sh -c 'echo $$ >{name}; exec sleep 600' >&- 2>&- &) &",
+    "nested": "setsid sh -c '(setsid sh -c \"echo \\$\\$ >{name}; exec sleep 600\" >&- 2>&- &) & exit' &",
+}
+AWAIT = "while ! [ -s {name} ]; do sleep 0.01; done; "
+
+
+def command(script: str, cwd: Path) -> ProgramCommand:
+    return ProgramCommand(argv=("/bin/sh", "-c", script), env={"PATH": os.environ["PATH"]}, cwd=cwd)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in (b"Z", b"X")
+
+
+async def run_script(script: str, cwd: Path, said: Callable[[bytes], None] = lambda _: None, **fields: float) -> int:
+    async def read(data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        said(data)
+
+    return (await process.run(command(script, cwd), read, **fields)).status
+
+
+async def until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+def number_in(path: Path) -> int:
+    text = path.read_text() if path.exists() else ""
+    return int(text) if text.endswith("\n") else 0
+
+
+@pytest.mark.parametrize("leaver", LEAVERS)
+async def test_what_leaves_the_group_ends_with_its_run(leaver: str, workspace: Path) -> None:
+    script = LEAVERS[leaver].format(name="left") + AWAIT.format(name="left")
+    assert await run_script(script, workspace) == 0
+    assert not is_alive(number_in(workspace / "left"))
+
+
+@pytest.mark.parametrize("leaver", LEAVERS)
+async def test_what_left_the_group_ends_with_an_aborted_run(leaver: str, workspace: Path) -> None:
+    script = LEAVERS[leaver].format(name="left") + AWAIT.format(name="left") + "echo up; exec sleep 600"
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_script, script, workspace, lambda _: nursery.cancel_scope.cancel())
+    assert not is_alive(number_in(workspace / "left"))
+
+
+async def test_what_left_is_asked_before_it_is_killed(workspace: Path) -> None:
+    asked = "setsid sh -c 'trap \"echo asked >asked; exit\" TERM; echo $$ >left; while :; do sleep 0.01; done' &"
+    await run_script(asked + AWAIT.format(name="left"), workspace, kill_grace_s=20.0, pipe_grace_s=0.0)
+    assert (workspace / "asked").read_text() == "asked\n"
+
+
+async def test_what_does_not_heed_is_killed_and_so_is_all_that_it_forks_meanwhile(workspace: Path) -> None:
+    deaf = "setsid sh -c 'trap \"\" TERM; echo $$ >left; while :; do (setsid sleep 600 &); sleep 0.01; done' >&- 2>&- &"
+    before = set(keeper.descendants(os.getpid()))
+    await run_script(deaf + AWAIT.format(name="left"), workspace, kill_grace_s=0.1, pipe_grace_s=0.0)
+    assert not is_alive(number_in(workspace / "left"))
+    assert [pid for pid, born in set(keeper.descendants(os.getpid())) - before if "sleep" in _command_line(pid)] == []
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+async def test_a_program_that_kills_its_keeper_is_killed_with_all_that_left(workspace: Path) -> None:
+    leave = LEAVERS["daemon"].format(name="left") + AWAIT.format(name="left")
+    with trio.fail_after(PATIENCE_S):
+        status = await run_script(leave + "echo $$ >me; kill -KILL $PPID; exec sleep 600", workspace)
+    assert status == -signal.SIGKILL
+    await until(lambda: not is_alive(number_in(workspace / "me")))
+    await until(lambda: not is_alive(number_in(workspace / "left")))
+
+
+async def test_a_fork_server_that_was_killed_is_started_anew(workspace: Path) -> None:
+    await run_script("ps -o ppid= $PPID >server", workspace)
+    server = int((workspace / "server").read_text())
+    os.kill(server, signal.SIGKILL)
+    await until(lambda: not is_alive(server))
+    assert await run_script("exit 3", workspace) == 3
+
+
+async def test_a_program_is_the_child_of_a_process_with_one_thread(workspace: Path) -> None:
+    """What dies with its parent (bubblewrap) dies with the thread that forked it; a thread of ours may end any time."""
+    await run_script("ls /proc/$PPID/task | wc -l >threads; echo $PPID >parent", workspace)
+    assert (workspace / "threads").read_text().strip() == "1"
+    assert number_in(workspace / "parent") != os.getpid()
+
+
+async def test_programs_start_without_holding_up_the_loop(workspace: Path) -> None:
+    """A program that cannot even be started meets no worker thread, and no other task waits for it."""
+    with pytest.raises(starting.CannotStart, match="command not found: no-such"):
+        await process.run(ProgramCommand(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
+    statuses: list[int] = []
+
+    async def one(number: int) -> None:
+        statuses.append(await run_script(f"exit {number}", workspace))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(one, number)
+    assert sorted(statuses) == list(range(20))
+
+
+async def test_an_inherited_descriptor_has_the_number_that_was_asked_for(workspace: Path) -> None:
+    (workspace / "file").write_text("through the descriptor\n")
+    said: list[bytes] = []
+
+    async def read(data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        said.append(data)
+
+    fd = os.open(workspace / "file", os.O_RDONLY)
+    asked = command("cat /proc/self/fd/10; ls /proc/self/fd | wc -l", workspace)
+    await process.run(ProgramCommand(argv=asked.argv, env=asked.env, cwd=workspace, inherited={10: fd}), read)
+    os.close(fd)
+    # Its own three, the tenth, and that of `ls` itself.
+    assert b"".join(said).split() == [b"through", b"the", b"descriptor", b"5"]
+
+
+DAEMON = """
+import os, sys, trio
+from pathlib import Path
+from sessiond.runtimes import process
+from sessiond.runtimes import launcher as starting
+async def ignore(data):
+    await trio.lowlevel.checkpoint()
+async def main():
+    async with starting.open_fork_server(os.open(sys.argv[2], os.O_RDONLY)):
+        command = starting.ProgramCommand(argv=("/bin/sh", "-c", sys.argv[1]), env=dict(os.environ), cwd=Path.cwd())
+        await process.run(command, ignore)
+trio.run(main)
+"""
+
+
+async def test_nothing_works_on_when_the_daemon_was_killed_and_the_next_one_waits_for_that(workspace: Path) -> None:
+    leavers = "".join(LEAVERS[one].format(name=one) + AWAIT.format(name=one) for one in LEAVERS)
+    script = leavers + "trap '' TERM; echo $$ >me; while :; do sleep 0.01; done"
+    argv = [sys.executable, "-c", DAEMON, script, str(workspace)]
+    daemon = subprocess.Popen(argv, cwd=workspace)  # noqa: ASYNC220
+    await until(lambda: number_in(workspace / "me"))
+    pids = [number_in(workspace / name) for name in ("me", *LEAVERS)]
+    assert all(map(is_alive, pids))
+    lock = os.open(workspace, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    daemon.kill()
+    daemon.wait()
+    async with starting.open_fork_server(lock) as over:
+        assert over
+        assert not any(map(is_alive, pids))
+        # And what is started now holds the lock in its turn.
+        assert await run_script("exit 0", workspace) == 0
+    os.close(lock)
+
+
+async def test_a_lock_that_is_never_given_back_does_not_keep_the_daemon_from_starting(
+    workspace: Path, autojump_clock: object
+) -> None:
+    held, lock = os.open(workspace, os.O_RDONLY), os.open(workspace, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    async with starting.open_fork_server(lock) as over:
+        assert not over
+    os.close(held)
+    os.close(lock)

@@ -1,0 +1,181 @@
+"""Bytes in, events out."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.errors import LimitExceeded
+from sessiond.runtimes.output import (
+    Delta,
+    Ended,
+    Event,
+    LinesOutput,
+    MessageOutput,
+    Output,
+    TextOutput,
+    TranscriptLines,
+    decode_object,
+)
+from sessiond.runtimes.process import OutputTail
+from sessiond.runtimes.turn_summary import TurnSummary, add_usage
+
+LIMIT = 100_000
+
+
+def fed(output: Output, data: bytes, cuts: list[int]) -> list[Event]:
+    events: list[Event] = []
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    for start, end in pairwise(edges):
+        events.extend(output.feed(data[start:end]))
+    events.extend(output.end())
+    return events
+
+
+@given(data=st.binary() | st.text().map(str.encode), cuts=st.lists(st.integers(0, 1000)))
+def test_text_is_the_same_however_it_is_cut(data, cuts) -> None:
+    events = fed(TextOutput(LIMIT), data, cuts)
+    reply = data.decode("utf-8", "replace").rstrip("\r\n")
+    assert events[-1] == Ended(reply=reply)
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == reply
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+LINE = st.one_of(
+    st.dictionaries(st.sampled_from(("type", "role", "content", "text", "message", "phase", "name")), JSON).map(
+        msgspec.json.encode
+    ),
+    st.binary(max_size=30).filter(lambda line: b"\n" not in line),
+    st.sampled_from((b'{"role":"assistant","content":"x"}', b'{"type":"delta","text":"y"}', b"[1]", b"{", b"")),
+)
+
+
+@given(lines=st.lists(LINE, max_size=6), cuts=st.lists(st.integers(0, 1000)), newline=st.booleans())
+def test_lines_are_the_same_however_they_are_cut(lines, cuts, newline) -> None:
+    data = b"\n".join(lines) + (b"\n" if newline else b"")
+    whole, cut = LinesOutput(TranscriptLines(), LIMIT), LinesOutput(TranscriptLines(), LIMIT)
+    assert fed(whole, data, []) == fed(cut, data, cuts)
+    assert (
+        whole.bad_lines
+        == cut.bad_lines
+        == sum(1 for line in lines if line.strip() and decode_object(line.strip()) is None)
+    )
+
+
+@given(st.binary(max_size=200))
+def test_what_is_decoded_is_an_object_that_can_be_encoded(line) -> None:
+    item = decode_object(line)
+    assert item is None or isinstance(msgspec.json.encode(item), bytes)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"a":1},{"b":2}', b"{}],[{}", b'{"a":' + b"[" * 150 + b"]" * 149 + b"}", b"{}]" + b"[" * 120]
+)
+def test_brackets_that_are_not_the_lines_own_close_nothing(line) -> None:
+    assert decode_object(line) is None
+
+
+def test_a_deep_object_is_read_as_long_as_it_can_be_written() -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"a":' * depth + b"1" + b"}" * depth
+
+    assert decode_object(nested(99)) is not None
+    deep = decode_object(nested(300))
+    assert deep is not None
+    assert msgspec.json.encode({"type": "message", "message": {"content": [deep]}})
+    assert decode_object(nested(100_000)) is None
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_line_is_bounded_while_it_grows(over) -> None:
+    output = LinesOutput(TranscriptLines(), 10)
+    assert list(output.feed(b"x" * 10)) == []
+    if over:
+        with pytest.raises(LimitExceeded) as caught:
+            list(output.feed(b"x"))
+        assert caught.value.data == {"limit": "limits.maxRecordBytes", "value": 10}
+    else:
+        assert list(output.feed(b"\n" + b"y" * 10)) == []
+
+
+def message(**fields: Any) -> MessageOutput:
+    return MessageOutput({"role": "assistant", **fields})
+
+
+def test_the_tally_is_the_last_text_the_sum_of_usage_and_the_last_model() -> None:
+    tally = TurnSummary()
+    tally.add(message(content="first", model="a", usage={"input": 1, "cost": {"total": 0.5}}))
+    tally.add(MessageOutput({"role": "toolResult", "content": "no", "usage": {"input": 100}}))
+    blocks = [{"type": "text", "text": "la"}, {"type": "image"}, {"type": "text", "text": "st"}]
+    tally.add(message(content=blocks, model="b", usage={"input": 2, "output": 3, "cost": {"total": 0.25}}))
+    tally.add(message(content=[{"type": "toolCall"}], model=None, usage="odd"))
+    tally.end()
+    assert (tally.reply, tally.model, tally.messages) == ("last", "b", 4)
+    assert tally.usage == {"input": 3, "output": 3, "cost": {"total": 0.75}}
+
+
+def test_what_the_program_says_of_the_end_wins_where_it_knows_better() -> None:
+    tally = TurnSummary()
+    tally.add(message(content="", usage={"input": 1}))
+    tally.add(Ended(reply="said at the end", usage={"input": 9}, model="m", error="but failed"))
+    tally.end()
+    assert (tally.reply, tally.usage, tally.model, tally.error) == ("said at the end", {"input": 9}, "m", "but failed")
+
+
+def test_a_turn_without_words_is_an_empty_reply() -> None:
+    tally = TurnSummary()
+    tally.end()
+    assert (tally.reply, tally.usage) == ("", None)
+
+
+USAGE = st.dictionaries(
+    st.sampled_from(("input", "output", "cost", "odd")),
+    st.integers()
+    | st.floats()
+    | st.booleans()
+    | st.text(max_size=3)
+    | st.none()
+    | st.dictionaries(st.just("total"), st.floats() | st.integers()),
+)
+
+
+@given(st.lists(USAGE, max_size=5))
+def test_a_sum_of_usages_can_always_be_written(usages) -> None:
+    total: dict[str, Any] | None = None
+    for usage in usages:
+        total = add_usage(total, usage)
+    assert msgspec.json.decode(msgspec.json.encode(total)) == total
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(10, 60))
+def test_the_tail_is_the_end_of_the_stream(pieces, limit) -> None:
+    tail = OutputTail(limit)
+    for piece in pieces:
+        tail.feed(piece)
+    assert len(tail.text().encode()) <= 3 * limit
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([b"one\n", b"two\n"], "one\ntwo"),
+        ([b"0123456789\n", b"abcdefgh\n"], "abcdefgh"),
+        ([b"x\n0123456789\n"], "0123456789"),
+        ([b"0123456789abcdef"], "456789abcdef"),
+        ([b""], ""),
+    ],
+)
+def test_the_tail_is_of_whole_lines(pieces, text) -> None:
+    tail = OutputTail(12)
+    for piece in pieces:
+        tail.feed(piece)
+    assert tail.text() == text

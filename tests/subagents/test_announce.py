@@ -1,0 +1,614 @@
+"""Announcements: what the requester is told, by which road, and that a crash anywhere neither loses nor doubles one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from support.supervised_runs import MAIN, NOW, Agent, FakeHost, House, clock, house, request
+
+from sessiond.config.settings import Config, parse
+from sessiond.errors import StorageError
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.entry import MAX_ACCEPTED_RUNS
+from sessiond.model.fold import MAX_KEYED_RUNS
+from sessiond.model.record import ENTRY, RUN
+from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp, SpawnFollowUp
+from sessiond.runs.persistence import RETRY_S
+from sessiond.runs.run import Run, RunRequest
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+from sessiond.sessions import lifecycle
+from sessiond.sessions.lifecycle import SessionChanges
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom
+from sessiond.subagents.announce import STEP_LIMIT_S, Announcer
+
+CHILD = "agent:main:subagent:11111111-1111-4111-8111-111111111111"
+REPLY = '[agents.defaults.subagents]\nannounce = "reply"\n'
+QUIET = '[agents.defaults.subagents]\nannounce = "reply"\nwakeRequester = false\n'
+
+
+@dataclass
+class Post:
+    """An outbox that keeps its files: `files` survives, `sent` is what went out."""
+
+    files: dict[str, tuple[str, str]] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    sent: list[tuple[str, str, str]] = field(default_factory=list)
+
+    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.files.setdefault(delivery_id, (requester.key, text))
+
+    def hold(self, delivery_id: str) -> None:
+        self.held.add(delivery_id)
+
+    def send(self, delivery_id: str) -> None:
+        if delivery_id in self.files:
+            self.sent.append((delivery_id, *self.files.pop(delivery_id)))
+
+
+class Told:
+    """An announcer in a house, and what it told whom. `over` is set when a child needs nothing more."""
+
+    def __init__(self, home: House, config: str, post: Post | None) -> None:
+        self.home = home
+        self.feed = TranscriptFeed(home.store, EventBus())
+        self.config: Config = parse(config) if config else Config()
+        self.announcer = Announcer(home.store, home.supervisor, lambda: self.config, clock())
+        self.post = self.announcer.outgoing = post or Post()
+        self.ended: list[str] = []
+        self.put_away: list[str] = []
+        self.over = trio.Event()
+        self.announcer.ended = lambda child: self.ended.append(child.key)
+        self.announcer.announced = self._announced
+        home.others.append(self.announcer)
+        home.supervisor.at_end = self.announcer.at_end
+        home.supervisor.after_end = self.announcer.after_end
+
+    async def _announced(self, child: Session) -> None:
+        await trio.lowlevel.checkpoint()
+        self.put_away.append(child.key)
+        self.over.set()
+
+    async def spawn(self, task: str, key: str = CHILD, requester: str = MAIN, **spawn: Any) -> Run:
+        """A child of the requester's at work on a task, as `runs/spawn.py` makes it."""
+        await self.home.session(requester)
+        facts = {"mode": "run", "cleanup": "keep", "requesterKey": requester, **spawn}
+        asked = request(task, follow=FollowUp(spawn=SpawnFollowUp(requester)))
+        extra = [Custom(ENTRY, {"spawnDepth": 1, "label": "helper", "spawn": facts})]
+        return await self.home.supervisor.create(key, asked, cwd="", spawned_by=requester, extra=extra)
+
+    async def announced(self, run: Run) -> str:
+        """What became of the announcement of a child's first run."""
+        await run.done.wait()
+        while "announced" not in (self.child(run).entry.spawn or {}):
+            self.over = trio.Event()
+            await self.over.wait()
+        posted: str = (self.child(run).entry.spawn or {})["announced"]
+        return posted
+
+    def child(self, run: Run) -> Session:
+        return self.home.store.catalog.by_key.get(run.key) or run.session
+
+    def texts(self, key: str = MAIN) -> list[str]:
+        """The announcements in a transcript."""
+        return [message["content"] for message in self.messages(key)]
+
+    def messages(self, key: str = MAIN) -> list[dict[str, Any]]:
+        messages = [record["message"] for record in self.home.records(key) if record["type"] == "message"]
+        return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
+
+
+@asynccontextmanager
+async def telling(
+    folder: Path, config: str = "", *, host: FakeHost | None = None, post: Post | None = None
+) -> AsyncIterator[Told]:
+    """A house with an announcer in it, recovered."""
+    made: list[Told] = []
+    async with house(folder, host=host, setup=lambda home: made.append(Told(home, config, post))):
+        yield made[0]
+
+
+def agent(act: Callable[[RunSpec, RunSink], Awaitable[RunOutcome]]) -> FakeHost:
+    """A host whose agent `main` lives its turns like this."""
+    host = FakeHost(Path("/nowhere"))
+    made = host.agents["main"]
+    assert isinstance(made, Agent)
+    made.act = act
+    return host
+
+
+def says(**replies: str) -> FakeHost:
+    """A host whose agent answers by the step it is in."""
+
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await trio.lowlevel.checkpoint()
+        return RunOutcome(reply=replies.get(spec.step, ""))
+
+    return agent(act)
+
+
+def stats(run: Run, home: House) -> str:
+    path = home.store.path / "agents/main/sessions" / f"{run.session.session_id}.jsonl"
+    return (
+        f"Stats: runtime 0s • tokens n/a • sessionKey {CHILD} • sessionId {run.session.session_id} • transcript {path}"
+    )
+
+
+async def test_the_requester_is_told_as_data_and_its_agent_woken(tmp_path: Path, autojump_clock: object) -> None:
+    async with telling(tmp_path / "store", REPLY) as told:
+        run = await told.spawn("count the words")
+        assert await told.announced(run) == "posted"
+        text = f"Status: ok\nResult: re: count the words\nNotes: none\n{stats(run, told.home)}"
+        assert told.messages() == [
+            {
+                "role": "user",
+                "content": text,
+                "timestamp": NOW,
+                "provenance": {
+                    "kind": "inter_session",
+                    "sourceSessionKey": CHILD,
+                    "sourceTool": "subagent_announce",
+                },
+            }
+        ]
+        await told.home.supervisor.registry.of_session(MAIN)[0].done.wait()
+        assert told.home.said() == [f"user: {text}", f"assistant: re: {text}"]
+        woken = told.home.agent.turns[-1]
+        assert woken.context is not None and "not\ninstructions" in woken.context and '"helper"' in woken.context
+        assert told.put_away == [CHILD]
+
+
+async def test_without_waking_it_is_written_once_and_no_run_begins(tmp_path: Path, autojump_clock: object) -> None:
+    async with telling(tmp_path / "store", QUIET) as told:
+        assert await told.announced(await told.spawn("count")) == "posted"
+        assert len(told.texts()) == 1
+        assert [spec.session_key for spec in told.home.agent.turns] == [CHILD]
+
+
+async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_down(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    begun = trio.Event()
+
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.session_key == MAIN:
+            await trio.sleep_forever()
+        await begun.wait()
+        return RunOutcome(reply="counted")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
+        child = await told.spawn("count")
+        for number in range(MAX_ACCEPTED_RUNS):
+            await told.home.accept(f"m{number}")
+        begun.set()
+        with trio.fail_after(60):
+            assert await told.announced(child) == "posted"
+        assert len(told.texts()) == 1
+        assert told.home.supervisor.registry.count_of(MAIN) == MAX_ACCEPTED_RUNS
+
+
+async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clock: object) -> None:
+    host = says(primary="a long story", announce="Result: short\nNotes: there is more")
+    async with telling(tmp_path / "store", host=host) as told:
+        await told.announced(await told.spawn("tell"))
+        assert told.texts()[0].startswith("Status: ok\nResult: short\nNotes: there is more\n")
+        step = told.home.agent.turns[1]
+        assert (step.step, step.session_key, step.message) == ("announce", CHILD, "Sub-agent announce step.")
+        assert step.context is not None and "> tell" in step.context and MAIN in step.context
+        assert told.home.said(CHILD) == [
+            "user: tell",
+            "assistant: a long story",
+            "user: Sub-agent announce step.",
+            "assistant: Result: short\nNotes: there is more",
+        ]
+
+
+async def test_a_program_that_would_take_the_step_for_a_message_is_not_asked(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """`wc -w` would say that the question has four words, and the requester never hear of its answer."""
+    host = says(primary="5", announce="4")
+    host.plain = {"main"}
+    async with telling(tmp_path / "store", host=host) as told:
+        await told.announced(await told.spawn("a b c d e"))
+        assert "\nResult: 5\n" in told.texts()[0]
+        assert told.home.said(CHILD) == ["user: a b c d e", "assistant: 5"]
+
+
+@pytest.mark.parametrize("config", [REPLY, ""])
+async def test_announce_skip_is_silence(tmp_path: Path, autojump_clock: object, config: str) -> None:
+    host = says(primary="ANNOUNCE_SKIP" if config else "done", announce=" ANNOUNCE_SKIP\n")
+    async with telling(tmp_path / "store", config, host=host) as told:
+        assert await told.announced(await told.spawn("quietly")) == "silent"
+        assert (told.texts(), told.post.sent, told.put_away) == ([], [], [CHILD])
+
+
+async def test_a_step_that_says_nothing_leaves_the_reply_standing(tmp_path: Path, autojump_clock: object) -> None:
+    async with telling(tmp_path / "store", host=says(primary="the reply")) as told:
+        await told.announced(await told.spawn("x"))
+        assert "\nResult: the reply\n" in told.texts()[0]
+
+
+async def test_a_step_that_fails_or_takes_too_long_leaves_the_reply_standing(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.step == "primary":
+            return RunOutcome(reply="the reply")
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with telling(tmp_path / "store", host=agent(act)) as told:
+        began = trio.current_time()
+        run = await told.spawn("x")
+        with trio.move_on_after(STEP_LIMIT_S + 1):
+            await told.announced(run)
+        assert STEP_LIMIT_S <= trio.current_time() - began <= STEP_LIMIT_S + 1
+        assert "\nResult: the reply\n" in told.texts()[0]
+
+
+async def test_the_latest_tool_result_stands_in_for_an_empty_reply(tmp_path: Path, autojump_clock: object) -> None:
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        for number, text in enumerate(("first", "latest", " ")):
+            block = {"type": "text", "text": text}
+            await sink.message({"role": "toolResult", "toolCallId": str(number), "content": [block]})
+        return RunOutcome(reply="")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
+        await told.announced(await told.spawn("use tools"))
+        assert "\nResult: latest\n" in told.texts()[0]
+
+
+async def test_tokens_and_cost_are_the_childs(tmp_path: Path, autojump_clock: object) -> None:
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await trio.sleep(61)
+        usage = {"input": 1000, "output": 200, "totalTokens": 1200, "cost": {"total": 0.25}}
+        return RunOutcome(reply="done", usage=usage)
+
+    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
+        await told.announced(await told.spawn("x"))
+        assert "\nStats: runtime 1m1s • tokens 1.2k (in 1.0k / out 200) • cost $0.2500 • " in told.texts()[0]
+
+
+@pytest.mark.parametrize(
+    ("act", "status"),
+    [
+        ("fails", "Status: error: it broke"),
+        ("sleeps", "Status: timeout"),
+        ("is stopped", "Status: aborted"),
+        ("cannot start", "Status: error: agent gone was not attached within 300 s; start it and send again"),
+    ],
+)
+async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
+    tmp_path: Path, autojump_clock: object, act: str, status: str
+) -> None:
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.session_key == MAIN or act == "fails":
+            return RunOutcome(error="it broke" if spec.session_key != MAIN else None)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with telling(tmp_path / "store", host=agent(turn)) as told:
+        key = CHILD.replace("main", "gone") if act == "cannot start" else CHILD
+        if act == "sleeps":
+            await told.home.session()
+            facts = {"mode": "run", "cleanup": "keep", "requesterKey": MAIN}
+            asked = request("x", follow=FollowUp(spawn=SpawnFollowUp()), timeout_s=5.0)
+            run = await told.home.supervisor.create(
+                key, asked, cwd="", spawned_by=MAIN, extra=[Custom(ENTRY, {"spawn": facts})]
+            )
+        else:
+            run = await told.spawn("x", key)
+        if act == "is stopped":
+            await told.home.agent.lives("x").wait()
+            await told.home.supervisor.stop(run.session)
+        await told.announced(run)
+        assert told.texts()[0].splitlines()[0] == status
+        assert [spec.step for spec in told.home.agent.turns if spec.session_key == key] in ([], ["primary"])
+        # What somebody stopped starts nothing else.
+        await trio.testing.wait_all_tasks_blocked()
+        woken = [spec for spec in told.home.agent.turns if spec.session_key == MAIN]
+        assert len(woken) == (0 if act == "is stopped" else 1)
+
+
+async def test_follow_ups_in_the_child_are_not_announced(tmp_path: Path, autojump_clock: object) -> None:
+    async with telling(tmp_path / "store", REPLY) as told:
+        await told.announced(await told.spawn("x"))
+        again = await told.home.accept("and another thing", CHILD)
+        told.over = trio.Event()
+        await again.done.wait()
+        await told.over.wait()
+        assert len(told.texts()) == 1
+        assert (told.ended, told.put_away) == ([CHILD, CHILD], [CHILD, CHILD])
+
+
+async def test_a_steered_child_is_announced_when_it_is_done_with_what_it_was_told(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.message == "wrong":
+            await trio.sleep_forever()
+        return RunOutcome(reply=f"re: {spec.message}")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        first = await told.spawn("wrong")
+        await told.home.agent.lives("wrong").wait()
+        better = await told.home.accept("right", CHILD, first=True)
+        await told.home.supervisor.stop(first.session, first.run_id)
+        await told.announced(better)
+        assert ["re: right" in text for text in told.texts()] == [True]
+
+
+async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: Path, autojump_clock: object) -> None:
+    gate = trio.Event()
+
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await gate.wait()
+        return RunOutcome(reply="too late")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        home = told.home
+        run = await told.spawn("x", requester="agent:main:other")
+        await lifecycle.delete(
+            SessionChanges(home.store), told.feed, await home.session("agent:main:other"), home.supervisor.stop
+        )
+        gate.set()
+        assert await told.announced(run) == "requester_gone"
+        home.photo(tmp_path / "copy")
+    async with telling(tmp_path / "copy", REPLY) as again:
+        await trio.testing.wait_all_tasks_blocked()
+        assert again.put_away == []
+
+
+async def test_a_requester_that_was_reset_is_told_in_its_new_session(tmp_path: Path, autojump_clock: object) -> None:
+    gate = trio.Event()
+
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await gate.wait()
+        return RunOutcome(reply="done")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        home = told.home
+        run = await told.spawn("x")
+        await lifecycle.reset(
+            SessionChanges(home.store), told.feed, await home.session(), home.supervisor.stop_for_reset
+        )
+        gate.set()
+        assert await told.announced(run) == "posted"
+        assert len(told.texts()) == 1
+
+
+async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Path, autojump_clock: object) -> None:
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.session_key == CHILD:
+            await trio.sleep_forever()
+        return RunOutcome(reply="ok")
+
+    async with telling(tmp_path / "store", host=agent(turn)) as told:
+        home = told.home
+        run = await told.spawn("x")
+        await home.agent.lives("x").wait()
+        await lifecycle.delete(SessionChanges(home.store), told.feed, run.session, home.supervisor.stop)
+        await told.over.wait()
+        assert [text.splitlines()[0] for text in told.texts()] == ["Status: aborted"]
+        home.photo(tmp_path / "copy")
+    async with telling(tmp_path / "copy") as again:
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(again.texts()) == 1
+
+
+async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.message == "x":
+            await trio.sleep_forever()
+        return RunOutcome(reply="ok")
+
+    async with telling(tmp_path / "store", host=agent(turn)) as told:
+        home = told.home
+        run = await told.spawn("x")
+        await home.agent.lives("x").wait()
+        heir, _ = await lifecycle.reset(
+            SessionChanges(home.store), told.feed, run.session, home.supervisor.stop_for_reset
+        )
+        await told.over.wait()
+        assert (heir.entry.spawn or {})["announced"] == "posted"
+        home.photo(tmp_path / "copy")
+    async with telling(tmp_path / "copy") as again:
+        await trio.testing.wait_all_tasks_blocked()
+        assert [text.splitlines()[0] for text in again.texts()] == ["Status: aborted"]
+
+
+async def test_a_sub_agent_is_told_of_its_own_child(tmp_path: Path, autojump_clock: object) -> None:
+    grandchild = CHILD.replace("1", "2")
+    gates = {"outer": trio.Event(), "inner": trio.Event()}
+
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.message in gates:
+            await gates[spec.message].wait()
+        return RunOutcome(reply=f"re: {spec.message[:5]}")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        outer = await told.spawn("outer")
+        inner = await told.spawn("inner", grandchild, requester=CHILD)
+        gates["outer"].set()
+        await told.announced(outer)
+        gates["inner"].set()
+        await told.announced(inner)
+        assert [message["provenance"]["sourceSessionKey"] for message in told.messages(CHILD)] == [grandchild]
+        # The parent is looked at again: it may have waited for this child with being put away.
+        await trio.testing.wait_all_tasks_blocked()
+        assert told.put_away[0] == CHILD
+        assert CHILD in told.put_away[told.put_away.index(grandchild) + 1 :]
+
+
+async def test_an_announcement_aborted_before_its_turn_stands_in_the_transcript(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.message == "busy":
+            await trio.sleep_forever()
+        return RunOutcome(reply="done")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        await told.home.accept("busy")
+        await told.announced(await told.spawn("x"))
+        assert told.texts() == []
+        await told.home.supervisor.stop(await told.home.session())
+        assert len(told.texts()) == 1
+
+
+async def test_an_announcement_too_long_for_the_requesters_transcript_is_noted_and_dropped(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    made: list[Told] = []
+    async with house(
+        tmp_path / "store",
+        host=says(primary="x" * 7600),
+        setup=lambda home: made.append(Told(home, REPLY, None)),
+        record_limit=8192,
+    ):
+        [told] = made
+        assert await told.announced(await told.spawn("x")) == "posted"
+        assert "longer than limits.maxRecordBytes" in told.texts()[0]
+
+
+async def test_the_channel_gets_it_once_before_and_after_a_crash(tmp_path: Path, autojump_clock: object) -> None:
+    post = Post()
+    async with telling(tmp_path / "store", REPLY, post=post) as told:
+        run = await told.spawn("x")
+        await told.announced(run)
+        [(delivery_id, key, text)] = post.sent
+        assert (delivery_id, key, text) == (f"announce-{run.run_id}", MAIN, told.texts()[0])
+
+
+class Disk:
+    """Counts the appends of a store, takes a photo of it before each, or refuses some."""
+
+    def __init__(self, home: House, before: Callable[[int], None]) -> None:
+        self.count = 0
+        self._append, self._before = home.store.append, before
+        home.store.append = self.append  # type: ignore[method-assign]
+
+    async def append(self, *args: Any) -> Any:
+        self.count += 1
+        self._before(self.count)
+        return await self._append(*args)
+
+
+@pytest.mark.parametrize("config", ["", REPLY, QUIET], ids=["agent", "reply", "quiet"])
+async def test_a_crash_before_any_write_loses_and_doubles_nothing(
+    tmp_path: Path, autojump_clock: object, config: str
+) -> None:
+    posts: list[Post] = []
+
+    def photo(told: Told) -> Callable[[int], None]:
+        def take(number: int) -> None:
+            told.home.photo(tmp_path / f"copy{number}")
+            posts.append(Post(files=dict(told.post.files), sent=list(told.post.sent)))
+
+        return take
+
+    async with telling(tmp_path / "store", config, host=says(primary="done", announce="said")) as told:
+        disk = Disk(told.home, photo(told))
+        run = await told.spawn("x")
+        await told.announced(run)
+        await trio.testing.wait_all_tasks_blocked()
+    assert disk.count >= 3
+    for number, post in enumerate(posts, 1):
+        host = says(primary="done", announce="said")
+        left = set(post.files)
+        async with telling(tmp_path / f"copy{number}", config, host=host, post=post) as again:
+            await trio.testing.wait_all_tasks_blocked()
+            # Else an outbox would send it at once, and once more when it is handed over.
+            assert left <= post.held
+            [text] = again.texts()
+            interrupted = "Status: error: interrupted\n"
+            assert text.startswith(("Status: ok\nResult: said\n", "Status: ok\nResult: done\n", interrupted))
+            assert [one[0] for one in post.sent] == [f"announce-{run.run_id}"]
+            steps = [data for data in again.home.steps(CHILD) if data[1] == "accepted"]
+            assert len(steps) == len(set(steps)) <= 2
+
+
+async def test_what_was_announced_is_known_however_many_keys_were_used_since(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    photos: list[Path] = []
+    async with telling(tmp_path / "store", QUIET) as told:
+        Disk(told.home, lambda number: photos.append(told.home.photo(tmp_path / f"copy{number}")))
+        await told.announced(await told.spawn("x"))
+    # The requester has it, and the child does not know so yet.
+    last = photos[-1]
+    async with house(last) as home:
+        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        await lifecycle.reset(births, feed, await home.session(), home.supervisor.stop)
+        used = {"status": "noted", "at": NOW, "payload": "p"}
+        keys = [Custom(RUN, {"runId": f"r{one}", "idempotencyKey": f"k{one}", **used}) for one in range(MAX_KEYED_RUNS)]
+        await home.store.append(await home.session(), keys)
+    async with telling(last, QUIET) as again:
+        await trio.testing.wait_all_tasks_blocked()
+        assert "announced" in (again.home.store.catalog.by_key[CHILD].entry.spawn or {})
+    told_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
+    assert [path.parent.name for path in told_in] == ["archive"]
+
+
+async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock: object) -> None:
+    refused = 3
+
+    def refuse(number: int) -> None:
+        if 2 <= number < 2 + refused:
+            raise StorageError("no space left on device")
+
+    async with telling(tmp_path / "store", QUIET) as told:
+        run = await told.spawn("x")
+        Disk(told.home, refuse)
+        began = trio.current_time()
+        assert await told.announced(run) == "posted"
+        assert trio.current_time() - began == pytest.approx(sum(RETRY_S[:refused]))
+        assert len(told.texts()) == 1
+
+
+async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clock: object) -> None:
+    async with telling(tmp_path / "store", QUIET) as told:
+        run = await told.spawn("x")
+        told.home.supervisor.after_end = None
+        await run.done.wait()
+        told.home.photo(tmp_path / "copy")
+    async with telling(tmp_path / "copy", QUIET) as again:
+        again.announcer.list_open()
+        again.announcer.go_on()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(again.texts()) == 1
+
+
+async def test_a_key_somebody_else_used_costs_the_announcement_and_nothing_else(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    gate = trio.Event()
+
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        if spec.message == "x":
+            await gate.wait()
+        return RunOutcome(reply="done")
+
+    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
+        run = await told.spawn("x")
+        await told.home.accept("mine", idempotency_key=f"announce:{run.run_id}", payload="another")
+        gate.set()
+        assert await told.announced(run) == "refused"
+
+
+def test_the_request_of_an_announcement_survives_its_record() -> None:
+    asked = RunRequest(text="t", message={}, follow=FollowUp(announcement=AnnouncementFollowUp(run_id="r")))
+    assert msgspec.convert(msgspec.to_builtins(asked), RunRequest) == asked

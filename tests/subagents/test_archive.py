@@ -1,0 +1,317 @@
+"""What becomes of children afterwards: their files, their sessions, and when; and that nothing at work is touched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from support.supervised_runs import MAIN, House, clock, house, inline, request
+
+from sessiond.attachments.decode import Attachment
+from sessiond.attachments.service import AttachmentService
+from sessiond.config.settings import Config, parse
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.record import ENTRY
+from sessiond.runs.run import Run
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+from sessiond.sessions.lifecycle import SessionChanges
+from sessiond.store.catalog import Session
+from sessiond.store.store import Custom
+from sessiond.subagents.archive import AGAIN_MS, ArchiveSweep
+
+ID = "11111111-1111-4111-8111-111111111111"
+CHILD = f"agent:main:subagent:{ID}"
+MINUTE = 60.0
+DAY = 24 * 60 * MINUTE
+
+
+class Swept:
+    """A sweep in a house, and the children it has to do with."""
+
+    def __init__(self, home: House, folder: Path, config: str) -> None:
+        self.home, self.workspace = home, folder / "workspace"
+        self.workspace.mkdir(exist_ok=True)
+        config_now: Config = parse(config) if config else Config()
+        feed = TranscriptFeed(home.store, EventBus())
+        self.files = AttachmentService(run_sync=inline)
+        self.sweep = ArchiveSweep(
+            home.store,
+            feed,
+            SessionChanges(home.store),
+            home.supervisor,
+            self.files,
+            intents=SpawnJournal(home.store),
+            config=lambda: config_now,
+            clock=clock(),
+            workspace=lambda _agent: self.workspace,
+        )
+
+    async def child(self, task: str = "x", *, child_id: str = ID, spawner: str = MAIN, **spawn: Any) -> Run:
+        """A child with a file, at work."""
+        config = parse("").tools.sessions_spawn.attachments
+        prepared = self.files.check([Attachment(name="a.txt", content="a")], config)
+        await self.files.materialize(prepared, self.workspace, child_id)
+        facts = {"mode": "run", "cleanup": "keep", "attachments": {"relDir": "anywhere"}, **spawn}
+        extra = [Custom(ENTRY, {"spawn": facts})]
+        key = f"agent:main:subagent:{child_id}"
+        return await self.home.supervisor.create(key, request(task), cwd="", spawned_by=spawner, extra=extra)
+
+    def note(self, child: Session, **spawn: Any) -> Any:
+        return self.home.store.append(child, [Custom(ENTRY, {"spawn": spawn})])
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace / ".openclaw" / "attachments" / ID
+
+    @property
+    def live(self) -> bool:
+        return CHILD in self.home.store.catalog.by_key
+
+    def state(self) -> tuple[bool, bool]:
+        """Whether the child's session is live, and whether its files are there."""
+        return self.live, self.folder.exists()
+
+
+@asynccontextmanager
+async def sweeping(folder: Path, config: str = "", *, store: Path | None = None) -> AsyncIterator[Swept]:
+    async with house(store or folder / "store") as home:
+        swept = Swept(home, folder, config)
+        home.nursery.start_soon(swept.sweep.run)
+        yield swept
+
+
+RETAIN = "[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "state"),
+    [
+        ({"cleanup": "delete", "mode": "run"}, "", (False, False)),
+        ({"cleanup": "delete", "mode": "run"}, RETAIN, (False, False)),
+        ({"cleanup": "keep", "mode": "run"}, "", (True, False)),
+        ({"cleanup": "keep", "mode": "run"}, RETAIN, (True, True)),
+        ({"cleanup": "keep", "mode": "session"}, "", (True, True)),
+    ],
+)
+async def test_after_the_announcement(
+    tmp_path: Path, autojump_clock: object, asked: dict[str, str], config: str, state: tuple[bool, bool]
+) -> None:
+    async with sweeping(tmp_path, config) as swept:
+        run = await swept.child(**asked)
+        await run.done.wait()
+        assert swept.state() == (True, True)
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == state
+        live, files = state
+        archived = swept.home.store.path / "agents/main/sessions/archive" / run.session.file_name
+        assert archived.exists() is not live
+        assert (run.session.entry.spawn or {}).get("attachmentsRemoved") is (None if files else True)
+
+
+@pytest.mark.parametrize("minutes", [0.05, 2.0])
+async def test_what_could_not_be_announced_is_archived_so_long_after_its_end(
+    tmp_path: Path, autojump_clock: object, minutes: float
+) -> None:
+    config = f"[agents.defaults.subagents]\narchiveAfterMinutes = {minutes}\n"
+
+    async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await trio.sleep(500)  # longer than that: it counts from the end
+        return RunOutcome(reply="done")
+
+    async with sweeping(tmp_path, config) as swept:
+        swept.home.agent.act = turn
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        assert swept.live
+        swept.sweep.run_ended(run.session)
+        await trio.sleep(minutes * MINUTE - 1)
+        assert swept.state() == (True, True)
+        await trio.sleep(1.1)
+        assert swept.state() == (False, False)
+
+
+async def test_zero_minutes_is_never(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as swept:
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        swept.sweep.run_ended(run.session)
+        await trio.sleep(DAY - 1)
+        assert swept.live
+
+
+async def test_kept_children_are_never_archived(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path) as swept:
+        for number, (cleanup, mode) in enumerate([("keep", "run"), ("keep", "session")]):
+            run = await swept.child(child_id=ID.replace("1", str(number + 3)), cleanup=cleanup, mode=mode)
+            await run.done.wait()
+            swept.sweep.run_ended(run.session)
+        await trio.sleep(DAY - 1)
+        assert len(swept.home.store.catalog.by_key) == 2
+
+
+async def test_a_child_at_work_again_is_left_until_that_has_ended(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        swept.home.agent.act = swept.home.agent.wait
+        again = await swept.home.accept("more", CHILD)
+        await swept.sweep.child_announced(run.session)
+        swept.sweep.run_ended(run.session)
+        await trio.sleep(DAY - 1)
+        assert swept.state() == (True, True)
+        swept.home.agent.gate.set()
+        await again.done.wait()
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == (False, False)
+
+
+async def test_work_that_comes_in_the_last_moment_is_not_aborted(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="delete", attachments=None)
+        await run.done.wait()
+        swept.home.agent.act = swept.home.agent.wait
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(swept.sweep.child_announced, run.session)
+            nursery.start_soon(swept.home.accept, "more", CHILD)
+            await trio.testing.wait_all_tasks_blocked()
+            [more] = swept.home.supervisor.registry.of_session(CHILD)
+            assert swept.live
+            swept.home.agent.gate.set()
+            assert await swept.home.end(more) == ("ok", "re: more")
+
+
+async def test_a_parent_waits_for_what_its_own_children_have_to_tell(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        inner = await swept.child(child_id=ID.replace("1", "2"), spawner=CHILD)
+        await inner.done.wait()
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == (True, True)
+        await swept.note(inner.session, announced="posted")
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == (False, False)
+
+
+async def test_files_that_stay_are_tried_again_and_the_path_is_never_believed(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child()
+        await run.done.wait()
+        parent = swept.folder.parent
+        parent.rename(tmp_path / "moved")
+        parent.symlink_to(tmp_path / "moved")
+        await swept.sweep.child_announced(run.session)
+        assert (tmp_path / "moved" / ID / "a.txt").exists()
+        assert (run.session.entry.spawn or {}).get("attachmentsRemoved") is None
+        parent.unlink()
+        (tmp_path / "moved").rename(parent)
+        await trio.sleep(AGAIN_MS / 1000 + 1)
+        assert swept.state() == (True, False)
+        assert (run.session.entry.spawn or {})["attachmentsRemoved"] is True
+
+
+async def test_a_restart_goes_on_where_the_daemon_before_was(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as swept:
+        run = await swept.child(cleanup="delete")
+        kept = await swept.child(child_id=ID.replace("1", "2"))
+        untold = await swept.child(child_id=ID.replace("1", "3"), cleanup="delete")
+        for one in (run, kept, untold):
+            await one.done.wait()
+        for one in (run, kept):
+            await swept.note(one.session, ended=one.run_id, announced="posted")
+        swept.home.photo(tmp_path / "copy")
+    async with sweeping(tmp_path, store=tmp_path / "copy") as swept:
+        await trio.testing.wait_all_tasks_blocked()
+        root = swept.workspace / ".openclaw" / "attachments"
+        assert [path.name for path in root.iterdir()] == [ID.replace("1", "3")]
+        assert set(swept.home.store.catalog.by_key) == {kept.key, untold.key}
+        await trio.sleep(61 * MINUTE)
+        assert set(swept.home.store.catalog.by_key) == {kept.key}
+
+
+async def test_a_child_somebody_deleted_loses_its_files_at_the_next_start(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with sweeping(tmp_path, RETAIN) as swept:
+        run = await swept.child()
+        await run.done.wait()
+        await swept.home.store.archive(run.session)
+        swept.home.photo(tmp_path / "copy")
+    async with sweeping(tmp_path, RETAIN, store=tmp_path / "copy") as swept:
+        await trio.testing.wait_all_tasks_blocked()
+        assert swept.state() == (False, False)
+
+
+async def test_a_child_that_is_gone_already_is_no_fault(tmp_path: Path, autojump_clock: object) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        shutil.rmtree(swept.folder)
+        await swept.home.store.archive(run.session)
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == (False, False)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_removal_and_record(
+    tmp_path: Path, autojump_clock: object, noted: bool
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="keep")
+        await run.done.wait()
+        if noted:
+            SpawnJournal(swept.home.store).begin("main", ID)
+        (swept.workspace / ".openclaw").rename(swept.workspace / "away")
+        await swept.sweep.child_announced(run.session)
+        spawn = run.session.entry.spawn
+        assert spawn is not None
+        assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None if noted else True)
+        assert SpawnJournal(swept.home.store).left() == []
+
+
+async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="keep")
+        await run.done.wait()
+        await swept.sweep.child_announced(run.session)
+        assert swept.state() == (True, False)
+        # The crash came between the record and the end of the note.
+        intents = SpawnJournal(swept.home.store)
+        intents.begin("main", ID)
+        await intents.undo(swept.files, lambda _agent: swept.workspace)
+        assert intents.left() == []
+
+
+@pytest.mark.parametrize("due", ["announced", "overdue"])
+async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
+    tmp_path: Path, autojump_clock: object, due: str
+) -> None:
+    """It is put away when the conversation is over, whichever of the two ways it would have gone."""
+    engaged = {CHILD}
+    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as swept:
+        swept.sweep.engages = engaged.__contains__
+        run = await swept.child(cleanup="delete")
+        await run.done.wait()
+        swept.sweep.run_ended(run.session)
+        if due == "announced":
+            await swept.note(run.session, announced="posted")
+            await swept.sweep.child_announced(run.session)
+        else:
+            await trio.sleep(5 * MINUTE)
+        assert swept.live
+        engaged.clear()
+        await swept.sweep.conversation_over(run.session)
+        await trio.testing.wait_all_tasks_blocked()
+        assert swept.state() == (False, False)

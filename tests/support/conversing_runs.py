@@ -1,0 +1,157 @@
+"""A house of runs with all that follows them: conversations, the outbox and channels, put together as the daemon does.
+
+`Adapter` is a channel's connection that does what the test says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from support.supervised_runs import Agent, FakeHost, House, clock, house
+
+from sessiond.clock import Ids
+from sessiond.config.settings import Config, parse
+from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.reply_back import ReplyBack
+from sessiond.conversations.send import MessageSender, Sender
+from sessiond.delivery.channels import Channels
+from sessiond.delivery.outbox import Outbox, open_outbox
+from sessiond.runs.recovery import recover
+from sessiond.runs.run import Run
+from sessiond.runtimes.runtime import RunOutcome
+from sessiond.store.catalog import Session
+
+ALICE, BOB = "agent:alice:main", "agent:bob:telegram:group:-100"
+
+
+def source_session(session: Session, run: Run | None = None) -> Sender:
+    """A session that sends, as its own run does."""
+    return Sender(session.key, session, run, counted_as=session.key, waiter=run)
+
+
+class Adapter:
+    """Notes what it is asked and answers with `act`."""
+
+    def __init__(self, *, account_id: str | None = None, threads: bool = False) -> None:
+        self.account_id, self.threads = account_id, threads
+        self.hidden: set[str] = set()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.act: Callable[[dict[str, Any]], Awaitable[Any]] = self.acknowledge
+        self.arrived = trio.Event()
+
+    @property
+    def connection(self) -> object:
+        return self
+
+    def serves(self, session_key: str) -> bool:
+        return session_key not in self.hidden
+
+    async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
+        self.asked.append((method, params))
+        self.arrived.set()
+        await trio.lowlevel.checkpoint()
+        return await self.act(params)
+
+    async def acknowledge(self, params: dict[str, Any]) -> Any:
+        return {}
+
+    @property
+    def texts(self) -> list[str]:
+        return [params["text"] for method, params in self.asked if method == "channel.deliver"]
+
+    @property
+    def ids(self) -> set[str]:
+        return {params["deliveryId"] for method, params in self.asked if method == "channel.deliver"}
+
+
+class TalkHouse:
+    """Alice and Bob, and everything that goes on between them."""
+
+    def __init__(self, home: House, config: Config) -> None:
+        self.home, self.config = home, config
+        self.channels = Channels(lambda: self.config.channels, environ={}, cwd=Path("/"))
+        self.outbox: Outbox
+        self.conversations: ReplyBack
+        self.sends: MessageSender
+
+    def build(self, outbox: Outbox) -> None:
+        home = self.home
+        self.outbox = outbox
+        announcing = AnnounceStep(home.store, self.channels, outbox, lambda: self.config, clock())
+        self.conversations = ReplyBack(home.store, home.supervisor, announcing, lambda: self.config, clock())
+        self.sends = MessageSender(home.supervisor, announcing, lambda: self.config, clock(), Ids())
+        self.announcing = announcing
+        home.supervisor.at_end, home.supervisor.after_end = self.conversations.at_end, self.conversations.after_end
+
+    async def send(
+        self,
+        text: str,
+        *,
+        source: str | None = ALICE,
+        target: str = BOB,
+        run: Run | None = None,
+        key: str | None = None,
+    ) -> Run:
+        """A sessions_send, accepted. From the owner where `source` is None."""
+        sender = await self.home.session(source) if source is not None else None
+        sent = await self.sends.send(
+            source_session(sender, run) if sender is not None else Sender(), await self.home.session(target), text, key
+        )
+        found = self.home.supervisor.registry.get(sent.run_id)
+        assert found is not None
+        return found
+
+    async def settled(self) -> None:
+        """Return when no talk is open and nothing is on its way."""
+        while self._busy():  # noqa: ASYNC110 - under an autojump clock a sleep is a turn of everybody else
+            await trio.sleep(1)
+
+    def _busy(self) -> bool:
+        sessions = self.home.store.catalog.newest()
+        return bool(self.outbox.pending) or any(one.entry.talks or one.entry.runs for one in sessions)
+
+
+def scripted(*answers: str) -> Agent:
+    """An agent that gives these answers one after the other, and the last one for ever."""
+    agent = Agent()
+    left = list(answers)
+
+    async def act(spec: Any, sink: Any) -> Any:
+        return RunOutcome(reply=left.pop(0) if len(left) > 1 else left[0])
+
+    agent.act = act
+    return agent
+
+
+def host_with(folder: Path, **agents: Agent) -> FakeHost:
+    host = FakeHost(folder)
+    host.agents = dict(agents)
+    return host
+
+
+@asynccontextmanager
+async def talk_house(
+    folder: Path, host: FakeHost, *, config: str = "", adapters: dict[str, Adapter] | None = None, **options: Any
+) -> AsyncIterator[TalkHouse]:
+    """The parts at work on the store at `folder`, recovered as the daemon recovers."""
+    async with house(folder, host=host, recovering=False, **options) as home:
+        made = TalkHouse(home, parse(config))
+        for channel, adapter in (adapters or {}).items():
+            made.channels.attach(channel, adapter)
+        async with open_outbox(
+            home.store,
+            made.channels,
+            clock(),
+            durable=False,
+            settings=lambda: made.config.delivery,
+            allowed=may_leave(home.store, lambda: made.config),
+        ) as outbox:
+            made.build(outbox)
+            await recover(home.store, home.supervisor, [made.conversations])
+            await home.nursery.start(outbox.run)
+            yield made
+            home.nursery.cancel_scope.cancel()

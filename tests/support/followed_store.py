@@ -1,0 +1,239 @@
+"""A store that is followed, in the test's own process: real files, the real watcher, readers in memory.
+
+For tests of the road from a file to a subscriber, without connections.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from support.patience import PATIENCE_S
+
+from sessiond.events import replay
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.events.subscription import FollowPlace, Subscription
+from sessiond.events.watch import Kind, open_watcher
+from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
+from sessiond.model.keys import KeyRules, agent_of
+from sessiond.sessions import lifecycle
+from sessiond.store.catalog import Session
+from sessiond.store.store import Message, SessionStore, open_store
+
+LIMIT = 8 * 1024 * 1024
+
+
+def sees_all(key: str, spawned_by: str | None, transcript: bool) -> bool:
+    return True
+
+
+def sees_changes(key: str, spawned_by: str | None, transcript: bool) -> bool:
+    """As one who may list and not read."""
+    return not transcript
+
+
+class Reader:
+    """A sink in memory. With `room_for` it takes that many events more and then none; `events` is what it took."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.left: float = float("inf")
+        self._changed = trio.Event()
+
+    def stop(self, room_for: int = 0) -> None:
+        self.left = room_for
+
+    def go_on(self) -> None:
+        self.left = float("inf")
+        self._changed.set()
+
+    def ready(self) -> bool:
+        return self.left > 0
+
+    def write(self, event: Event) -> None:
+        self.left -= 1
+        self.events.append(event)
+        self._changed.set()
+
+    async def room(self) -> None:
+        while self.left <= 0:
+            await self._wait()
+        await trio.lowlevel.checkpoint()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Return when `condition` holds, looking again after each event."""
+        with trio.move_on_after(PATIENCE_S):
+            while not condition():
+                await self._wait()
+            return
+        raise AssertionError(f"waited in vain after {[told(event) for event in self.events]}")
+
+    async def until_said(self, text: str) -> None:
+        """Return when a message with this text has come."""
+        await self.until(lambda: any(isinstance(event, MessageEvent) and said(event) == text for event in self.events))
+
+    async def _wait(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages that came, in order."""
+        return [said(event) for event in self.events if isinstance(event, MessageEvent)]
+
+    @property
+    def told(self) -> list[str]:
+        """Everything that came, in short."""
+        return [told(event) for event in self.events]
+
+
+def said(event: MessageEvent) -> str:
+    text: str = json.loads(event.message)["content"]
+    return text
+
+
+def told(event: Event) -> str:
+    """An event in short: `hello`, `changed:message`, `resync:lagged`, `live:session.delta`."""
+    match event:
+        case MessageEvent():
+            return said(event)
+        case ChangedEvent():
+            return f"changed:{event.phase}"
+        case ResyncEvent():
+            return f"resync:{event.reason}"
+        case LiveEvent():
+            return f"live:{event.method}"
+
+
+class Live:
+    """The parts at work."""
+
+    def __init__(self, store: SessionStore, bus: EventBus, feed: TranscriptFeed, nursery: trio.Nursery) -> None:
+        self.store, self.bus, self.feed = store, bus, feed
+        self.births = lifecycle.SessionChanges(store)
+        self._nursery = nursery
+        self._scopes: dict[Subscription, trio.CancelScope] = {}
+
+    def session(self, key: str) -> Session:
+        return self.store.catalog.by_key[key]
+
+    def file(self, key: str) -> Path:
+        return self.store.path / self.session(key).path
+
+    def folder(self, agent_id: str = "main") -> Path:
+        return self.store.path / "agents" / agent_id / "sessions"
+
+    async def create(self, key: str, *texts: str) -> Session:
+        """A new session with these messages, made by the daemon."""
+        session, _ = await self.store.create(key, agent_of(key), [Message(message(text)) for text in texts])
+        return session
+
+    async def say(self, key: str, *texts: str) -> None:
+        """Append by the daemon, in one write."""
+        await self.store.append(self.session(key), [Message(message(text)) for text in texts])
+
+    async def say_to(self, session: Session, *texts: str) -> None:
+        """Append by the daemon to this very session, whatever has become of its key."""
+        await self.store.append(session, [Message(message(text)) for text in texts])
+
+    def write(self, key: str, *texts: str) -> None:
+        """Append as a stranger would who has the file open; nothing where it is being moved just now."""
+        with suppress(FileNotFoundError):
+            append(self.file(key), b"".join(map(line, texts)), create=False)
+
+    async def reset(self, key: str) -> None:
+        await lifecycle.reset(self.births, self.feed, self.session(key), _stop)
+
+    async def delete(self, key: str) -> None:
+        await lifecycle.delete(self.births, self.feed, self.session(key), _stop)
+
+    def now(self, key: str) -> FollowPlace:
+        """The place behind the session's newest record."""
+        session = self.session(key)
+        return FollowPlace(session.session_id, session.entry.file.folded_to, session.entry.message_count)
+
+    def start(self, key: str) -> FollowPlace:
+        """The place before the session's first record."""
+        return FollowPlace(self.session(key).session_id, 0, 0)
+
+    def follow(
+        self, *keys: str | None, place: FollowPlace | None = None, limit: int = 1024, sees: Any = sees_all
+    ) -> tuple[Subscription, Reader]:
+        """A subscription to these keys (None: everything), from `place` on where it is given, and its reader."""
+        reader = Reader()
+        subscription = Subscription(reader, limit=limit)
+        for key in keys:
+            self.bus.follow(subscription, key, sees)
+            if place is not None and key is not None:
+                subscription.fall_back(key, place)
+        self._nursery.start_soon(self._pump, subscription)
+        return subscription, reader
+
+    async def _pump(self, subscription: Subscription) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[subscription] = scope
+            await replay.pump(subscription, self.store)
+
+    async def caught_up(self, subscription: Subscription) -> None:
+        """Return when the subscriber is behind in no session."""
+        with trio.fail_after(PATIENCE_S):
+            while subscription.behind:
+                await trio.testing.wait_all_tasks_blocked(0.005)
+
+    def leave(self, subscription: Subscription) -> None:
+        """The connection is gone."""
+        self.bus.forget(subscription)
+        if subscription in self._scopes:
+            self._scopes.pop(subscription).cancel()
+
+
+@asynccontextmanager
+async def live(folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any) -> AsyncIterator[Live]:
+    """The store `folder/store`, followed. Without `watching` nobody tells of strangers."""
+    settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
+    async with open_store(folder / "store", **(settings | options)) as store, open_watcher(watcher) as watched:
+        bus = EventBus()
+        feed = TranscriptFeed(store, bus)
+        async with trio.open_nursery() as nursery:
+            if watching:
+                nursery.start_soon(feed.run, watched)
+            yield Live(store, bus, feed, nursery)
+            nursery.cancel_scope.cancel()
+
+
+def message(text: str, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def line(text: str, role: str = "user") -> bytes:
+    """A message record as a stranger writes it."""
+    record = {"type": "message", "id": text, "timestamp": "2026-01-02T03:04:05.000Z", "message": message(text, role)}
+    return json.dumps(record).encode() + b"\n"
+
+
+def header(session_id: str, key: str | None = None, created: str = "2026-01-02T03:04:05.000Z") -> bytes:
+    """The first line of a transcript; without a key as pi writes it."""
+    record = {"type": "session", "version": 3, "id": session_id, "timestamp": created, "cwd": "/"}
+    if key is not None:
+        record |= {"sessionKey": key, "agentId": agent_of(key)}
+    return json.dumps(record).encode() + b"\n"
+
+
+def append(path: Path, data: bytes, *, create: bool = True) -> None:
+    """One write on an O_APPEND descriptor."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT if create else 0), 0o600)
+    try:
+        assert os.write(fd, data) == len(data)
+    finally:
+        os.close(fd)
+
+
+async def _stop(_session: Session) -> None:
+    await trio.lowlevel.checkpoint()

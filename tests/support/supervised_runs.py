@@ -1,0 +1,225 @@
+"""Store, bus and supervisor put together for tests of runs, with agents that do what the test says.
+
+Time is Trio's: with an autojump clock nothing waits. `House.photo` copies the store as a crash would leave it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from sessiond.clock import Clock, Ids
+from sessiond.events.bus import EventBus
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.keys import KeyRules, agent_of
+from sessiond.model.message import user_message
+from sessiond.policy.secrets import mask_secrets
+from sessiond.runs.recovery import Resumable, recover
+from sessiond.runs.run import Run, RunRequest
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Runtime
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore, open_store
+
+NOW = 1_795_300_000_000
+MAIN = "agent:main:main"
+
+
+async def inline(function: Callable[..., Any], *args: Any) -> Any:
+    """What a worker thread would do, done here and now."""
+    return function(*args)
+
+
+def clock() -> Clock:
+    """The wall shows Trio's time."""
+    return Clock(wall_ms=lambda: NOW + round(trio.current_time() * 1000), monotonic=trio.current_time)
+
+
+class Agent:
+    """A runtime that notes every turn and lives it with `act`, which may wait for `gate`.
+
+    `lives(text)` is set once a turn with that message has begun.
+    """
+
+    def __init__(self) -> None:
+        self.turns: list[RunSpec] = []
+        self.gate = trio.Event()
+        self.act: Callable[[RunSpec, RunSink], Awaitable[RunOutcome]] = self.answer
+        self._begun: dict[str, trio.Event] = {}
+
+    async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
+        self.turns.append(spec)
+        self.lives(spec.message).set()
+        await trio.lowlevel.checkpoint()
+        return await self.act(spec, sink)
+
+    def lives(self, text: str) -> trio.Event:
+        return self._begun.setdefault(text, trio.Event())
+
+    @staticmethod
+    async def answer(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        return RunOutcome(reply=f"re: {spec.message}")
+
+    async def wait(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await self.gate.wait()
+        return RunOutcome(reply=f"re: {spec.message}")
+
+
+class FakeHost:
+    """What the daemon's host is to the supervisor. An agent that is not in `agents` is not attached."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agents: dict[str, Runtime] = {"main": Agent()}
+        self.most = (4, 8)
+        self.ttl_s = 300.0
+        self.cost: float | None = None
+        self.retired: list[str] = []
+        self.unknown: set[str] = set()
+        # Agents that take an announce step for a message.
+        self.plain: set[str] = set()
+
+    def runtime(self, agent_id: str) -> Runtime | None:
+        return self.agents.get(agent_id)
+
+    def spec(self, run: Run) -> RunSpec:
+        request = run.request
+        return RunSpec(
+            run_id=run.run_id,
+            session_key=run.key,
+            session_id=run.session.session_id,
+            agent_id=agent_of(run.key),
+            message=request.text,
+            workspace=self.folder,
+            socket=self.folder / "agent.sock",
+            step=request.step,
+            context=request.context,
+            provenance=request.message.get("provenance"),
+            turn=request.turn,
+            max_turns=request.max_turns,
+        )
+
+    def knows(self, agent_id: str) -> bool:
+        return agent_id not in self.unknown
+
+    def hears_steps(self, agent_id: str) -> bool:
+        return agent_id not in self.plain
+
+    def retire(self, run: Run) -> None:
+        self.retired.append(run.run_id)
+
+    def places(self) -> tuple[int, int]:
+        return self.most
+
+    def queue_ttl_s(self) -> float:
+        return self.ttl_s
+
+    def price(self, run: Run) -> float | None:
+        return self.cost
+
+    def masked(self, text: str) -> str:
+        return mask_secrets(text)[0]
+
+
+class House:
+    """The parts at work on one store."""
+
+    def __init__(self, store: SessionStore, host: FakeHost, supervisor: RunSupervisor, nursery: trio.Nursery) -> None:
+        self.store, self.host, self.supervisor, self.nursery = store, host, supervisor, nursery
+        # What goes on after runs, and after a restart; set up before the recovery.
+        self.others: list[Resumable] = []
+
+    @property
+    def agent(self) -> Agent:
+        """The agent `main`."""
+        agent = self.host.agents["main"]
+        assert isinstance(agent, Agent)
+        return agent
+
+    async def session(self, key: str = MAIN) -> Session:
+        """The session of a key, made where there is none."""
+        found = self.store.catalog.by_key.get(key)
+        if found is None:
+            found, _ = await self.store.create(key, agent_of(key))
+        return found
+
+    async def accept(self, text: str, key: str = MAIN, **fields: Any) -> Run:
+        """A run with this message, accepted."""
+        return await self.supervisor.accept(await self.session(key), request(text, **fields))
+
+    async def end(self, run: Run) -> tuple[str, str | None]:
+        """How the run ended, and its reply or its error."""
+        await run.done.wait()
+        return run.status, run.error or run.reply
+
+    def records(self, key: str = MAIN) -> list[dict[str, Any]]:
+        """The lines of a transcript; torn ones are passed over, as every reader does."""
+        path = self.store.path / self.store.catalog.by_key[key].path
+        found: list[dict[str, Any]] = []
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line))
+        return found
+
+    def said(self, key: str = MAIN) -> list[str]:
+        """The messages of a transcript, as `role: text`."""
+        messages = [record["message"] for record in self.records(key) if record["type"] == "message"]
+        return [f"{message['role']}: {_text(message['content'])}" for message in messages]
+
+    def steps(self, key: str = MAIN) -> list[tuple[str, str]]:
+        """The run records of a transcript, as `(run id, status)`."""
+        data = [record["data"] for record in self.records(key) if record.get("customType") == "sessiond/run"]
+        return [(one["runId"], one["status"]) for one in data]
+
+    def photo(self, to: Path) -> Path:
+        """The store as it is on disk now, for another daemon to open."""
+        shutil.copytree(self.store.path, to, ignore=shutil.ignore_patterns("store.lock"))
+        return to
+
+
+def request(text: str, **fields: Any) -> RunRequest:
+    return RunRequest(text=text, message=user_message(text, NOW), **fields)
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+
+
+@asynccontextmanager
+async def house(
+    folder: Path,
+    *,
+    host: FakeHost | None = None,
+    setup: Callable[[House], None] = lambda house: None,
+    recovering: bool = True,
+    **options: Any,
+) -> AsyncIterator[House]:
+    """The parts at work on the store at `folder`, recovered. `setup` is called before the recovery."""
+    settings: dict[str, Any] = {
+        "durable": False,
+        "record_limit": 1024 * 1024,
+        "rules": KeyRules(),
+        "clock": clock(),
+        "ids": Ids(),
+        "run_sync": inline,
+    }
+    settings |= options
+    async with open_store(folder, **settings) as store:
+        bus = EventBus()
+        TranscriptFeed(store, bus)
+        made = host or FakeHost(folder.parent)
+        supervisor = RunSupervisor(store, bus, made, settings["clock"], settings["ids"])
+        async with trio.open_nursery() as nursery:
+            home = House(store, made, supervisor, nursery)
+            setup(home)
+            await nursery.start(supervisor.run)
+            if recovering:
+                await recover(store, supervisor, home.others)
+            yield home
+            nursery.cancel_scope.cancel()
