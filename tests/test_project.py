@@ -211,3 +211,12 @@ def test_the_protocol_page_names_every_field_of_a_sessions_row() -> None:
     assert found is not None
     named = [name.strip() for name in found[1].replace("\n", " ").split(",")]
     assert [name.rstrip("?") for name in named] == [field.encode_name for field in msgspec.structs.fields(Row)]
+
+
+def test_no_class_name_stands_twice_in_the_tree() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -210,7 +210,7 @@ class _Parts:
         self.feed.on_lost = self.supervisor.forsake
         self.feed.on_found = self.supervisor.regain
         # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
-        follow_ups: list[FollowUp] = [self.announcer, self.conversations]
+        follow_ups: list[AfterRuns] = [self.announcer, self.conversations]
         self.supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
         self.supervisor.after_end = lambda run: _after_end(follow_ups, run)
         self.services = Services(
@@ -243,7 +243,7 @@ class _Parts:
         await recover(self.store, self.supervisor, [self.announcer, self.conversations])
 
 
-class FollowUp(Protocol):
+class AfterRuns(Protocol):
     """What goes on after a run: records for the write that ends it, and what is done afterwards."""
 
     def at_end(self, run: Run) -> Sequence[Part]: ...
@@ -256,7 +256,7 @@ def _openrpc() -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)))
 
 
-async def _after_end(follow_ups: Sequence[FollowUp], run: Run) -> None:
+async def _after_end(follow_ups: Sequence[AfterRuns], run: Run) -> None:
     """All of them beside each other: one that waits for an agent does not hold up the others."""
     async with trio.open_nursery() as nursery:
         for one in follow_ups:
