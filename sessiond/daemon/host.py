@@ -17,7 +17,6 @@ from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.lax import amount
 from sessiond.model.usage import cost_of, usage_in
-from sessiond.policy.secrets import compile_patterns, mask_secrets
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
 from sessiond.runtimes.attached import AttachedAgents
@@ -202,9 +201,6 @@ class DaemonHost:
         if usage is None or cost_of(usage) is not None:
             return None
         return amount(price_of(self._config().models.pricing, self._model(run) or "", usage))
-
-    def masked(self, text: str) -> str:
-        return mask_secrets(text, compile_patterns(self._config().tools.sessions.redact_patterns))[0]
 
 
 def _is_same(raw: msgspec.Raw, message: dict[str, Any]) -> bool:

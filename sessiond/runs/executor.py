@@ -55,9 +55,6 @@ class Host(Protocol):
     def price(self, run: Run) -> float | None:
         """What the run cost by the configured prices; None where they do not say."""
 
-    def masked(self, text: str) -> str:
-        """The text without what looks like a secret, as the log may have it."""
-
 
 class UnendedRun(enum.Enum):
     """A turn that came to no end. `ACCEPTED`: the daemon stops before the start was on record, so the run stays

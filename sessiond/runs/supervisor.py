@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import StorageError, printable
+from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
 from sessiond.runs import run_end as ending
@@ -31,8 +31,6 @@ from sessiond.tasks import detached_nursery
 # keep the loop for a tenth of a second and more. What the disk takes long over does not hold up the others.
 _ENDS_AT_ONCE = 25
 _ENDS_WAIT_S = 0.1
-# Of the error of a failed run so much stands in the log: its transcript has all of it.
-_LOGGED_CHARS = 300
 
 log = structlog.get_logger("sessiond.runs")
 
@@ -294,15 +292,11 @@ class RunSupervisor(Acceptance):
             self.follow(self.after_end, run)
 
     def _log_failure(self, run: Run) -> None:
-        """One line: which run failed, and with what. What was said to the agent is not in it."""
-        # Masked before it is cut: half a secret is no longer known as one.
-        masked = self._host.masked((run.error or run.status)[: 16 * _LOGGED_CHARS]).strip()
-        reason = printable(masked.splitlines()[0] if masked else run.status)[:_LOGGED_CHARS]
+        """One line: which run failed. Its error may repeat what was said to the agent, so `history` tells it."""
         log.warning(
             "run failed",
             run_id=run.run_id,
             session_key=run.key,
             agent=agent_of(run.key),
             status=run.status,
-            reason=reason,
         )

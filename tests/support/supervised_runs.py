@@ -19,7 +19,6 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
-from sessiond.policy.secrets import mask_secrets
 from sessiond.runs.recovery import Resumable, recover
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import RunSupervisor
@@ -122,9 +121,6 @@ class FakeHost:
 
     def price(self, run: Run) -> float | None:
         return self.cost
-
-    def masked(self, text: str) -> str:
-        return mask_secrets(text)[0]
 
 
 class House:
