@@ -46,6 +46,8 @@ maxPingPongTurns = 1
 """
 # What is different each time, in the order in which it is looked for.
 VOLATILE = [
+    # Offsets depend on how long the names of folders are.
+    (re.compile(r"\b\d+-\d+-[0-9a-f]{12,}\b"), "cursor"),
     (re.compile(r"\b[0-9a-f]{8} \(\d{4}-\d\d-\d\d\)"), "title"),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "uuid"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?"), "time"),
