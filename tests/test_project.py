@@ -220,3 +220,38 @@ def test_no_class_name_stands_twice_in_the_tree() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def imports_of(path: Path, modules: set[str]) -> set[str]:
+    """The modules of sessiond that a file imports anywhere: at its top, in a function, for a type checker only."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            # A name that is no module is defined in the module it is imported from.
+            found |= names & modules | ({node.module} if names - modules else set())
+    return found & modules
+
+
+def import_circle(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that import each other, or only lead to those that do: what is left without the leaves."""
+    left = {module: set(others) for module, others in imports.items()}
+    while leaves := [module for module, others in left.items() if not others & left.keys()]:
+        for module in leaves:
+            del left[module]
+    return sorted(left)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """import-linter knows packages only, and passes over `if TYPE_CHECKING:`."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+    imports = {module: imports_of(path, set(paths)) for module, path in paths.items()}
+    assert len(imports["sessiond.daemon.app"]) > 10, "imports are found"
+    assert import_circle(imports) == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    assert import_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert import_circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []

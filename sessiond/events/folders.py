@@ -16,7 +16,8 @@ import structlog
 import trio
 
 from sessiond.events.delayed_retry import DelayedRetry
-from sessiond.events.watch import NameChanged, NameGone, Rescan, Watcher
+from sessiond.events.watch import Watcher
+from sessiond.events.watch_backend import NameChanged, NameGone, Rescan
 from sessiond.model.entry import Entry
 from sessiond.store import folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session

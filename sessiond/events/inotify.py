@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import trio
 
-from sessiond.events.watch import Backend, Event, NameChanged, NameGone, Rescan, WatchUnavailable, is_below, settle
+from sessiond.events.watch_backend import (
+    Backend,
+    NameChanged,
+    NameGone,
+    Rescan,
+    WatchEvent,
+    WatchUnavailable,
+    is_below,
+    merge_events,
+)
 
 # <linux/inotify.h>
 IN_MODIFY = 0x2
@@ -91,7 +100,7 @@ class InotifyBackend:
         # EINVAL: the folder is gone, and the watch with it; the kernel's word of it is still in the queue.
         _call("inotify_rm_watch", self._fd, watch, ignore=errno.EINVAL)
 
-    async def next_batch(self) -> list[Event]:
+    async def next_batch(self) -> list[WatchEvent]:
         while True:
             await trio.lowlevel.checkpoint()
             if self._fd < 0:
@@ -101,7 +110,7 @@ class InotifyBackend:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
                 continue
-            if events := settle(self._translate(data)):
+            if events := merge_events(self._translate(data)):
                 return events
 
     def close(self) -> None:
@@ -110,7 +119,7 @@ class InotifyBackend:
             os.close(self._fd)
             self._fd = -1
 
-    def _translate(self, data: bytes) -> Iterator[Event]:
+    def _translate(self, data: bytes) -> Iterator[WatchEvent]:
         for watch, mask, raw_name in parse(data):
             if mask & IN_Q_OVERFLOW:
                 yield Rescan("overflow")
@@ -129,7 +138,7 @@ class InotifyBackend:
             elif mask & (IN_MODIFY | IN_CREATE | IN_MOVED_TO):
                 yield NameChanged(directory, name, folder=bool(mask & IN_ISDIR))
 
-    def _give_up(self, directory: str) -> Iterator[Event]:
+    def _give_up(self, directory: str) -> Iterator[WatchEvent]:
         """Forget a folder and what is watched below it: those watches would go on under a path that is no more."""
         for path in [path for path in self._watches if is_below(path, directory)]:
             self.remove(path)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from sessiond.events.watch import Backend, Event, NameChanged, NameGone, settle
+from sessiond.events.watch_backend import Backend, NameChanged, NameGone, WatchEvent, merge_events
 
 _INTERVAL_S = 0.25
 # Listing 10,000 files takes 32 ms; with this it stays under 2 % of a core however many there are.
@@ -53,7 +53,7 @@ class PollingBackend:
         self._listings.pop(directory, None)
         self._identity.pop(directory, None)
 
-    async def next_batch(self) -> list[Event]:
+    async def next_batch(self) -> list[WatchEvent]:
         pause_s = self._interval_s
         while True:
             with trio.move_on_after(pause_s):
@@ -65,14 +65,14 @@ class PollingBackend:
             scan = partial(_scan, before, dict(self._identity))
             now = await trio.to_thread.run_sync(scan, limiter=self._limiter)
             pause_s = max(self._interval_s, (time.perf_counter() - started) / _COST_SHARE)
-            events = settle(self._compare(before, now))
+            events = merge_events(self._compare(before, now))
             if events:
                 return events
 
     def close(self) -> None:
         self._closed.set()
 
-    def _compare(self, before: dict[str, Listing], now: dict[str, Listing | None]) -> Iterator[Event]:
+    def _compare(self, before: dict[str, Listing], now: dict[str, Listing | None]) -> Iterator[WatchEvent]:
         for directory, listing in now.items():
             if self._listings.get(directory) is not before[directory]:
                 continue  # removed, or added anew, while the thread was looking
@@ -84,7 +84,7 @@ class PollingBackend:
             yield from _differences(directory, before[directory], listing)
 
 
-def _differences(directory: str, before: Listing, now: Listing) -> Iterator[Event]:
+def _differences(directory: str, before: Listing, now: Listing) -> Iterator[WatchEvent]:
     for name in before.keys() - now.keys():
         yield NameGone(directory, name)
     for name, look in now.items():

@@ -1,9 +1,8 @@
 """Tell which names in the watched folders changed. Knows folders and names. Does not read files or know sessions.
 
-One small interface, `Watcher`, over three backends held to the same tests (`events/inotify.py`, `events/portable.py`,
-`events/polled.py`). A watch is on a folder, never on a file and never recursive. The order that loses nothing is: add
-the folder, then list it. What is reported means "look at it", so one report too many does no harm, and a `Rescan`
-means "add and list everything again".
+`Watcher` chooses among three backends held to the same tests (`inotify.py`, `watchfiles_backend.py`, `polling.py`);
+what they have in common is in `watch_backend.py`. A watch is on a folder, never on a file and never recursive. To lose
+nothing, add the folder first and list it afterwards.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 import trio
 
+from sessiond.events.watch_backend import Backend, NameGone, Rescan, WatchBackend, WatchEvent, WatchUnavailable
 from sessiond.store import filesystem
 
 log = structlog.get_logger("sessiond.feed")
 Kind = Literal["auto", "inotify", "watchfiles", "polling"]
-Backend = Literal["inotify", "watchfiles", "polling"]
 StrPath = str | os.PathLike[str]
 
 # inotify: 0.24 ms from append to event at 0.01 % of a core idle. watchfiles: 17 ms at 2 %. Polling: what is left when
@@ -35,51 +33,6 @@ _CHAINS: dict[Kind, tuple[Backend, ...]] = {
     "watchfiles": ("watchfiles", "polling"),
     "polling": ("polling",),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NameChanged:
-    """`name` in `directory` was made, written, truncated, moved in or replaced. `folder`: it is a folder."""
-
-    directory: str
-    name: str
-    folder: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NameGone:
-    """`name` is no longer in `directory`: removed or moved away.
-
-    An empty name is the watched folder itself: it is no longer watched, nor is any folder below it.
-    """
-
-    directory: str
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Rescan:
-    """Changes may have been missed: `reason` is `overflow`, `interrupted`, `rebuilt` or `backend`."""
-
-    reason: str
-
-
-Event = NameChanged | NameGone | Rescan
-
-
-class WatchUnavailable(OSError):
-    """A backend cannot watch here: a missing system call, or a limit of the kernel."""
-
-
-class WatchBackend(Protocol):
-    """What `Watcher` needs. `add` and `remove` are idempotent; `next_batch` waits for at least one event."""
-
-    name: Backend
-
-    def add(self, directory: str) -> None: ...
-    def remove(self, directory: str) -> None: ...
-    async def next_batch(self) -> list[Event]: ...
-    def close(self) -> None: ...
 
 
 class Watcher:
@@ -128,7 +81,7 @@ class Watcher:
     def __aiter__(self) -> Watcher:
         return self
 
-    async def __anext__(self) -> list[Event]:
+    async def __anext__(self) -> list[WatchEvent]:
         """The next events, each name at most once, in the order of their last change."""
         while True:
             if self._rescan is not None:
@@ -186,23 +139,6 @@ async def open_watcher(kind: Kind = "auto") -> AsyncGenerator[Watcher, None]:
         yield watcher
     finally:
         watcher.close()
-
-
-def settle(events: Iterable[Event]) -> list[Event]:
-    """Each name once, with the last that was said of it; a rescan first."""
-    last: dict[tuple[str, ...], Event] = {}
-    for event in events:
-        key = () if isinstance(event, Rescan) else (event.directory, event.name)
-        last.pop(key, None)
-        last[key] = event
-    settled = list(last.values())
-    settled.sort(key=lambda event: not isinstance(event, Rescan))
-    return settled
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or below it, as strings."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _open_backend(name: Backend) -> WatchBackend:

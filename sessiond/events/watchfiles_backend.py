@@ -17,7 +17,16 @@ from collections.abc import Iterator
 import trio
 from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
-from sessiond.events.watch import Backend, Event, NameChanged, NameGone, Rescan, WatchUnavailable, is_below, settle
+from sessiond.events.watch_backend import (
+    Backend,
+    NameChanged,
+    NameGone,
+    Rescan,
+    WatchEvent,
+    WatchUnavailable,
+    is_below,
+    merge_events,
+)
 
 # An event takes up to two steps. 8 ms: a median of 17 ms (with 10 ms 21) at 2 % of a core; 1 ms would be 3 ms at 4 %.
 _STEP_MS = 8
@@ -77,15 +86,15 @@ class WatchfilesBackend:
             real = os.path.dirname(real)
         return True
 
-    async def next_batch(self) -> list[Event]:
+    async def next_batch(self) -> list[WatchEvent]:
         await trio.lowlevel.checkpoint()
         while True:
             if self._closed:
                 raise trio.ClosedResourceError
             gathered, self._gathered = self._gathered, set()
-            events: list[Event] = [] if self._missed is None else [Rescan(self._missed)]
+            events: list[WatchEvent] = [] if self._missed is None else [Rescan(self._missed)]
             self._missed = None
-            if events := settle([*events, *self._translate(gathered)]):
+            if events := merge_events([*events, *self._translate(gathered)]):
                 return events
             if self._notify is None:
                 await self._first_root.wait()
@@ -126,7 +135,7 @@ class WatchfilesBackend:
         if notify is None:
             self._first_root = trio.Event()
 
-    def _translate(self, raw: set[tuple[int, str]]) -> Iterator[Event]:
+    def _translate(self, raw: set[tuple[int, str]]) -> Iterator[WatchEvent]:
         # A set has no order: removals go first, so that a name that was replaced ends as changed.
         for change, path in sorted(raw, key=lambda item: (item[0] != _DELETED, item[1])):
             parent, name = os.path.split(path)
@@ -140,7 +149,7 @@ class WatchfilesBackend:
                 folder = os.path.isdir(path) and not os.path.islink(path)
                 yield NameChanged(given, name, folder=folder)
 
-    def _give_up(self, path: str) -> Iterator[Event]:
+    def _give_up(self, path: str) -> Iterator[WatchEvent]:
         for real in [real for real in self._given if is_below(real, path)]:
             del self._inodes[real]
             yield NameGone(self._given.pop(real))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 from msgspec import UNSET
@@ -27,6 +27,7 @@ from sessiond.errors import (
 )
 from sessiond.model.caller import Caller
 from sessiond.rpc.answer_pieces import Text, encode_in_pieces, length
+from sessiond.rpc.batch import Batch, Reply
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.messages import (
@@ -42,10 +43,8 @@ from sessiond.rpc.method import Context, Later, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.parsed_message import ParsedMessage, take_apart
-from sessiond.rpc.pending import Batch, Pending, PreparedMethod, Promised, Reply
-
-if TYPE_CHECKING:
-    from sessiond.rpc.peer import Peer
+from sessiond.rpc.peer import Peer
+from sessiond.rpc.pending import Pending, PreparedMethod, Promised
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -202,7 +201,11 @@ class Dispatcher(Generic[S]):
                 return encode_result(request_id, outcome)
             self._promise(peer, outcome, request_id, key, reply)
             return None
-        peer.start(Pending(route, context, decoded, key, reply), self._run)
+        pending = Pending(route, context, decoded, key, reply)
+        if route.method.ordered:
+            pending.turn = peer.join_line()
+            context.in_line = pending.turn.pass_on
+        peer.start(pending, self._run, before_auth=route.method.before_auth)
         return None
 
     def _promise(self, peer: Peer, later: Later, request_id: RequestId, key: object, reply: Reply | None) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import trio
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
+from sessiond.rpc.batch import Batch
 from sessiond.rpc.budget import MAKING, Budgets, Share
 from sessiond.rpc.messages import RequestId
-
-if TYPE_CHECKING:
-    from sessiond.rpc.peer import Peer
-    from sessiond.rpc.pending import Batch
+from sessiond.rpc.peer import Peer
 
 S = TypeVar("S")
 

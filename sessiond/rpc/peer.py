@@ -7,26 +7,25 @@ nothing else: no exception of a connection leaves `run`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
 from sessiond.rpc.answer_pieces import Answer, frame_pieces, length
-from sessiond.rpc.budget import Share
+from sessiond.rpc.budget import Budgets, Share
 from sessiond.rpc.codecs import CodecName, from_json, to_json
-from sessiond.rpc.limits import LONG_BYTES
+from sessiond.rpc.in_flight import InFlight, OrderedTurn
+from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.link import Link
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.outgoing_requests import OutgoingRequests
-from sessiond.rpc.pending import LinePlace
+from sessiond.rpc.pace import Pace
 from sessiond.rpc.reservations import Reserved
 from sessiond.rpc.sending import PeerGone, Piecewise, SendQueue, Unmade
 
-if TYPE_CHECKING:
-    from sessiond.rpc.dispatch import Dispatcher
-    from sessiond.rpc.pending import Pending, Promised
+R = TypeVar("R", bound=InFlight)
 
 _PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests are read
 _TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
@@ -34,6 +33,25 @@ _TURN = 64  # messages handled before other connections get their turn: 64 pings
 _LARGE_BYTES = 4 * 1024
 _HANGUP_CHECK_S = 1.0  # a half-closed client may still vanish; nothing but asking tells
 _LAST_WORDS_S = 30.0  # for a client that asked, half-closed and does not read its answers
+
+
+class MessageHandler(Protocol):
+    """What a connection hands its messages to: the dispatcher. It never raises."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def budgets(self) -> Budgets: ...
+    @property
+    def pace(self) -> Pace: ...
+
+    def accept(self, peer: Peer, message: bytes) -> None:
+        """Take one message, which is no batch and not long."""
+        ...
+
+    async def accept_slowly(self, peer: Peer, message: bytes) -> None:
+        """Take a batch or a long message; others get their turn meanwhile."""
+        ...
 
 
 class Peer:
@@ -44,9 +62,9 @@ class Peer:
     for the single exchange of `POST /rpc`. `meta_caller` turns the `_meta` of a request into another caller.
     """
 
-    def __init__(self, link: Link, dispatcher: Dispatcher[Any], caller: Caller, *, lasting: bool = True) -> None:
+    def __init__(self, link: Link, dispatcher: MessageHandler, caller: Caller, *, lasting: bool = True) -> None:
         self.lasting = lasting
-        self.pending: dict[object, Pending | Promised] = {}
+        self.pending: dict[object, InFlight] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery
         self.meta_caller: Callable[[Mapping[str, Any]], Caller] | None = None
@@ -59,7 +77,7 @@ class Peer:
         self._idle = trio.lowlevel.ParkingLot()
         self._hold = False
         self._asking = OutgoingRequests(self._ask, lambda: self._out.broken)
-        self._line: dict[LinePlace, None] = {}
+        self._line: dict[OrderedTurn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.reserved = Reserved(self, self._out, dispatcher.budgets)
         link.before_long = self.reserved.before_long
@@ -178,21 +196,22 @@ class Peer:
         """Whether a request is still to be accepted that later ones may not overtake."""
         return bool(self._line)
 
-    def add(self, pending: Pending | Promised) -> None:
+    def add(self, request: InFlight) -> None:
         """A request is in flight. A long message keeps its share until it is answered."""
-        self.pending[pending.key] = pending
-        pending.held = self.reserved.hand_on()
+        self.pending[request.key] = request
+        request.held = self.reserved.hand_on()
 
-    def start(self, pending: Pending, run: Callable[[Pending], Awaitable[None]]) -> None:
-        """Give a request its task. Until one of `before_auth` is done, nothing more is read."""
-        self.add(pending)
-        if pending.route.method.ordered:
-            pending.turn = LinePlace(self._line)
-            pending.context.in_line = pending.turn.pass_on
-        self._hold = self._hold or pending.route.method.before_auth
-        self.nursery.start_soon(run, pending)
+    def start(self, request: R, run: Callable[[R], Awaitable[None]], *, before_auth: bool) -> None:
+        """Give a request its task. While one of `before_auth` runs, nothing more is read."""
+        self.add(request)
+        self._hold = self._hold or before_auth
+        self.nursery.start_soon(run, request)
 
-    def request_finished(self, pending: Pending | Promised) -> None:
+    def join_line(self) -> OrderedTurn:
+        """A turn behind all requests of this connection that are still to be accepted in order."""
+        return OrderedTurn(self._line)
+
+    def request_finished(self, pending: InFlight) -> None:
         del self.pending[pending.key]
         if pending.held is not None:
             pending.held.release()

@@ -5,24 +5,35 @@ Knows the budget and the queue of what is sent. Does not know messages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
+from sessiond.model.caller import Caller
 from sessiond.rpc.budget import COMING, Budgets, Share
 from sessiond.rpc.sending import SendQueue
-
-if TYPE_CHECKING:
-    from sessiond.rpc.peer import Peer
 
 _STALL_S = 20.0  # for a client that reads nothing of a large answer, which keeps others from theirs
 _SMALL_SHARE_BYTES = 256 * 1024
 
 
+class ReservingPeer(Protocol):
+    """What is needed of the connection whose reservations these are."""
+
+    lasting: bool
+    closed: trio.Event
+    nursery: trio.Nursery
+
+    @property
+    def caller(self) -> Caller: ...
+    def close(self) -> None: ...
+    def __hash__(self) -> int: ...
+
+
 class Reserved:
     """`unsent` are the shares of answers that somebody else will send, where the peer is not `lasting`."""
 
-    def __init__(self, peer: Peer, out: SendQueue, budgets: Budgets) -> None:
+    def __init__(self, peer: ReservingPeer, out: SendQueue, budgets: Budgets) -> None:
         self.unsent: list[Share] = []
         self._peer, self._out, self._budgets = peer, out, budgets
         self._coming: Share | None = None

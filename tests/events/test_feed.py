@@ -24,8 +24,8 @@ from support.followed_store import PATIENCE_S, Live, Reader, append, header, lin
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
-from sessiond.events.watch import Event as WatchEvent
-from sessiond.events.watch import Kind, NameChanged, Rescan
+from sessiond.events.watch import Kind
+from sessiond.events.watch_backend import NameChanged, Rescan, WatchEvent
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
 from sessiond.store import folding

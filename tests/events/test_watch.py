@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE_S
 
 from sessiond.events import inotify
-from sessiond.events.watch import Event, Kind, NameChanged, NameGone, Rescan, Watcher, open_watcher, settle
+from sessiond.events.watch import Kind, Watcher, open_watcher
+from sessiond.events.watch_backend import NameChanged, NameGone, Rescan, WatchEvent, merge_events
 from sessiond.store import filesystem
 
 LINUX = sys.platform == "linux"
@@ -42,16 +43,16 @@ async def watcher(kind: Kind) -> AsyncIterator[Watcher]:
         yield opened
 
 
-async def until(watcher: Watcher, *wanted: Event) -> list[Event]:
+async def until(watcher: Watcher, *wanted: WatchEvent) -> list[WatchEvent]:
     """Everything reported until each of `wanted` has been."""
-    seen: list[Event] = []
+    seen: list[WatchEvent] = []
     with trio.fail_after(PATIENCE_S):
         while not set(wanted) <= set(seen):
             seen += await anext(watcher)
     return seen
 
 
-async def nothing_of(watcher: Watcher, mark: Path, unwanted: Callable[[Event], bool]) -> None:
+async def nothing_of(watcher: Watcher, mark: Path, unwanted: Callable[[WatchEvent], bool]) -> None:
     """Make `mark` in a watched folder; nothing that comes before its report may be `unwanted`."""
     append(mark)
     seen = await until(watcher, NameChanged(str(mark.parent), mark.name))
@@ -280,7 +281,7 @@ async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: 
     watcher.add(tmp_path)
     strange = os.fsdecode(b"\xff")
     append(tmp_path / strange)
-    seen: list[Event] = []
+    seen: list[WatchEvent] = []
     with trio.fail_after(PATIENCE_S):
         while not any(isinstance(event, Rescan) or event == NameChanged(str(tmp_path), strange) for event in seen):
             seen += await anext(watcher)
@@ -292,7 +293,7 @@ async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> 
     watcher.add(tmp_path)
     for i in range(300):
         append(tmp_path / str(i % 3))
-    seen: set[Event] = set()
+    seen: set[WatchEvent] = set()
     with trio.fail_after(PATIENCE_S):
         while len(seen) < 3:
             batch = await anext(watcher)
@@ -313,7 +314,7 @@ async def test_a_cancelled_wait_ends_at_once(watcher: Watcher, tmp_path: Path) -
 async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path, wait_s: float) -> None:
     watcher.add(tmp_path)
     append(tmp_path / "f")
-    seen: list[Event] = []
+    seen: list[WatchEvent] = []
     with trio.move_on_after(wait_s):
         seen += await anext(watcher)
     with trio.fail_after(PATIENCE_S):
@@ -325,7 +326,7 @@ async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tm
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     watcher.add(tmp_path / "a")
-    seen: list[Event] = []
+    seen: list[WatchEvent] = []
 
     async def read() -> None:
         while NameChanged(str(tmp_path / "b"), "f") not in seen:
@@ -362,12 +363,17 @@ async def test_closing_ends_a_wait(kind: Kind, tmp_path: Path) -> None:
                 await trio.testing.wait_all_tasks_blocked()
 
 
-def test_settling_keeps_the_last_word_on_each_name_and_puts_a_rescan_first() -> None:
-    events: list[Event] = [
+def test_merging_keeps_the_last_event_of_each_name_and_puts_a_rescan_first() -> None:
+    events: list[WatchEvent] = [
         NameChanged("/a", "x"), NameGone("/a", "y"), NameChanged("/b", "x"), Rescan("overflow"), NameChanged("/a", "y"),
         NameGone("/a", "x"), Rescan("overflow"),
     ]  # fmt: skip
-    assert settle(events) == [Rescan("overflow"), NameChanged("/b", "x"), NameChanged("/a", "y"), NameGone("/a", "x")]
+    assert merge_events(events) == [
+        Rescan("overflow"),
+        NameChanged("/b", "x"),
+        NameChanged("/a", "y"),
+        NameGone("/a", "x"),
+    ]
 
 
 @pytest.mark.skipif(not LINUX, reason="inotify is Linux")
@@ -418,7 +424,8 @@ def test_any_bytes_are_parsed_to_an_end(data: bytes) -> None:
 FALLBACK = """
     import sys, trio
     from pathlib import Path
-    from sessiond.events.watch import NameChanged, Rescan, WatchUnavailable, open_watcher
+    from sessiond.events.watch import open_watcher
+    from sessiond.events.watch_backend import NameChanged, Rescan, WatchUnavailable
 
     async def main(folder, kind):
         async with open_watcher(kind) as watcher:
