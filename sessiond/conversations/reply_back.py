@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 import structlog
 import trio
@@ -19,6 +18,7 @@ from sessiond.config.settings import Config
 from sessiond.conversations import open_conversation as talks
 from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.open_conversation import ClosingRecord, OpenConversation, OpeningRecord
+from sessiond.conversations.provenance import provenance_of
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
 from sessiond.model.entry import OpenTalk
@@ -306,20 +306,3 @@ class ReplyBack:
 
 async def _do_nothing(_session: Session) -> None:
     pass
-
-
-def provenance_of(
-    trace_id: str, hops: int, source_key: str | None, source_channel: str | None, tool: str = "sessions_send"
-) -> dict[str, Any]:
-    """The provenance of a message from another session, and by which `tool` it came.
-
-    Source: store.md, "Messages"; protocol.md, "Who creates a session".
-
-    `hops` counts the messages that led to this one, itself included; `traceId` is the same in all of them.
-    """
-    provenance: dict[str, Any] = {"kind": "inter_session"}
-    if source_key is not None:
-        provenance["sourceSessionKey"] = source_key
-        if source_channel is not None:
-            provenance["sourceChannel"] = source_channel
-    return {**provenance, "sourceTool": tool, "hops": hops, "traceId": trace_id}

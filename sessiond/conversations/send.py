@@ -1,211 +1,176 @@
-"""One session's message to another: where it comes from, set by the daemon, its loop guards, and what follows it.
+"""The one door for a message, whichever method brings it: `chat.send`, `sessions_send`, `sessions.steer`, an inbox.
 
-The one door for all of them, whichever method brought the message (`sessions_send`, `chat.send`, `sessions.steer`):
-`stamp` makes of a request one that says who sent it, and counts it. Knows who sends and who gets it; whether that is
-allowed was settled before, and waiting is the caller's business.
-Source: runs.md, "sessions_send".
+What was sent before is known by its idempotency key; an old conversation is put away first; files lie in the workspace
+and what another session says is marked as such, before the message is accepted. Knows who sends and who gets it;
+whether that is allowed was settled before, and waiting is the caller's business.
+Source: runs.md, "sessions_send", "Inbox", "Session freshness".
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from sessiond.clock import Clock, Ids
+from sessiond.attachments.decode import Attachment, PreparedFiles
+from sessiond.attachments.service import AttachmentService
+from sessiond.clock import Clock
 from sessiond.config.settings import Config
-from sessiond.conversations.announce_step import AnnounceStep
-from sessiond.conversations.rate_limit import RateLimit
-from sessiond.conversations.reply_back import provenance_of
-from sessiond.errors import Overloaded
+from sessiond.conversations.provenance import ProvenanceStamp, Sender
+from sessiond.events.feed import TranscriptFeed
+from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
-from sessiond.policy.replyback import ConversationFacts, inter_session_preamble
-from sessiond.runs.follow_up import ConversationTopic, FollowUp
-from sessiond.runs.run import Run, RunRequest, payload_hash
+from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
+from sessiond.runs.message_files import accept_with_files
+from sessiond.runs.run import RunRequest, payload_hash
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runs.steer import steer
 from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runtimes.attached import AttachedAgents
+from sessiond.sessions import lifecycle
+from sessiond.sessions.freshness import is_stale
+from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
 
 
-class Sender(msgspec.Struct, frozen=True):
-    """Who sends: the key that the caller acts as, its session where there is one, and the run of it that does so.
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as its caller means it; that each field is well-formed was checked.
 
-    `counted_as` is whom the rate is counted for: a session's key, or the token of a program that is no session. The
-    owner has none of all this. `waiter` is the run only where it sends itself: somebody outside with a token for the
-    session waits for himself.
+    `tool` is the method that brings it. `source` is None where the owner, or the session's own client, speaks into the
+    session: nobody has to be told whose it is. `timeout_s` None is the configured one, 0 no limit. `payload` is what
+    has to be equal where the same `idempotency_key` comes again. `steers`: the agent gets it now, amid its run.
     """
 
-    key: str | None = None
-    session: Session | None = None
-    run: Run | None = None
-    counted_as: str | None = None
-    waiter: Run | None = None
-
-
-def _nobody() -> None:
-    pass
+    text: str
+    tool: str
+    source: Sender | None
+    idempotency_key: str | None = None
+    payload: Mapping[str, Any] = {}
+    timeout_s: float | None = None
+    thinking: str | None = None
+    model: str | None = None
+    deliver: bool = False
+    files: Sequence[Attachment] = ()
+    steers: bool = False
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """The run that has the message. `ancestor_busy`: it begins only after the sender's own run has ended."""
+    """The run that has the message, and its session: a reset may have put another one in the place of the one found.
+
+    `kept`: nothing runs; whoever reads the session finds the message in its inbox. `interrupted` are the runs that were
+    stopped for a steer.
+    """
 
     run_id: str
-    ancestor_busy: bool
+    session: Session
+    kept: bool = False
+    interrupted: Sequence[str] = ()
 
 
 class MessageSender:
-    """Accepts messages between sessions."""
+    """Accepts messages to sessions."""
 
     def __init__(
-        self, supervisor: RunSupervisor, announcing: AnnounceStep, config: Callable[[], Config], clock: Clock, ids: Ids
-    ) -> None:
-        self._supervisor, self._announcing = supervisor, announcing
-        self._config, self._clock, self._ids = config, clock, ids
-        self._traffic = RateLimit()
-
-    async def send(
         self,
-        source: Sender,
-        target: Session,
-        text: str,
-        idempotency_key: str | None,
+        store: SessionStore,
+        supervisor: RunSupervisor,
+        provenance: ProvenanceStamp,
+        config: Callable[[], Config],
+        clock: Clock,
         *,
-        freshened: Callable[[Session], Awaitable[Session]] | None = None,
-        in_line: Callable[[], None] = _nobody,
-    ) -> SentMessage:
-        """The message, accepted as a run of the target. Overloaded where sessions go on for too long or too fast.
+        births: SessionChanges,
+        feed: TranscriptFeed,
+        attached: AttachedAgents,
+        attachments: AttachmentService,
+        intents: SpawnJournal,
+        workspace: Callable[[str], Path],
+    ) -> None:
+        self._store, self._supervisor, self._provenance = store, supervisor, provenance
+        self._config, self._clock = config, clock
+        self._births, self._feed, self._attached = births, feed, attached
+        self._attachments, self._intents, self._workspace = attachments, intents, workspace
 
-        `freshened` gives the session that a new message goes to where the conversation is over by its age; `in_line` is
-        called once the message has its place.
+    async def send(self, target: Session, message: NewMessage, *, in_line: Callable[[], None]) -> SentMessage:
+        """The message, accepted: on disk, and in line for its session. `in_line` is called once it has its place.
+
+        Conflict where its idempotency key was another message's; Overloaded where sessions go on for too long or too
+        fast. Nothing was accepted then.
         """
-        payload = payload_hash({"method": "sessions_send", "message": text, "source": source.key})
-        busy = self._waits_on_sender(source, target)
-        if idempotency_key is not None:
-            known = self._supervisor.run_of_key(target, idempotency_key, payload)
-            if known is not None:
-                in_line()
-                await self._supervisor.stored(known)
-                return SentMessage(known, ancestor_busy=busy)
-        self.check(source, target)
-        if freshened is not None:
-            target = await freshened(target)
-        request = RunRequest(
-            text=text,
-            message=user_message(text, self._clock.wall_ms()),
-            timeout_s=self._config().agents.defaults.run_timeout_seconds or None,
-        )
-        if idempotency_key is not None:
-            request = replace(request, idempotency_key=idempotency_key, payload=payload)
-        request = self.stamp(source, target, request, "sessions_send")
-        return SentMessage(await self._supervisor.accept_once(target, request, in_line=in_line), ancestor_busy=busy)
+        request, source = self._request(message), message.source
+        kept = self._supervisor.keeps(target.key)
+        known = await self._supervisor.find_accepted(target, request, in_line)
+        if known is not None:
+            return SentMessage(known, target, kept=kept)
+        prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
+        if source is not None:
+            self._provenance.check(source, target)  # what is refused resets nothing
+        if not kept:  # Messages kept for an inbox must not trigger the idle reset: their reader has not seen them yet.
+            target = await self._replace_if_stale(target)
+        if source is not None:
+            request = self._provenance.stamp(source, target, request, message.tool)
+        if message.steers:
+            return await self._steer(target, request, in_line)
+        run_id = await self._accept(target, request, prepared, in_line)
+        return SentMessage(run_id, self._supervisor.registry.session_of(run_id) or target, kept=kept)
 
-    def check(self, source: Sender, target: Session) -> tuple[str, int]:
-        """The trace of a message that is to be sent and its number in it. Overloaded where it may not go on."""
-        trace = self._trace(source)
-        if source.counted_as is not None:
-            most = self._config().limits.messages_per_minute
-            self._traffic.check(source.counted_as, target.key, self._clock.monotonic(), most)
-        return trace
-
-    def stamp(self, source: Sender, target: Session, request: RunRequest, tool: str) -> RunRequest:
-        """The request as another's message: it says where it comes from, counts, and opens a conversation.
-
-        For the moment before it is accepted. Overloaded as in `check`.
-        """
-        trace_id, hops = self.check(source, target)
-        channel, target_channel = self._announcing.channel_of(source.key), self._announcing.channel_of(target.key)
-        topic = ConversationTopic(
-            conversation=ConversationFacts(
-                target_key=target.key,
-                request="",
-                requester_key=source.key,
-                requester_channel=channel,
-                target_channel=target_channel,
-                max_turns=self._config().session.agent_to_agent.max_ping_pong_turns,
-            ),
-            trace_id=trace_id,
-            hops=hops,
-            requester_session_id=source.session.session_id if source.session is not None else None,
-        )
-        preamble = inter_session_preamble(
-            source.key,
-            target.key,
-            source_channel=channel,
-            target_channel=target_channel,
-            tool=tool,
-            from_owner=source.counted_as is None,
-        )
-        if source.counted_as is not None:
-            self._traffic.count(source.counted_as, target.key, self._clock.monotonic())
-        return replace(
-            request,
-            message={**request.message, "provenance": provenance_of(trace_id, hops, source.key, channel, tool)},
-            context="\n".join(filter(None, (preamble, request.context))),
-            # The announcement delivers, where there is something to deliver: `deliver` asks for no more than that.
-            follow=FollowUp(talk=topic),
+    def _request(self, message: NewMessage) -> RunRequest:
+        key, source, payload = message.idempotency_key, message.source, None
+        if key is not None:
+            payload = payload_hash({**message.payload, "source": source.key} if source is not None else message.payload)
+        limit_s = message.timeout_s
+        if limit_s is None:
+            limit_s = self._config().agents.defaults.run_timeout_seconds
+        return RunRequest(
+            text=message.text,
+            message=user_message(message.text, self._clock.wall_ms()),
+            thinking=message.thinking,
+            model=message.model,
+            timeout_s=limit_s or None,
+            idempotency_key=key,
+            payload=payload,
+            follow=FollowUp(deliver=True) if message.deliver else NOTHING_FOLLOWS,
         )
 
-    def signature(self, source: Sender, tool: str) -> dict[str, Any]:
-        """The provenance of a message that is only put into a transcript: it starts nothing, and is no hop."""
-        trace_id, hops = self._trace(source)
-        return provenance_of(trace_id, hops, source.key, self._announcing.channel_of(source.key), tool)
+    async def _replace_if_stale(self, session: Session) -> Session:
+        """The session for the next message: a new one where the configuration says that the conversation is over."""
 
-    def _trace(self, source: Sender) -> tuple[str, int]:
-        """The trace this message belongs to and its number in it, by what the sender's own run was started with."""
-        before = source.run.request.message.get("provenance") if source.run is not None else None
-        facts = before if isinstance(before, dict) else {}
-        trace_id, passed = facts.get("traceId"), facts.get("hops")
-        hops = (passed if isinstance(passed, int) else 0) + 1
-        most = self._config().limits.max_hops
-        if hops > most:
-            raise Overloaded(
-                f"this message would be number {hops} in a chain that began with another one, and {most} are allowed;"
-                " end the conversation",
-                code="too_many_hops",
-                limit="limits.maxHops",
-                value=most,
-                retryAfterMs=60_000,
-            )
-        return (trace_id if isinstance(trace_id, str) else self._ids.uuid()), hops
+        def due(live: Session) -> bool:
+            if self._supervisor.current(live.key) is not None:
+                return False  # also where its records are still on their way to the disk
+            return is_stale(live.entry, self._config().session.reset, self._clock.wall_ms())
 
-    def _waits_on_sender(self, source: Sender, target: Session) -> bool:
-        live = self._supervisor.current(target.key)
-        return live is not None and source.waiter is not None and waits_on(self._supervisor, live, source.waiter)
+        if not due(session):
+            return session
+        new, _ = await lifecycle.reset(self._births, self._feed, session, self._supervisor.stop_for_reset, due=due)
+        return new
 
+    async def _steer(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> SentMessage:
+        steered = await steer(
+            self._store,
+            self._supervisor,
+            self._attached,
+            self._clock,
+            session=session,
+            request=request,
+            in_line=in_line,
+        )
+        return SentMessage(steered.run_id, session, interrupted=steered.interrupted)
 
-def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
-    """Whether `run` cannot end before `other` has: it is that run, waits for it, or for one that does.
-
-    A run that is queued waits for all that are before it in its session.
-    """
-    passed: set[str] = set()
-    lines: dict[str, _Line] = {}
-    ahead = [run]
-    while ahead:
-        one = ahead.pop()
-        if one is other:
-            return True
-        if one.run_id in passed:
-            continue
-        passed.add(one.run_id)
-        awaited = (supervisor.registry.live.get(run_id) for run_id in one.waits_for)
-        ahead += [found for found in awaited if found is not None]
-        if one.key not in lines:
-            lines[one.key] = _Line(supervisor.queues.runs_of(one.key))
-        ahead += lines[one.key].before(one)
-    return False
-
-
-class _Line:
-    """The runs of a session in their order. Each is given once, however many are behind it: a thousand may be."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        self._runs, self._given = runs, 0
-        self._places = {run.run_id: place for place, run in enumerate(runs)}
-
-    def before(self, run: Run) -> list[Run]:
-        """The runs that have to end before this one begins, but for those that were given before."""
-        begin, end = self._given, self._places.get(run.run_id, 0)
-        self._given = max(begin, end)
-        return self._runs[begin:end]
+    async def _accept(
+        self, session: Session, request: RunRequest, prepared: PreparedFiles, in_line: Callable[[], None]
+    ) -> str:
+        if not prepared.files:
+            return await self._supervisor.accept_once(session, request, in_line=in_line)
+        return await accept_with_files(
+            self._supervisor,
+            self._attachments,
+            self._intents,
+            session=session,
+            request=request,
+            prepared=prepared,
+            workspace=self._workspace(agent_of(session.key)),
+            in_line=in_line,
+        )

@@ -19,6 +19,7 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.provenance import ProvenanceStamp
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender
 from sessiond.daemon.credentials import RunCredentials
@@ -81,10 +82,16 @@ def limits_of(config: Config) -> Limits:
 
 @asynccontextmanager
 async def built(
-    store_path: Path, config: Config, sockets: Path, *, progress: Progress, watching: Callable[[str], None]
+    store_path: Path,
+    config: Config,
+    sockets: Path,
+    *,
+    progress: Progress,
+    watching: Callable[[str], None],
+    clock: Clock | None = None,
 ) -> AsyncIterator[App]:
     """Everything but the listeners: recovered, and at work. `sockets` is the folder of agent.sock."""
-    clock, ids = Clock(), Ids()
+    clock, ids = clock or Clock(), Ids()
     durable = config.store.durability == "sync"
     async with (
         AsyncExitStack() as opened,
@@ -166,7 +173,7 @@ class _Parts:
         self.tokens = Tokens(store, clock, lambda run_id: run_id in self.supervisor.registry.live)
         credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
         credentials.clear()
-        host = DaemonHost(self.config, store, self.attached, credentials, sockets / "agent.sock")
+        host = self.host = DaemonHost(self.config, store, self.attached, credentials, sockets / "agent.sock")
         self.supervisor = RunSupervisor(store, self.bus, host, clock, ids)
         self.attached.on_change = self.supervisor.agents_changed
         self.supervisor.keeps = lambda key: is_inbox(key) and self.attached.runtime(agent_of(key)) is None
@@ -202,6 +209,7 @@ class _Parts:
     def put_together(self, config: Config, outbox: Outbox) -> Services:
         """What goes on after runs, and everything that the methods work with."""
         announcing = AnnounceStep(self.store, self.channels, outbox, self.config, self.clock)
+        provenance = ProvenanceStamp(announcing, self.config, self.clock, self.ids)
         self.conversations = ReplyBack(self.store, self.supervisor, announcing, self.config, self.clock)
         self.announcer = Announcer(self.store, self.supervisor, self.config, self.clock)
         self.announcer.outgoing = announcing
@@ -223,7 +231,8 @@ class _Parts:
             tokens=self.tokens,
             spawner=self.spawner,
             attachments=self.attachments,
-            sends=MessageSender(self.supervisor, announcing, self.config, self.clock, self.ids),
+            sends=self._sender(provenance),
+            provenance=provenance,
             announcing=announcing,
             channels=self.channels,
             dead_letters=lambda: len(outbox.dead_letters),
@@ -236,6 +245,21 @@ class _Parts:
             discover=_openrpc,
         )
         return self.services
+
+    def _sender(self, provenance: ProvenanceStamp) -> MessageSender:
+        return MessageSender(
+            self.store,
+            self.supervisor,
+            provenance,
+            self.config,
+            self.clock,
+            births=self.births,
+            feed=self.feed,
+            attached=self.attached,
+            attachments=self.attachments,
+            intents=self.spawner.intents,
+            workspace=self.host.workspace,
+        )
 
     async def recover(self) -> None:
         """Take up what a crash left: half-written spawns, open runs, announcements, conversations."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import trio
 
-from sessiond.conversations.send import waits_on
+from sessiond.conversations.wait_cycle import waits_on
 from sessiond.errors import NotFound, quote
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, clamp

@@ -36,7 +36,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
         )
     from_owner = services.sight_of(caller).unlimited
     source = services.stranger(caller, session.key) if session.key != caller.session_key else None
-    provenance = services.sends.signature(source, METHOD.name) if source is not None else None
+    provenance = services.provenance.signature(source, METHOD.name) if source is not None else None
     parts = [
         Message(check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
         for place, raw in enumerate(params.messages)

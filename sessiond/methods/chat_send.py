@@ -7,21 +7,15 @@ from typing import Literal
 import msgspec
 
 from sessiond.attachments.decode import Attachment
-from sessiond.conversations.send import Sender
+from sessiond.conversations.send import NewMessage, SentMessage
 from sessiond.errors import InvalidParams
 from sessiond.methods.chat_commands import get_or_create_session, obey
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import replace_if_stale
-from sessiond.model.keys import agent_of
-from sessiond.model.message import user_message
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
 from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
-from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
-from sessiond.runs.message_files import accept_with_files
-from sessiond.runs.run import RunRequest, payload_hash
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_model
 from sessiond.store.catalog import Session
@@ -60,44 +54,17 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     """Accept the message for a session that was found."""
     services = ctx.services
     send_policy.require(services.config.session.send_policy, session.key, session.entry)
-    source = services.stranger(ctx.caller, session.key)
-    request = request_of(ctx, params, source)
-    if request.idempotency_key is not None and request.payload is not None:
-        known = services.supervisor.run_of_key(session, request.idempotency_key, request.payload)
-        if known is not None:
-            ctx.in_line()
-            await services.supervisor.stored(known)
-            return _accepted_result(ctx, session, known)
-    prepared = services.attachments.check(params.attachments, services.config.tools.sessions_spawn.attachments)
-    if source is not None:
-        services.sends.check(source, session)  # before a reset for its sake
-    if not services.supervisor.keeps(session.key):  # what nobody has read yet is no old conversation
-        session = await replace_if_stale(services, session)
-    if source is not None:
-        request = services.sends.stamp(source, session, request, METHOD.name)
-    if prepared.files:
-        run_id = await accept_with_files(
-            services.supervisor,
-            services.attachments,
-            services.spawner.intents,
-            session=session,
-            request=request,
-            prepared=prepared,
-            workspace=services.workspace(agent_of(session.key)),
-            in_line=ctx.in_line,
-        )
-    else:
-        run_id = await services.supervisor.accept_once(session, request, in_line=ctx.in_line)
-    # A reset may have put another session in the place of the one that was found.
-    return _accepted_result(ctx, services.supervisor.registry.session_of(run_id) or session, run_id)
+    sent = await services.sends.send(session, message_of(ctx, session, params, METHOD.name), in_line=ctx.in_line)
+    return _accepted_result(ctx, sent)
 
 
-def _accepted_result(ctx: Context, session: Session, run_id: str) -> ChatSendResult:
+def _accepted_result(ctx: Context, sent: SentMessage) -> ChatSendResult:
+    session = sent.session
     facts = session.entry.file
     cursor = ctx.services.store.cursor(session, facts.folded_to, session.entry.message_count)
     # Nothing runs: whoever reads this session finds the message with `sessions_inbox`.
-    reason: Literal["inbox"] | None = "inbox" if ctx.services.supervisor.keeps(session.key) else None
-    return ChatSendResult(run_id=run_id, status="accepted", cursor=cursor, reason=reason)
+    reason: Literal["inbox"] | None = "inbox" if sent.kept else None
+    return ChatSendResult(run_id=sent.run_id, status="accepted", cursor=cursor, reason=reason)
 
 
 async def _target(ctx: Context, params: ChatSendParams) -> Session:
@@ -114,39 +81,44 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
     send_policy.require(services.config.session.send_policy, key)
-    request_of(ctx, params)  # a bad message makes no session
+    check_params(ctx, params)  # a bad message makes no session
     return await get_or_create_session(ctx, params.session_key)
 
 
-def request_of(ctx: Context, params: ChatSendParams, source: Sender | None = None) -> RunRequest:
-    """The params as a request to the supervisor. InvalidParams where they are none. `source` is a stranger's."""
-    services = ctx.services
+def check_params(ctx: Context, params: ChatSendParams) -> str | None:
+    """The model that is asked for, by its full name. InvalidParams where the params are no message."""
     check_text(params.message, "$.message")
     check_idempotency_key(params.idempotency_key)
     if params.timeout_seconds is not None and params.timeout_seconds < 0:
         raise InvalidParams("`$.timeoutSeconds` is below 0; 0 is no limit.", field="$.timeoutSeconds")
     if params.thinking is not None:
         check_thinking(params.thinking)
-    model = check_model(services.config, params.model)["model"] if params.model is not None else None
-    payload = None
+    return check_model(ctx.services.config, params.model)["model"] if params.model is not None else None
+
+
+def message_of(
+    ctx: Context, session: Session, params: ChatSendParams, tool: str, *, steers: bool = False
+) -> NewMessage:
+    """The params as a message to the session, brought by the method `tool`. InvalidParams where they are none."""
+    model = check_params(ctx, params)
+    payload = {}
     if params.idempotency_key is not None:
-        counted = msgspec.to_builtins(params)
+        payload = msgspec.to_builtins(params)
         # How long a caller waits, and by which alias it named the session, make no other message.
         for name in ("timeoutSeconds", "idempotencyKey", "sessionKey"):
-            del counted[name]
-        payload = payload_hash({**counted, "source": source.key} if source is not None else counted)
-    limit_s = params.timeout_seconds
-    if limit_s is None:
-        limit_s = services.config.agents.defaults.run_timeout_seconds
-    return RunRequest(
+            del payload[name]
+    return NewMessage(
         text=params.message,
-        message=user_message(params.message, services.clock.wall_ms()),
-        thinking=params.thinking,
-        model=model,
-        timeout_s=limit_s or None,
+        tool=tool,
+        source=ctx.services.stranger(ctx.caller, session.key),
         idempotency_key=params.idempotency_key,
         payload=payload,
-        follow=FollowUp(deliver=True) if params.deliver else NOTHING_FOLLOWS,
+        timeout_s=params.timeout_seconds,
+        thinking=params.thinking,
+        model=model,
+        deliver=bool(params.deliver),
+        files=params.attachments,
+        steers=steers,
     )
 
 

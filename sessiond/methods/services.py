@@ -15,7 +15,8 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep
-from sessiond.conversations.send import MessageSender, Sender
+from sessiond.conversations.provenance import ProvenanceStamp, Sender
+from sessiond.conversations.send import MessageSender
 from sessiond.delivery.channels import Channels
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
@@ -69,6 +70,7 @@ class Services:
     spawner: Spawner
     attachments: AttachmentService
     sends: MessageSender
+    provenance: ProvenanceStamp
     announcing: AnnounceStep
     channels: Channels
     last_save: Callable[[], int | None]

@@ -6,7 +6,6 @@ from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context, Services
 from sessiond.rpc.method import Method
 from sessiond.sessions import lifecycle
-from sessiond.sessions.freshness import is_stale
 from sessiond.store.catalog import Session
 
 
@@ -29,20 +28,6 @@ async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResu
 async def reset(services: Services, session: Session) -> tuple[Session, bool]:
     """The new session of the key, and whether the old transcript is in the archive."""
     return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop_for_reset)
-
-
-async def replace_if_stale(services: Services, session: Session) -> Session:
-    """The session for the next message: a new one where the configuration says that the conversation is over."""
-
-    def due(live: Session) -> bool:
-        return is_stale(live.entry, services.config.session.reset, services.clock.wall_ms())
-
-    if not due(session):
-        return session
-    made, _ = await lifecycle.reset(
-        services.births, services.feed, session, services.supervisor.stop_for_reset, due=due
-    )
-    return made
 
 
 METHOD = Method(

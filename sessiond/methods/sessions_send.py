@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import trio
 
+from sessiond.conversations.send import NewMessage
+from sessiond.conversations.wait_cycle import waits_on_sender
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import InvalidParams
 from sessiond.methods.chat_send import check_idempotency_key, check_text
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import replace_if_stale
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 from sessiond.runs.run import RunView, view
@@ -59,26 +59,29 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
         raise InvalidParams("`$.timeoutSeconds` is below 0; 0 does not wait.", field="$.timeoutSeconds")
     # Not `clamp`, which is for counts: a fraction of a second is waited for.
     timeout_s = min(DEFAULT_TIMEOUT_S if params.timeout_seconds is None else params.timeout_seconds, MAX_TIMEOUT_S)
-    keeps = services.supervisor.keeps(target.key)
+    source = services.source(ctx.caller)
+    # Asked before the message is in line: it would wait for itself then.
+    busy = waits_on_sender(services.supervisor, source, target)
     sent = await services.sends.send(
-        services.source(ctx.caller),
         target,
-        params.message,
-        params.idempotency_key,
-        # What nobody has read yet is no old conversation.
-        freshened=None if keeps else partial(replace_if_stale, services),
+        NewMessage(
+            text=params.message,
+            tool=METHOD.name,
+            source=source,
+            idempotency_key=params.idempotency_key,
+            payload={"method": METHOD.name, "message": params.message},
+        ),
         in_line=ctx.in_line,
     )
-    # A reset may have put another session in the place of the one that was found.
-    target = services.supervisor.registry.session_of(sent.run_id) or target
-    reason = "ancestor_busy" if sent.ancestor_busy and timeout_s else None
-    if keeps:
+    # An earlier message with the same idempotency key may stand in an older transcript.
+    target = services.supervisor.registry.session_of(sent.run_id) or sent.session
+    if sent.kept:
         return SessionsSendResult(run_id=sent.run_id, status="accepted", reason="inbox", session_key=target.key)
-    if not timeout_s or sent.ancestor_busy:
+    if not timeout_s or busy:
         return SessionsSendResult(
             run_id=sent.run_id,
             status="accepted",
-            reason=reason,
+            reason="ancestor_busy" if busy and timeout_s else None,
             session_key=target.key,
             delivery=await _delivery(ctx, target, sent.run_id),
         )

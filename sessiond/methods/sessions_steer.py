@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from sessiond.methods.chat_send import ChatSendParams, request_of
+from sessiond.methods.chat_send import ChatSendParams, message_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.methods.sessions_reset import replace_if_stale
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
-from sessiond.runs.run import RunRequest
-from sessiond.runs.steer import steer
-from sessiond.store.catalog import Session
 
 
 class SessionsSteerParams(Params, frozen=True, kw_only=True):
@@ -40,27 +36,9 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         thinking=params.thinking,
         model=params.model,
     )
-    source = services.stranger(ctx.caller, session.key)
-    request = request_of(ctx, sent, source)
-    if services.supervisor.current(session.key) is None and request.idempotency_key is None:
-        if source is not None:
-            services.sends.check(source, session)  # before a reset for its sake
-        session = await replace_if_stale(services, session)
-
-    def stamp(target: Session, accepted: RunRequest) -> RunRequest:
-        return services.sends.stamp(source, target, accepted, METHOD.name) if source is not None else accepted
-
-    steered = await steer(
-        services.store,
-        services.supervisor,
-        services.attached,
-        services.clock,
-        session=session,
-        request=request,
-        stamp=stamp,
-        in_line=ctx.in_line,
-    )
-    return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=steered.interrupted)
+    message = message_of(ctx, session, sent, METHOD.name, steers=True)
+    steered = await services.sends.send(session, message, in_line=ctx.in_line)
+    return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=list(steered.interrupted))
 
 
 METHOD = Method(

@@ -78,17 +78,25 @@ class Acceptance(ABC):
             yield from older.entry.keyed[: -left - 1 : -1]
             left -= len(older.entry.keyed)
 
+    async def find_accepted(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> str | None:
+        """The run that has the request's idempotency key already, once it is on disk; None where the request is new."""
+        if request.idempotency_key is None or request.payload is None:
+            return None
+        run_id = self.run_of_key(session, request.idempotency_key, request.payload)
+        if run_id is not None:
+            in_line()
+            await self.stored(run_id)
+        return run_id
+
     async def accept_once(self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _nobody) -> str:
         """The id of the run that the request's idempotency key has already, or of a new one; on disk in both cases.
 
         `in_line` is called once it has its place in the order of acceptance, before it is on disk.
         """
-        if request.idempotency_key is not None and request.payload is not None:
+        if request.idempotency_key is not None:
             session = await current_session(self._store.catalog, session)
-            run_id = self.run_of_key(session, request.idempotency_key, request.payload)
+            run_id = await self.find_accepted(session, request, in_line)
             if run_id is not None:
-                in_line()
-                await self.stored(run_id)
                 return run_id
         return (await self.accept(session, request, in_line=in_line)).run_id
 

@@ -6,7 +6,7 @@ Source: runs.md, "A run's life over a crash".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -167,7 +167,7 @@ def session_id_of(run_id: str) -> str:
     return run_id.rpartition(".")[0]
 
 
-def payload_hash(payload: dict[str, Any]) -> str:
+def payload_hash(payload: Mapping[str, Any]) -> str:
     """The hash two requests with the same idempotency key are compared by."""
     return blake2b(msgspec.json.encode(payload, order="deterministic"), digest_size=8).hexdigest()
 

@@ -38,20 +38,13 @@ async def steer(
     *,
     session: Session,
     request: RunRequest,
-    stamp: Callable[[Session, RunRequest], RunRequest],
     in_line: Callable[[], None],
 ) -> SteerResult:
-    """Bring the message to the session's agent now. `stamp` makes it what is accepted, once it is known to be new.
-
-    `in_line` is called once the message has its place.
-    """
+    """Bring the message to the session's agent now. `in_line` is called once it has its place."""
     session = await current_session(store.catalog, session)
-    if request.idempotency_key is not None and request.payload is not None:
-        known = supervisor.run_of_key(session, request.idempotency_key, request.payload)
-        if known is not None:
-            await supervisor.stored(known)
-            return SteerResult(known, [])
-    request = stamp(session, request)
+    known = await supervisor.find_accepted(session, request, in_line)
+    if known is not None:
+        return SteerResult(known, [])
     live = supervisor.current(session.key)
     request = replace(request, first=True)
     if live is not None and attached.can_steer(live.run_id):

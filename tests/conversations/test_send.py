@@ -15,7 +15,7 @@ from support.conversing_runs import ALICE, BOB, host_with, scripted, source_sess
 from support.supervised_runs import Agent, FakeHost
 
 from sessiond.conversations.rate_limit import WINDOW_S, RateLimit
-from sessiond.conversations.send import waits_on
+from sessiond.conversations.wait_cycle import waits_on, waits_on_sender
 from sessiond.errors import Conflict, Overloaded
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
@@ -232,8 +232,7 @@ class TestWaiting:
             supervisor = house.home.supervisor
             alice, bob = (house.home.store.catalog.by_key[key] for key in (ALICE, BOB))
             supervisor.park(own, there.run_id)
-            back = await house.sends.send(source_session(bob, there), alice, "2", None)
-            assert back.ancestor_busy
+            assert waits_on_sender(supervisor, source_session(bob, there), alice)
             supervisor.unpark(own, there.run_id)
-            assert not (await house.sends.send(source_session(bob, there), alice, "3", None)).ancestor_busy
-            assert (await house.sends.send(source_session(bob, there), bob, "to myself", None)).ancestor_busy
+            assert not waits_on_sender(supervisor, source_session(bob, there), alice)
+            assert waits_on_sender(supervisor, source_session(bob, there), bob)

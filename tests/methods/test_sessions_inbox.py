@@ -11,6 +11,7 @@ import trio
 from support.in_process import Connection, Inside, inside
 from support.patience import PATIENCE_S
 
+from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 from sessiond.model.keys import is_inbox
 from sessiond.runs import inbox
@@ -176,13 +177,18 @@ async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
     assert "abcdefghijklmnop" not in message["text"]
 
 
-async def test_a_session_whose_messages_are_kept_is_not_begun_anew_for_its_age(tmp_path) -> None:
-    async with inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 0.0001 }\n') as made:
+@pytest.mark.parametrize(
+    ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
+)
+async def test_a_session_whose_messages_are_kept_is_not_begun_anew_for_its_age(tmp_path, method, target) -> None:
+    real, shift = Clock(), [0]
+    clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
+    async with inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 1 }\n', clock=clock) as made:
         async with made.connect() as owner, made.connect(READER) as reader:
             await owner.call("sessions.create", key=KEY)
             await tell(owner, "one")
-            await trio.sleep(0.02)
-            await tell(owner, "two")
+            shift[0] = 600_000
+            await owner.call(method, **{target: KEY, "message": "two"})
             assert texts(await reader.call("sessions_inbox")) == ["one", "two"]
 
 

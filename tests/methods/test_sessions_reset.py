@@ -242,7 +242,9 @@ async def test_missing_and_invisible_sessions_answer_alike(tmp_path: Path) -> No
 
 async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_one_does_not(tmp_path: Path) -> None:
     config = '[session]\nreset = { mode = "idle", idleMinutes = 60 }'
-    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+    real, shift = Clock(), [0]
+    clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
+    async with inside(tmp_path, config, clock=clock) as daemon, daemon.connect() as client:
         services = daemon.services
         first = {"sessionKey": KEY, "message": "hello", "idempotencyKey": "once"}
         run_id = (await client.call("chat.send", **first))["runId"]
@@ -250,7 +252,7 @@ async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_
         old = services.store.catalog.by_key[KEY]
         await client.say(KEY, "and on")
         assert services.store.catalog.by_key[KEY] is old
-        services.clock = Clock(wall_ms=lambda: old.entry.updated_at + 60 * 60_000 + 1)
+        shift[0] = 60 * 60_000 + 1000
         assert (await client.call("chat.send", **first))["runId"] == run_id
         assert services.store.catalog.by_key[KEY] is old
         # However many come at once, they begin one conversation together.
@@ -261,6 +263,34 @@ async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_
         assert old.archived and old.entry.message_count == 4
         assert len(services.store.catalog.by_id) == 2
         assert services.store.catalog.by_key[KEY].entry.message_count == 10
+
+
+@pytest.mark.parametrize(
+    ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
+)
+async def test_by_whichever_method_a_new_message_begins_a_new_conversation(
+    tmp_path: Path, method: str, target: str
+) -> None:
+    real, shift = Clock(), [0]
+    clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
+    async with (
+        inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 60 }', clock=clock) as daemon,
+        daemon.connect() as client,
+    ):
+        catalog = daemon.services.store.catalog
+        await client.say(KEY, "hello")
+        old = catalog.by_key[KEY]
+        shift[0] = 60 * 60_000 + 1000
+        await client.failure(method, **{target: KEY}, message=" ", idempotencyKey="k")
+        assert catalog.by_key[KEY] is old
+        message = {target: KEY, "message": "and on", "idempotencyKey": "k"}
+        sent = await client.call(method, **message)
+        new = catalog.by_key[KEY]
+        assert new is not old and old.archived
+        await client.call("agent.wait", runId=sent["runId"])
+        shift[0] *= 3
+        assert (await client.call(method, **message))["runId"] == sent["runId"]
+        assert catalog.by_key[KEY] is new
 
 
 async def _say(connection: Connection, text: str) -> None:

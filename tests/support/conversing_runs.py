@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from support.supervised_runs import Agent, FakeHost, House, clock, house
+from support.supervised_runs import Agent, FakeHost, House, clock, house, inline
 
+from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
 from sessiond.config.settings import Config, parse
 from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.reply_back import ReplyBack
-from sessiond.conversations.send import MessageSender, Sender
+from sessiond.conversations.send import MessageSender, NewMessage
 from sessiond.delivery.channels import Channels
 from sessiond.delivery.outbox import Outbox, open_outbox
 from sessiond.runs.recovery import recover
 from sessiond.runs.run import Run
+from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.runtimes.attached import AttachedAgents
 from sessiond.runtimes.runtime import RunOutcome
+from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.store.catalog import Session
 
 ALICE, BOB = "agent:alice:main", "agent:bob:telegram:group:-100"
@@ -83,7 +88,19 @@ class TalkHouse:
         self.outbox = outbox
         announcing = AnnounceStep(home.store, self.channels, outbox, lambda: self.config, clock())
         self.conversations = ReplyBack(home.store, home.supervisor, announcing, lambda: self.config, clock())
-        self.sends = MessageSender(home.supervisor, announcing, lambda: self.config, clock(), Ids())
+        self.sends = MessageSender(
+            home.store,
+            home.supervisor,
+            ProvenanceStamp(announcing, lambda: self.config, clock(), Ids()),
+            lambda: self.config,
+            clock(),
+            births=SessionChanges(home.store),
+            feed=home.feed,
+            attached=AttachedAgents(),
+            attachments=AttachmentService(run_sync=inline),
+            intents=SpawnJournal(home.store),
+            workspace=lambda agent_id: home.host.folder / agent_id,
+        )
         self.announcing = announcing
         home.supervisor.at_end, home.supervisor.after_end = self.conversations.at_end, self.conversations.after_end
 
@@ -98,8 +115,19 @@ class TalkHouse:
     ) -> Run:
         """A sessions_send, accepted. From the owner where `source` is None."""
         sender = await self.home.session(source) if source is not None else None
+        return await self.bring(
+            await self.home.session(target),
+            text,
+            source=source_session(sender, run) if sender is not None else Sender(),
+            idempotency_key=key,
+        )
+
+    async def bring(self, target: Session, text: str, *, source: Sender | None = None, **fields: Any) -> Run:
+        """A message of `sessions_send` or the like, with more `fields` of it, accepted."""
         sent = await self.sends.send(
-            source_session(sender, run) if sender is not None else Sender(), await self.home.session(target), text, key
+            target,
+            NewMessage(text=text, tool="sessions_send", source=source, payload={"message": text}, **fields),
+            in_line=lambda: None,
         )
         found = self.home.supervisor.registry.get(sent.run_id)
         assert found is not None

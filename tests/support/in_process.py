@@ -15,6 +15,7 @@ import msgspec
 import trio
 from support.patience import PATIENCE_S
 
+from sessiond.clock import Clock
 from sessiond.config import settings as configuration
 from sessiond.daemon.app import App, built
 from sessiond.model.caller import OWNER, Caller
@@ -133,7 +134,7 @@ class Inside:
 
 
 @asynccontextmanager
-async def inside(folder: Path, config: str = "") -> AsyncIterator[Inside]:
+async def inside(folder: Path, config: str = "", *, clock: Clock | None = None) -> AsyncIterator[Inside]:
     """The parts at work on the store `folder/store`. `config` is the text of a configuration file."""
     file = folder / "config.toml"
     file.write_text(config)
@@ -145,6 +146,7 @@ async def inside(folder: Path, config: str = "") -> AsyncIterator[Inside]:
         sockets,
         progress=lambda done, total, agent_id: None,
         watching=lambda backend: None,
+        clock=clock,
     ) as app:
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:

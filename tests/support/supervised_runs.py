@@ -126,8 +126,15 @@ class FakeHost:
 class House:
     """The parts at work on one store."""
 
-    def __init__(self, store: SessionStore, host: FakeHost, supervisor: RunSupervisor, nursery: trio.Nursery) -> None:
-        self.store, self.host, self.supervisor, self.nursery = store, host, supervisor, nursery
+    def __init__(
+        self,
+        store: SessionStore,
+        feed: TranscriptFeed,
+        host: FakeHost,
+        supervisor: RunSupervisor,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.store, self.feed, self.host, self.supervisor, self.nursery = store, feed, host, supervisor, nursery
         # What goes on after runs, and after a restart; set up before the recovery.
         self.others: list[Resumable] = []
 
@@ -208,11 +215,11 @@ async def house(
     settings |= options
     async with open_store(folder, **settings) as store:
         bus = EventBus()
-        TranscriptFeed(store, bus)
+        feed = TranscriptFeed(store, bus)
         made = host or FakeHost(folder.parent)
         supervisor = RunSupervisor(store, bus, made, settings["clock"], settings["ids"])
         async with trio.open_nursery() as nursery:
-            home = House(store, made, supervisor, nursery)
+            home = House(store, feed, made, supervisor, nursery)
             setup(home)
             await nursery.start(supervisor.run)
             if recovering:

@@ -1,0 +1,54 @@
+"""Who waits for whom: a wait that closed a circle would end by its time alone.
+
+Knows the queues and which run waits for which.
+"""
+
+from __future__ import annotations
+
+from sessiond.conversations.provenance import Sender
+from sessiond.runs.run import Run
+from sessiond.runs.supervisor import RunSupervisor
+from sessiond.store.catalog import Session
+
+
+def waits_on_sender(supervisor: RunSupervisor, source: Sender, target: Session) -> bool:
+    """Whether a message to the session is answered only after the sender's own run has ended."""
+    live = supervisor.current(target.key) if source.waiter is not None else None
+    return live is not None and source.waiter is not None and waits_on(supervisor, live, source.waiter)
+
+
+def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
+    """Whether `run` cannot end before `other` has: it is that run, waits for it, or for one that does.
+
+    A run that is queued waits for all that are before it in its session.
+    """
+    passed: set[str] = set()
+    lines: dict[str, _Line] = {}
+    ahead = [run]
+    while ahead:
+        one = ahead.pop()
+        if one is other:
+            return True
+        if one.run_id in passed:
+            continue
+        passed.add(one.run_id)
+        awaited = (supervisor.registry.live.get(run_id) for run_id in one.waits_for)
+        ahead += [found for found in awaited if found is not None]
+        if one.key not in lines:
+            lines[one.key] = _Line(supervisor.queues.runs_of(one.key))
+        ahead += lines[one.key].before(one)
+    return False
+
+
+class _Line:
+    """The runs of a session in their order. Each is given once, however many are behind it: a thousand may be."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self._runs, self._given = runs, 0
+        self._places = {run.run_id: place for place, run in enumerate(runs)}
+
+    def before(self, run: Run) -> list[Run]:
+        """The runs that have to end before this one begins, but for those that were given before."""
+        begin, end = self._given, self._places.get(run.run_id, 0)
+        self._given = max(begin, end)
+        return self._runs[begin:end]
