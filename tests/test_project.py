@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from support import docs_tables
 from support.docs_references import in_code
+from support.function_names import functions_to_call, says_what_it_does
 
 import sessiond
 from sessiond.methods.table import METHODS
@@ -255,3 +256,23 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_a_circle_of_imports_is_found() -> None:
     assert import_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
     assert import_circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_the_name_of_a_function_says_what_a_call_does() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in functions_to_call(ast.parse(path.read_text()))
+        if not says_what_it_does(node.name)
+    ]
+    assert found == [], "a verb, or a noun for what it gives"
+
+
+@pytest.mark.parametrize("name", ["made", "_told_of", "of", "_unread", "hung_up", "freshened", "before", "lost_from"])
+def test_a_bare_participle_or_preposition_is_no_name(name: str) -> None:
+    assert not says_what_it_does(name)
+
+
+@pytest.mark.parametrize("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
+def test_a_verb_a_noun_and_a_callback_are_names(name: str) -> None:
+    assert says_what_it_does(name)

@@ -164,7 +164,7 @@ class TokenLog:
         # Times are whole seconds; within one the later line is the newer token.
         return sorted(rows, key=lambda row: row.issued_at)[::-1]
 
-    def without_expired(self, now_ms: int) -> TokenLog:
+    def drop_expired(self, now_ms: int) -> TokenLog:
         """The log without the tokens that have expired and without their revocations. This one stays as it is.
 
         A revocation outlasts its token by as much as the clock may be set back, and where nobody knows when the token
@@ -187,7 +187,7 @@ class TokenLog:
 
     def is_outgrown(self, now_ms: int) -> bool:
         """Whether half of the file or more says nothing any more, so that writing it anew is worth it."""
-        return self._lines >= _FEW_LINES and self._lines >= 2 * len(self.without_expired(now_ms))
+        return self._lines >= _FEW_LINES and self._lines >= 2 * len(self.drop_expired(now_ms))
 
     def encode(self) -> bytes:
         """The whole log as the lines of a new file."""

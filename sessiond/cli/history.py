@@ -42,13 +42,13 @@ def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
         # A message of a program that writes no time has that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
-        shown += paragraph(message, moment, present_ms, on, beside=_named(files.get(place["seq"]) or ()))
+        shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
     for run_end in ends:
         shown += _run_end_lines(run_end, present_ms, on)
     return shown
 
 
-def _named(files: Sequence[dict[str, Any]]) -> list[str]:
+def _file_names(files: Sequence[dict[str, Any]]) -> list[str]:
     return [f"[attached: {one_line(str(file['name']))} ({size(file['bytes'])})]" for file in files]
 
 
@@ -106,7 +106,7 @@ def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
             sys.stdout.flush()
 
     missed = MissedRunEnds(client, page["sessionKey"], show_end)
-    for event in client.subscribe(page["sessionKey"], page["cursor"], on_connect=missed.connected):
+    for event in client.subscribe(page["sessionKey"], page["cursor"], on_connect=missed.on_connected):
         if event.name != "session.delta":
             live.clear(forget=event.name == "session.message")
         if args.json:

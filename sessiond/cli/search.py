@@ -42,7 +42,7 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
 def run(args: Args) -> int | None:
     words = " ".join(args.text)
     params = {"query": words, "limit": args.limit, "sessionKey": args.session, "role": args.role, "since": args.since}
-    found = ask_long(args, "sessions_search", drop_absent({**params, "since": _since(args.since)}), "searching")
+    found = ask_long(args, "sessions_search", drop_absent({**params, "since": _start_ms(args.since)}), "searching")
     if args.json:
         as_json(found)
         return None
@@ -54,7 +54,7 @@ def run(args: Args) -> int | None:
     return None
 
 
-def _since(age_s: float | None) -> int | None:
+def _start_ms(age_s: float | None) -> int | None:
     return None if age_s is None else now_ms() - int(age_s * 1000)
 
 

@@ -125,7 +125,7 @@ def run(args: Args) -> None:
 
     with connect(args) as client:
         missed = MissedRunEnds(client, args.key, show_end)
-        for event in client.subscribe(args.key, args.after, on_connect=missed.connected):
+        for event in client.subscribe(args.key, args.after, on_connect=missed.on_connected):
             missed.take(event)
             if args.json:
                 json_line({"event": event.name, **event.params})

@@ -62,7 +62,7 @@ def run_answer(result: Any) -> dict[str, Any]:
     return result if isinstance(result, dict) else {"reply": str(result)}
 
 
-def called_off() -> RpcError:
+def call_cancelled_error() -> RpcError:
     return RpcError(CANCELLED, "cancelled", "the run was called off")
 
 

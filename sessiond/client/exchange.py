@@ -154,7 +154,7 @@ class Exchange:
                 raise wire.no_such_method(request.method)
             result = handler(self, request)
             if request.id in self._cancelled:
-                raise agent.called_off()
+                raise agent.call_cancelled_error()
             data = wire.answer(request.id, result)
         except RpcError as error:
             data = wire.refusal(request.id, error)

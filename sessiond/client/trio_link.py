@@ -208,7 +208,7 @@ class TrioExchange:
 
     async def _answer(self, request: wire.DaemonRequest, scope: trio.CancelScope) -> None:
         handler = self._handlers.get(request.method)
-        data = wire.refusal(request.id, agent.called_off())
+        data = wire.refusal(request.id, agent.call_cancelled_error())
         with scope:
             try:
                 if handler is None:

@@ -19,7 +19,7 @@ class Clamp(msgspec.Struct, frozen=True):
     maximum: int
     minimum: int = 1
 
-    def of(self, value: float | None, field: str = "$.limit") -> int:
+    def apply(self, value: float | None, field: str = "$.limit") -> int:
         """`value` floored and brought into the range; the default for None. InvalidParams naming `field` for NaN."""
         if value is None:
             return self.default

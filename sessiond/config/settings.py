@@ -286,12 +286,12 @@ def to_document(config: Config) -> dict[str, Any]:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    def kept(value: Any) -> Any:
+    def strip(value: Any) -> Any:
         if isinstance(value, dict):
             return _without_none(value)
-        return [kept(item) for item in value] if isinstance(value, list | tuple) else value
+        return [strip(item) for item in value] if isinstance(value, list | tuple) else value
 
-    return {key: kept(value) for key, value in table.items() if value is not None}
+    return {key: strip(value) for key, value in table.items() if value is not None}
 
 
 def _decode(kind: type, value: Any) -> Any:

@@ -25,12 +25,12 @@ from sessiond.store.store import SessionStore
 def may_leave(store: SessionStore, config: Callable[[], Config]) -> Callable[[Delivery], bool]:
     """The send policy, as the outbox asks it before every attempt."""
 
-    def allowed(delivery: Delivery) -> bool:
+    def is_allowed(delivery: Delivery) -> bool:
         session = store.catalog.by_key.get(delivery.session_key)
         entry = session.entry if session is not None else None
         return send_policy.decide(config().session.send_policy, delivery.session_key, entry) == "allow"
 
-    return allowed
+    return is_allowed
 
 
 class AnnounceStep:

@@ -65,8 +65,8 @@ class ReplyBack:
         """The records that belong into the write of a run's end: a talk is opened or closed with it."""
         step = run.request.follow.step
         if step is not None:
-            return self._closed_with(run, step.talk_id) if run.request.step == "announce" else ()
-        opened = self._opened_by(run)
+            return self._closing_parts(run, step.talk_id) if run.request.step == "announce" else ()
+        opened = self._opening_record_of(run)
         if opened is None:
             self._open.pop(run.run_id, None)
             return ()
@@ -116,7 +116,7 @@ class ReplyBack:
             return None
         return opened
 
-    def _opened_by(self, run: Run) -> OpeningRecord | None:
+    def _opening_record_of(self, run: Run) -> OpeningRecord | None:
         if run.status != "ok":
             return None
         topic = run.request.follow.talk
@@ -133,14 +133,16 @@ class ReplyBack:
         if opened.topic is None:
             return None
         state, move = replyback.begin(opened.topic.conversation, run.reply)
-        unasked = self._unasked(run.session) if isinstance(move, NextStep) and move.kind == "announce" else None
+        if not isinstance(move, NextStep) or move.kind != "announce":
+            return None
+        unasked = self._step_end_without_asking(run.session)
         if unasked is None:
             return None
         _, done = replyback.advance(state, unasked, None)
         assert isinstance(done, ConversationDone)
         return self._announcing.silent(run.session, done.announcement)
 
-    def _unasked(self, home: Session) -> StepEnd | None:
+    def _step_end_without_asking(self, home: Session) -> StepEnd | None:
         """What counts as the end of an announce step that nobody is asked for; None where the agent is asked.
 
         Words that would go nowhere are not worth a run. A program that would take the question for a message is not
@@ -184,7 +186,7 @@ class ReplyBack:
 
         persistence = self._supervisor.persistence
         try:
-            await persistence.until_stored(
+            await persistence.retry_until_stored(
                 persistence.tell_when_gone(talk.home, write), "the end of a talk", talk_id=talk.talk_id
             )
         except TranscriptGone:
@@ -200,7 +202,7 @@ class ReplyBack:
             state, move = replyback.advance(state, ending, text)
         return move
 
-    def _closed_with(self, run: Run, talk_id: str) -> Sequence[Part]:
+    def _closing_parts(self, run: Run, talk_id: str) -> Sequence[Part]:
         """What closes a talk in the write that ends its announce step, where nothing has to leave the daemon."""
         talk, state = self._open.get(talk_id), self._states.get(talk_id)
         if talk is None or state is None or state.turn or run.session is not talk.home:
@@ -220,12 +222,14 @@ class ReplyBack:
         run = await self._find_run_of_step(talk, number, step) if talk.resumed else None
         if isinstance(run, RunView):
             return talks.step_end_of(run), run.reply
-        if run is None and step.kind == "announce" and (unasked := self._unasked(talk.home)) is not None:
-            return unasked, None
+        if run is None and step.kind == "announce":
+            unasked = self._step_end_without_asking(talk.home)
+            if unasked is not None:
+                return unasked, None
         if run is None:
             request = self._request(talk, topic, number, step)
             try:
-                run = await self._supervisor.persistence.until_stored(
+                run = await self._supervisor.persistence.retry_until_stored(
                     partial(self._accept, talk, topic, number, step, request), "a step of a talk", talk_id=talk.talk_id
                 )
             except Stopping:
@@ -278,7 +282,7 @@ class ReplyBack:
                     return None
                 raise
 
-        return await self._supervisor.persistence.until_stored(look, "the records of a run", run_id=run_id)
+        return await self._supervisor.persistence.retry_until_stored(look, "the records of a run", run_id=run_id)
 
     def _session_for(self, talk: OpenConversation, topic: ConversationTopic, step: NextStep) -> Session | None:
         """The session a step belongs to, in whichever of its transcripts: `settled` knows the newest."""

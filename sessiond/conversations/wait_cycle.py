@@ -36,7 +36,7 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
         ahead += [found for found in awaited if found is not None]
         if one.key not in lines:
             lines[one.key] = _Line(supervisor.queues.runs_of(one.key))
-        ahead += lines[one.key].before(one)
+        ahead += lines[one.key].runs_ahead_of(one)
     return False
 
 
@@ -47,7 +47,7 @@ class _Line:
         self._runs, self._given = runs, 0
         self._places = {run.run_id: place for place, run in enumerate(runs)}
 
-    def before(self, run: Run) -> list[Run]:
+    def runs_ahead_of(self, run: Run) -> list[Run]:
         """The runs that have to end before this one begins, but for those that were given before."""
         begin, end = self._given, self._places.get(run.run_id, 0)
         self._given = max(begin, end)

@@ -81,7 +81,7 @@ def limits_of(config: Config) -> Limits:
 
 
 @asynccontextmanager
-async def built(
+async def open_app(
     store_path: Path,
     config: Config,
     sockets: Path,

@@ -22,7 +22,7 @@ from sessiond.client.starting import FILE_NAME as STARTING
 from sessiond.config import settings as configuration
 from sessiond.config.settings import Config
 from sessiond.daemon import logs, memory, notify
-from sessiond.daemon.app import App, built, key_rules
+from sessiond.daemon.app import App, key_rules, open_app
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import ConfigError, StoreGone, StoreInUse
@@ -110,7 +110,7 @@ class _Life:
 
     async def _live(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async with built(
+            async with open_app(
                 self._store, config, sockets.agent.parent, progress=self._progress, watching=_report_watch_backend
             ) as app:
                 app.background.start_soon(self._obey, signals, app)

@@ -126,7 +126,7 @@ class Channels:
         """One attempt; returns when it is acknowledged. NotDelivered where it is not."""
         adapter = self._adapter(delivery.channel, delivery.account_id, delivery.session_key)
         if adapter is not None:
-            await self._through(adapter, delivery)
+            await self._deliver_through(adapter, delivery)
         elif (configured := self._commands().get(delivery.channel)) is not None:
             async with self._at_work:
                 await self._by_command(configured, delivery)
@@ -146,7 +146,7 @@ class Channels:
         adapter = self._adapter(target.channel, target.account_id, session_key)
         return adapter if adapter is not None and adapter.threads else None
 
-    async def _through(self, adapter: Adapter, delivery: Delivery) -> None:
+    async def _deliver_through(self, adapter: Adapter, delivery: Delivery) -> None:
         params = {
             "deliveryId": delivery.delivery_id,
             "to": delivery.to,
@@ -167,7 +167,7 @@ class Channels:
         ended: process.ProgramExit | None = None
         try:
             with trio.move_on_after(ANSWER_S):
-                ended = await process.run(command, _passed_over)
+                ended = await process.run(command, _ignore_output)
         except CannotStart as error:
             raise NotDelivered(str(error)) from None
         if ended is None:
@@ -190,7 +190,7 @@ def _present(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-async def _passed_over(_data: bytes) -> None:
+async def _ignore_output(_data: bytes) -> None:
     await trio.lowlevel.checkpoint()
 
 

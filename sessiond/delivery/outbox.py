@@ -174,16 +174,16 @@ class Outbox:
         """Try once; whether the delivery is over."""
         delivery = one.delivery
         if not self._allowed(delivery):
-            await self._over(delivery, "skipped")
+            await self._settle(delivery, "skipped")
             return True
         try:
             await self._channels.deliver(delivery)
         except NotDelivered as error:
             return await self._note_failure(one, str(error))
-        await self._over(delivery, "delivered")
+        await self._settle(delivery, "delivered")
         return True
 
-    async def _over(self, delivery: Delivery, status: DeliveryStatus) -> None:
+    async def _settle(self, delivery: Delivery, status: DeliveryStatus) -> None:
         # Shielded: what was acknowledged is not to be sent again because the daemon happens to stop now.
         with trio.CancelScope(shield=True):
             try:

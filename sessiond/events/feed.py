@@ -22,7 +22,7 @@ from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan
-from sessiond.store.adoption import is_own_key, keep_origin, lost_from
+from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance, FoldedLine
 from sessiond.store.store import SessionStore
@@ -118,7 +118,7 @@ class TranscriptFeed:
         self._announce(session, steps)
         self._store.read_new(session)  # the watcher's word of it did not count while it was made
 
-    def found(self, session: Session) -> None:
+    def session_appeared(self, session: Session) -> None:
         """A session appeared that somebody else has made: announce it, and let its followers read all of it."""
         self.changed.set()
         self.on_found(session)
@@ -128,7 +128,7 @@ class TranscriptFeed:
         self.publish(session, "reset" if rivals else "create", "found")
         self._begin(session)
 
-    def lost(self, session: Session, reason: str) -> None:
+    def session_disappeared(self, session: Session, reason: str) -> None:
         """A session is no longer where it was. Where an older one had its key, that one is followed again."""
         self.changed.set()
         self.on_lost(session)
@@ -229,7 +229,7 @@ class TranscriptFeed:
         self.changed.set()
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
-        elif (got.rewritten or not session.entry.file.folded_to) and lost_from(
+        elif (got.rewritten or not session.entry.file.folded_to) and claim_to_restore(
             entry, session.entry, session.key, session.folder.agent_id
         ):
             self._nameless[session] = None
@@ -258,12 +258,12 @@ class TranscriptFeed:
             self._take_away(session, entry)
             return
         catalog.remove(session)
-        self.lost(session, f"its transcript is that of {entry.session_key} now")
+        self.session_disappeared(session, f"its transcript is that of {entry.session_key} now")
         session.epoch += 1
         session.key = entry.session_key
         catalog.replace(session, entry)
         catalog.add(session)
-        self.found(session)
+        self.session_appeared(session)
 
     def _take_away(self, session: Session, entry: Entry) -> None:
         """A file in the archive says another key: no follower of the old one reads it."""

@@ -34,10 +34,10 @@ class FolderListener(Protocol):
     def poke(self, session: Session) -> bool:
         """The session's file changed."""
 
-    def found(self, session: Session) -> None:
+    def session_appeared(self, session: Session) -> None:
         """The session is new to the catalog."""
 
-    def lost(self, session: Session, reason: str) -> None:
+    def session_disappeared(self, session: Session, reason: str) -> None:
         """The session has left the catalog."""
 
 
@@ -211,7 +211,7 @@ class Folders:
         folder.waiting.discard(name)
         if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
             return  # no transcript, or not yet; or the daemon has made it in the meantime
-        session = self._known_before(session)
+        session = self._returning_session(session)
         catalog = self._store.catalog
         namesake = catalog.by_id.get(session.session_id)
         if namesake is not None and not namesake.folder.archived:
@@ -222,9 +222,9 @@ class Folders:
             namesake.folder.dirty = True
         catalog.add(session)
         folder.dirty = True
-        self._news.found(session)
+        self._news.session_appeared(session)
 
-    def _known_before(self, read: Session) -> Session:
+    def _returning_session(self, read: Session) -> Session:
         """The session that left and is back, as those know it who still hold it; else the one that was read."""
         known = self._left.pop((read.folder.agent_id, read.session_id), None)
         if known is None or known.key != read.key or self._store.catalog.has(known):
@@ -262,7 +262,7 @@ class Folders:
             folder.dirty = True
             for session in made:
                 self._store.catalog.add(session)
-                self._news.found(session)
+                self._news.session_appeared(session)
 
     def _on_gone(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)
@@ -283,7 +283,7 @@ class Folders:
         self._twins.pop((session.folder.agent_id, session.session_id), None)
         self._left[session.folder.agent_id, session.session_id] = session
         session.folder.dirty = True
-        self._news.lost(session, "file removed")
+        self._news.session_disappeared(session, "file removed")
 
     def _folder_gone(self, folder: Folder) -> None:
         """The folder was removed or moved away, with everything in it."""

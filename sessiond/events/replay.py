@@ -60,7 +60,7 @@ async def _read_on(subscription: Subscription, store: SessionStore, key: str) ->
         _go_over(subscription, store, key, None)
     elif not subscription.reads(key, session.entry.spawned_by):
         # Told of changes only, or of nothing any more: there is nothing to read for it.
-        subscription.caught_up(key)
+        subscription.end_lag(key)
     else:
         if lag.place.reason is not None:
             cursor = store.cursor(session, lag.place.offset, lag.place.seq)
@@ -80,7 +80,7 @@ async def _end(subscription: Subscription, store: SessionStore, session: Session
     key = session.key
     if store.catalog.by_key.get(key) is session:
         # No await between the look at the end and this: the next event of this session is offered live.
-        subscription.caught_up(key)
+        subscription.end_lag(key)
         return
     lag.held = True  # until whoever moves the file or writes to it is done, of which the feed tells
     if session.in_flight or (session.leaving is not None and not session.folder.archived):
@@ -115,7 +115,7 @@ def _go_over(subscription: Subscription, store: SessionStore, key: str, done: Se
         after = older[older.index(done) + 1 :] if done in older else []
         following = next(iter(after), following)
     if following is None or following is done:
-        subscription.caught_up(key)
+        subscription.end_lag(key)
     else:
         subscription.go_over(key, FollowPlace(following.session_id, 0, 0, "reset"))
 

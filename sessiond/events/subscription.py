@@ -199,7 +199,7 @@ class Subscription:
                 return key
         return None
 
-    def caught_up(self, key: str) -> None:
+    def end_lag(self, key: str) -> None:
         """The session has been read to its end: from here on its events are offered live."""
         lag = self.behind.pop(key)
         change, place = lag.change, lag.place

@@ -40,7 +40,7 @@ def _history(result: Result) -> str:
     return _bound_lines([head, *(_line(message, MESSAGE_CHARS) for message in messages)], keep_end=True)
 
 
-def _sent(result: Result) -> str:
+def _send_words(result: Result) -> str:
     run_id = result.get("runId")
     match result["status"]:
         case "ok":
@@ -76,7 +76,7 @@ def _agents(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _found(result: Result) -> str:
+def _search_words(result: Result) -> str:
     more = " (there are more)" if result["hasMore"] else ""
     lines = [f"{_count(result['matches'], 'match', 'es')}{more}"]
     lines += [
@@ -101,20 +101,20 @@ def _inbox(result: Result) -> str:
     shown = messages[: count_shown(messages)]
     more = "; there are more: call again" if result["hasMore"] or len(shown) < len(messages) else ""
     lines = [f"{_count(shown, 'message')} to {result['sessionKey']}{more}"]
-    return "\n".join([*lines, *map(_received, shown)])
+    return "\n".join([*lines, *map(_inbox_message, shown)])
 
 
 def count_shown(messages: list[Result]) -> int:
     """How many messages of an inbox fit into one answer in words: the oldest, and one at least."""
     room = TEXT_CHARS
     for number, message in enumerate(messages):
-        room -= len(_received(message))
+        room -= len(_inbox_message(message))
         if room < 0 and number:
             return number
     return len(messages)
 
 
-def _received(message: Result) -> str:
+def _inbox_message(message: Result) -> str:
     sender = message.get("from", "the owner")
     return f"--- from {sender}, {message.get('timestamp', '')}\n{_cut(message['text'], MESSAGE_CHARS)}"
 
@@ -122,10 +122,10 @@ def _received(message: Result) -> str:
 _BY_TOOL: dict[str, Callable[[Result], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
-    "sessions_send": _sent,
+    "sessions_send": _send_words,
     "sessions_spawn": _spawn_words,
     "agents_list": _agents,
-    "sessions_search": _found,
+    "sessions_search": _search_words,
     "sessions_wait": _wait_words,
     "sessions_inbox": _inbox,
 }

@@ -59,14 +59,14 @@ class PeerConnection:
 
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
         if self._services.tokens.is_dead(self.peer.caller):
-            _left(self._services, self.peer)
+            _detach(self._services, self.peer)
             raise RefusedByAgent("the agent's token has expired; it has to attach with a new one")
         if method == "run.start":
             # Asked for each run, as for each event: the connection may have shown another token since.
             try:
                 _check_caller(self.peer.caller, agent_of(params["sessionKey"]), self._services)
             except Forbidden as error:
-                _left(self._services, self.peer)
+                _detach(self._services, self.peer)
                 raise RefusedByAgent(f"the agent's connection may not run it any more: {error.message}") from None
         return await ask(self.peer, method, params, result_type=result_type)
 
@@ -112,7 +112,7 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     connection = services.connections.get(ctx.peer)
     if connection is None:
         connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)
-        ctx.peer.on_close(lambda: _left(services, ctx.peer))
+        ctx.peer.on_close(lambda: _detach(services, ctx.peer))
     assert isinstance(connection, PeerConnection)
     connection.capabilities = frozenset(params.capabilities)
     services.attached.attach(agent_id, connection)
@@ -152,7 +152,7 @@ def _is_for(caller: Caller, agent_id: str, services: Services) -> bool:
     return caller.session_key in (None, main_key(agent_id, services.rules))
 
 
-def _left(services: Services, peer: Peer) -> None:
+def _detach(services: Services, peer: Peer) -> None:
     connection = services.connections.pop(peer, None)
     if connection is not None:
         services.attached.detach(connection)

@@ -43,7 +43,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
     ]
     later = Later()
 
-    def stored(ids: list[str], error: StorageError | None) -> None:
+    def settle(ids: list[str], error: StorageError | None) -> None:
         if error is not None:
             later.fail(error)
             return
@@ -51,7 +51,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
         cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
         later.settle_with(ChatInjectResult(ids=ids, cursor=cursor))
 
-    services.store.append_later(session, parts, stored)
+    services.store.append_later(session, parts, settle)
     return later
 
 

@@ -80,10 +80,10 @@ def _mask_errors(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
 
 
 def _with_masked_names(ctx: Context, attachments: list[AttachedFiles]) -> list[AttachedFiles]:
-    def masked(file: AttachedFile) -> AttachedFile:
+    def mask_name(file: AttachedFile) -> AttachedFile:
         return AttachedFile(ctx.services.masked_text(ctx.caller, file.name) or "", file.bytes)
 
-    return [AttachedFiles(one.seq, [masked(file) for file in one.files]) for one in attachments]
+    return [AttachedFiles(one.seq, [mask_name(file) for file in one.files]) for one in attachments]
 
 
 METHOD = Method(

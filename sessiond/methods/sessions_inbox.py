@@ -82,7 +82,7 @@ class _Bell(Subscription):
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
     services = ctx.services
     session = _session_of(ctx, params.session_key)
-    wait_s = WAIT_S.of(params.wait, "$.wait")
+    wait_s = WAIT_S.apply(params.wait, "$.wait")
     start = await inbox.read_up_to(services.store, session)
     if params.cursor is not None:
         start = await _mark_read(services, session, start, params.cursor)

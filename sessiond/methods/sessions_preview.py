@@ -45,7 +45,7 @@ async def handle(ctx: Context, params: SessionsPreviewParams) -> SessionsPreview
         raise LimitExceeded(
             f"`$.keys` has {len(params.keys)} keys, the limit is {MAX_KEYS}.", limit="keys", value=MAX_KEYS
         )
-    limit, max_chars = _LIMIT.of(params.limit), _CHARS.of(params.max_chars, "$.maxChars")
+    limit, max_chars = _LIMIT.apply(params.limit), _CHARS.apply(params.max_chars, "$.maxChars")
     previews = [await _preview(ctx, key, f"$.keys[{place}]", limit, max_chars) for place, key in enumerate(params.keys)]
     return SessionsPreviewResult(previews=previews)
 

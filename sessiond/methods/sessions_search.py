@@ -52,9 +52,9 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         sessions = await _readable(ctx)
     query = search.Query(
         text=_text(params.query),
-        limit=SEARCH_LIMIT.of(params.limit),
+        limit=SEARCH_LIMIT.apply(params.limit),
         role=params.role,
-        since_ms=None if params.since is None else _SINCE.of(params.since, "$.since"),
+        since_ms=None if params.since is None else _SINCE.apply(params.since, "$.since"),
         shown=services.masker_for(caller),
     )
     found, has_more = await search.search(services.store, services.slices, sessions, query)

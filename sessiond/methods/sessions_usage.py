@@ -71,8 +71,8 @@ class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False
 
 async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResult:
     services = ctx.services
-    since = None if params.since is None else _TIME.of(params.since, "$.since")
-    until = None if params.until is None else _TIME.of(params.until, "$.until")
+    since = None if params.since is None else _TIME.apply(params.since, "$.since")
+    until = None if params.until is None else _TIME.apply(params.until, "$.until")
     if since is not None and until is not None and until < since:
         raise InvalidParams("`$.until` is before `$.since`.", field="$.until")
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key

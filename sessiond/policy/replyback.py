@@ -92,7 +92,7 @@ def advance(state: State, ending: StepEnd, text: str | None) -> tuple[State, Nex
     finished delivers the latest reply as it stands, unless somebody stopped it (`aborted`): then that is silence.
     """
     if state.turn == 0:
-        return state, _done(state, ending, text or "")
+        return state, _finish(state, ending, text or "")
     reply = text or ""
     if ending != "ok" or _stops(reply):
         state = replace(state, turn=0)
@@ -114,7 +114,7 @@ def _stops(reply: str) -> bool:
     return reply.strip() in ("", REPLY_SKIP)
 
 
-def _done(state: State, ending: StepEnd, text: str) -> ConversationDone:
+def _finish(state: State, ending: StepEnd, text: str) -> ConversationDone:
     match ending:
         case "ok":
             words = text

@@ -27,10 +27,10 @@ class Link(FrameSink, Protocol):
         """
         ...
 
-    def hung_up(self) -> bool:
+    def has_hung_up(self) -> bool:
         """Whether the other side has gone altogether, and not only ended its own half."""
         ...
 
-    def left_unread(self) -> bool:
+    def has_left_unread(self) -> bool:
         """Whether the other side is known to have closed without reading the last frame that it was sent."""
         ...

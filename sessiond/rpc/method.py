@@ -129,11 +129,11 @@ class Later:
 
     def settle_with(self, result: object) -> None:
         """The request is answered with `result`."""
-        self._done(result, None)
+        self._resolve(result, None)
 
     def fail(self, error: SessiondError) -> None:
         """The request is answered with `error`."""
-        self._done(None, error)
+        self._resolve(None, error)
 
     def when_settled(self, settle: Callable[[object, SessiondError | None], None]) -> None:
         """Call `settle(result, error)` with what comes; at once where it has come."""
@@ -152,7 +152,7 @@ class Later:
             raise error
         return result
 
-    def _done(self, result: object, error: SessiondError | None) -> None:
+    def _resolve(self, result: object, error: SessiondError | None) -> None:
         self._outcome = (result, error)
         if self._settle is not None:
             self._settle(result, error)

@@ -179,7 +179,7 @@ class Peer:
 
     def _may_have_read(self, end: int) -> bool:
         """Whether the other side, which is gone, may have read what ends there: it left, and was not left unread."""
-        return self._out.may_have_left(end) and not (self._out.is_last(end) and self._link.left_unread())
+        return self._out.may_have_left(end) and not (self._out.is_last(end) and self._link.has_left_unread())
 
     def settle(self, answer: Envelope) -> None:
         """An answer to a request of ours has come in."""
@@ -331,10 +331,10 @@ class Peer:
     async def _answer_the_rest(self) -> None:
         """The client has ended its half (`printf ... | socat`): it still gets what it asked for."""
         self._asking.end()
-        while self.pending and not self._link.hung_up():
+        while self.pending and not self._link.has_hung_up():
             with trio.move_on_after(_HANGUP_CHECK_S):
                 await self.idle()
-        if self._link.hung_up():
+        if self._link.has_hung_up():
             return
         with trio.move_on_after(_LAST_WORDS_S):
             try:

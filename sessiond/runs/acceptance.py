@@ -85,7 +85,7 @@ class Acceptance(ABC):
         run_id = self.run_of_key(session, request.idempotency_key, request.payload)
         if run_id is not None:
             in_line()
-            await self.stored(run_id)
+            await self.wait_stored(run_id)
         return run_id
 
     async def accept_once(self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _nobody) -> str:
@@ -100,7 +100,7 @@ class Acceptance(ABC):
                 return run_id
         return (await self.accept(session, request, in_line=in_line)).run_id
 
-    async def stored(self, run_id: str) -> None:
+    async def wait_stored(self, run_id: str) -> None:
         """Return when the run is on disk. StorageError where another caller's attempt to put it there failed."""
         run = self.registry.get(run_id)
         if run is not None:
@@ -123,7 +123,7 @@ class Acceptance(ABC):
         # Not one await from here until the store has it: a reset that comes now finds the run and ends it.
         session = await current_session(self._store.catalog, session)
         if run_id is not None and (known := self.registry.get(run_id)) is not None:
-            await self.stored(run_id)
+            await self.wait_stored(run_id)
             return known
         self._check(session.key)
         keeps = self.keeps(session.key)

@@ -100,7 +100,7 @@ class RunExecutor:
             case "interrupted":
                 return ending.interrupted_end() if run.begun else UnendedRun.ACCEPTED
             case "lost":
-                return ending.lost(run.key)
+                return ending.transcript_lost_end(run.key)
             case _:
                 return ending.aborted_end(by_reset=run.by_reset)
 
@@ -117,13 +117,13 @@ class RunExecutor:
             with trio.move_on_after(limit_s or float("inf")):
                 outcome: RunOutcome = await runtime.run(self._host.spec(run), sink)
                 return ending.end_of_turn(outcome, sink.said)
-            return ending.timed_out(limit_s or 0)
+            return ending.timeout_end(limit_s or 0)
         except AgentAway:
             return UnendedRun.UNATTENDED
         except Stopping:
             return ending.interrupted_end() if run.begun else UnendedRun.ACCEPTED
         except TranscriptGone:
-            return ending.lost(run.key)
+            return ending.transcript_lost_end(run.key)
         except SessiondError as error:
             return ending.failed_end(error.message)
         except Exception:
@@ -141,7 +141,7 @@ class RunExecutor:
                 await self._store.append(run.session, runs.started_records(run.run_id, run.request, now))
             run.status, run.started_at = "running", now
 
-        await self.persistence.until_stored(
+        await self.persistence.retry_until_stored(
             self.persistence.tell_when_gone(run.session, write), "the start of a run", run_id=run.run_id
         )
 
@@ -162,7 +162,7 @@ class RunExecutor:
                 return False
             except TranscriptGone:
                 log.warning("a run ended without its transcript", run_id=run.run_id, session_key=run.key)
-                self._settle(run, ending.lost(run.key))
+                self._settle(run, ending.transcript_lost_end(run.key))
                 return True
             except SessiondError as error:
                 # The reply is what cannot be stored: too long, or nothing that could be read again.

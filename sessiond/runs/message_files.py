@@ -50,7 +50,7 @@ async def accept_with_files(
         try:
             receipt = await attachments.materialize(prepared, workspace, attachments_id)
         except SessiondError:
-            intents.done(attachments_id)
+            intents.complete(attachments_id)
             raise
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
         request = replace(
@@ -78,7 +78,7 @@ async def _take_back(
 ) -> None:
     report = await attachments.remove(workspace, attachments_id)
     if not report.left:
-        intents.done(attachments_id)
+        intents.complete(attachments_id)
 
 
 def with_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:

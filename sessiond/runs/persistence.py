@@ -73,7 +73,7 @@ class Persistence:
         """The daemon ends: what waits for the disk is tried once more, and left."""
         self._stopped.set()
 
-    async def until_stored(
+    async def retry_until_stored(
         self, work: Callable[[], Awaitable[T]], what: str, *, refused: Refused = _tell_nobody, **about: str
     ) -> T:
         """The result of `work`, which is done again while it raises StorageError. Stopping where the daemon ends first.
@@ -107,12 +107,12 @@ class Persistence:
         async def write() -> None:
             await self._store.append(session, compose())
 
-        await self.until_stored(self.tell_when_gone(session, write), what, refused=refused, **about)
+        await self.retry_until_stored(self.tell_when_gone(session, write), what, refused=refused, **about)
 
     def tell_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """`write`, which raises TranscriptGone where the disk refuses because the transcript was taken away."""
 
-        async def guarded() -> None:
+        async def write_or_raise_gone() -> None:
             try:
                 await write()
             except StorageError:
@@ -120,4 +120,4 @@ class Persistence:
                     raise TranscriptGone(f"the transcript of {session.key} was removed") from None
                 raise
 
-        return guarded
+        return write_or_raise_gone

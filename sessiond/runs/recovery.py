@@ -67,7 +67,7 @@ async def read_runs(store: SessionStore) -> list[Run]:
             log.warning("a run is open in two sessions", run_id=live.run_id, session_key=session.key)
             continue
         taken.add(live.run_id)
-        run = Run(live.run_id, session, await _request(store, session, live) or _lost(), live.accepted_at)
+        run = Run(live.run_id, session, await _request(store, session, live) or _damaged_request(), live.accepted_at)
         run.started_at = live.started_at
         found.append(run)
         log.info("run recovered", run_id=run.run_id, session_key=session.key, started=run.begun)
@@ -97,6 +97,6 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
     return lax.view({"message": {}, "text": text, **fields}, RunRequest)
 
 
-def _lost() -> RunRequest:
+def _damaged_request() -> RunRequest:
     """Stands for a request whose record is damaged: the run still gets its end."""
     return RunRequest(text="", message={})

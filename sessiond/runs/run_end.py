@@ -63,7 +63,7 @@ def interrupted_end() -> RunEnd:
     return RunEnd(status="error", error=INTERRUPTED)
 
 
-def lost(key: str) -> RunEnd:
+def transcript_lost_end(key: str) -> RunEnd:
     """Another program took the transcript away: nothing of the run is on record any more."""
     return RunEnd(status="error", error=f"the transcript of {key} was removed while the run was going on")
 
@@ -72,7 +72,7 @@ def aborted_end(*, by_reset: bool = False) -> RunEnd:
     return RunEnd(status="aborted", error="aborted", by_reset=by_reset)
 
 
-def timed_out(limit_s: float) -> RunEnd:
+def timeout_end(limit_s: float) -> RunEnd:
     return RunEnd(status="timeout", error=f"the run met its limit of {limit_s:g} s")
 
 

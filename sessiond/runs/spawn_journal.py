@@ -52,7 +52,7 @@ class SpawnJournal:
             sentence = f"the spawn could not be noted in the store: {reason_of(error)}; nothing was made"
             raise StorageError(sentence) from None
 
-    def done(self, attachments_id: str) -> None:
+    def complete(self, attachments_id: str) -> None:
         """What was begun is on record, or everything of it is gone."""
         self._forget(attachments_id)
 
@@ -79,7 +79,7 @@ class SpawnJournal:
         """Whether files of that id are being made or removed, or were when a crash came."""
         return attachments_id in self._names()
 
-    def left(self) -> list[tuple[str, str, str]]:
+    def unfinished_notes(self) -> list[tuple[str, str, str]]:
         """`(agent id, attachments id, session id or nothing)` of what a crash cut off."""
         found: list[tuple[str, str, str]] = []
         for name in self._names():
@@ -102,7 +102,7 @@ class SpawnJournal:
         """Remove what a crash cut off before there was a record that claims it. A note stays where its attachments do:
         the next start tries again.
         """
-        for agent_id, attachments_id, session_id in self.left():
+        for agent_id, attachments_id, session_id in self.unfinished_notes():
             try:
                 if session_id:
                     if await self._is_claimed(session_id, attachments_id):
@@ -111,7 +111,7 @@ class SpawnJournal:
                 elif child := self._store.catalog.by_key.get(f"agent:{agent_id}:subagent:{attachments_id}"):
                     is_on_record = bool((child.entry.spawn or {}).get("attachmentsRemoved"))
                     if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
-                        self.done(attachments_id)
+                        self.complete(attachments_id)
                     # Else this was the note of their removal, which is to be put on record without surprise.
                     continue
                 report = await attachments.remove(workspace(agent_id), attachments_id)
@@ -121,7 +121,7 @@ class SpawnJournal:
             if report.left:
                 log.warning("attachments left", agent=agent_id, attachments_id=attachments_id, left=report.left[:5])
                 continue
-            self.done(attachments_id)
+            self.complete(attachments_id)
 
     def unclaimed_folders(self, agent_id: str, workspace: Path) -> list[str]:
         """The ids of folders of attachments in a workspace that no note and no child claims. Changes nothing."""
@@ -129,7 +129,8 @@ class SpawnJournal:
             found = {name for name in os.listdir(workspace.joinpath(*FOLDERS)) if UUID.fullmatch(name)}
         except OSError:
             return []
-        claimed = {attachments_id for attachments_id, _ in self.message_files()} | {one for _, one, _ in self.left()}
+        claimed = {attachments_id for attachments_id, _ in self.message_files()}
+        claimed |= {attachments_id for _, attachments_id, _ in self.unfinished_notes()}
         prefix = f"agent:{agent_id}:subagent:"
         for session in self._store.catalog.by_id.values():
             if session.key.startswith(prefix) and not (session.entry.spawn or {}).get("attachmentsRemoved"):

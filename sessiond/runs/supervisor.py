@@ -189,7 +189,7 @@ class RunSupervisor(Acceptance):
             if run.scope is not None:
                 run.scope.cancel()
             elif self.queues.take(run):
-                self._end_soon(run, ending.lost(run.key))
+                self._end_soon(run, ending.transcript_lost_end(run.key))
 
     def agents_changed(self) -> None:
         """An agent came or left: start what may start now, and count the time of what has to wait."""

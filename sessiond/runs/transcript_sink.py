@@ -29,7 +29,7 @@ class ReplySoFar(msgspec.Struct, frozen=True):
     text: str | None = None
     usage: bool = False
 
-    def after(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
+    def with_message(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
         """After one more message."""
         fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
         if not isinstance(fields, dict) or fields.get("role") != "assistant":
@@ -58,7 +58,7 @@ class TranscriptSink:
         if self._native is not None and self._native != native:
             parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
         written = await self._store.append(self._run.session, parts)
-        self.said = self.said.after(message, written[-1].id)
+        self.said = self.said.with_message(message, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])

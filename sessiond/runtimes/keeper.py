@@ -75,7 +75,7 @@ def keep(control: socket.socket, fds: list[int]) -> None:
 def _start(command: dict[str, Any], fds: list[int]) -> int:
     parent = os.getpid()
 
-    def before() -> None:
+    def prepare_child() -> None:
         # This process has one thread, so nothing here can find a lock held.
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -91,7 +91,7 @@ def _start(command: dict[str, Any], fds: list[int]) -> int:
         env=command["env"],
         start_new_session=True,
         pass_fds=command["numbers"],
-        preexec_fn=before,  # noqa: PLW1509
+        preexec_fn=prepare_child,  # noqa: PLW1509
     )
     program.returncode = 0  # reaped here, by `_Kept`
     return program.pid

@@ -51,7 +51,7 @@ class Mounts:
         """The program, where it is not there anyway: itself, or all of the node_modules that it is in."""
         real, workspace = program.resolve(), workspace.resolve()
         there = (*_SYSTEM_ROOTS, workspace)
-        if not _below(real, there):
+        if not _is_below(real, there):
             if passes_through(program, workspace):
                 raise NoSandbox(
                     f"{program} leads out of the workspace, where the agent could make it lead anywhere; "
@@ -62,7 +62,7 @@ class Mounts:
                 there = (*there, real := Path(*parts[: parts.index("node_modules") + 1]))
             self._keep_out(real, inside=True)
             self.args += ["--ro-bind", str(real), str(real)]
-        if program != program.resolve() and not _below(program, there):
+        if program != program.resolve() and not _is_below(program, there):
             # Not a mount of the link's target: Node looks for a program's packages where its file really is.
             self.args += ["--symlink", str(program.resolve()), str(program)]
 
@@ -175,7 +175,7 @@ def _steps(path: Path) -> Iterator[Path]:
             rest += [*reversed(target.parts[1:] if target.is_absolute() else target.parts)]
 
 
-def _below(path: Path, roots: Sequence[Path]) -> bool:
+def _is_below(path: Path, roots: Sequence[Path]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
 
 

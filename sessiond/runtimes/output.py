@@ -98,7 +98,7 @@ class Output(Protocol):
         """The events at the end of the output."""
 
 
-def _over(what: str, limit: int) -> LimitExceeded:
+def _limit_exceeded(what: str, limit: int) -> LimitExceeded:
     return LimitExceeded(
         f"{what} is over limits.maxRecordBytes ({limit} bytes)", limit="limits.maxRecordBytes", value=limit
     )
@@ -122,7 +122,7 @@ class TextOutput:
     def feed(self, data: bytes) -> Iterator[Event]:
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
-            raise _over("the reply", self._max_bytes)
+            raise _limit_exceeded("the reply", self._max_bytes)
         yield from self._text(self._decoder.decode(data))
 
     def end(self) -> Iterator[Event]:
@@ -130,7 +130,7 @@ class TextOutput:
         reply = "".join(self._parts)
         # Escapes make a record up to six times as long as its text, so the encoded form is what counts.
         if len(msgspec.json.encode(reply)) + ENVELOPE_BYTES > self._max_bytes:
-            raise _over("the reply", self._max_bytes)
+            raise _limit_exceeded("the reply", self._max_bytes)
         self.tail = reply[-_SAMPLE_BYTES * 4 :]
         yield Ended(reply=reply)
 
@@ -170,7 +170,7 @@ class LinesOutput:
         # Pieces are joined once a line is whole: adding to one bytes object would copy it for every read.
         self._rest_bytes += len(piece)
         if self._rest_bytes > self._max_bytes:
-            raise _over("a line of output", self._max_bytes)
+            raise _limit_exceeded("a line of output", self._max_bytes)
         if piece:
             self._rest.append(piece)
 

@@ -147,7 +147,7 @@ async def page(
         skipped=got.skipped,
         bytes=size,
         runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
-        attachments=[files for line, seq in got.noted if (files := _attached(line.record, seq)) is not None],
+        attachments=[files for line, seq in got.noted if (files := _attached_files(line.record, seq)) is not None],
     )
 
 
@@ -163,7 +163,7 @@ def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
     return RunEnding(note.run_id, note.status, seq, note.reply is None, note.error, ended_at)
 
 
-def _attached(record: Record | None, seq: int) -> AttachedFiles | None:
+def _attached_files(record: Record | None, seq: int) -> AttachedFiles | None:
     if record is None or record.data is None or b'"attachments"' not in record.data:
         return None
     note = lax.view_in(record.data, _AcceptedNote)

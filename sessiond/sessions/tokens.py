@@ -148,12 +148,12 @@ class Tokens:
 
             key, log = SigningKey(self._store.secret), TokenLog.parse(self._read())
 
-            def revoked(claims: Claims) -> bool:
+            def is_revoked(claims: Claims) -> bool:
                 ended = claims.run_id is not None and not self._alive(claims.run_id)
                 # Asked of what is loaded now: compaction puts another log in its place.
                 return ended or self._load()[1].is_revoked(claims.id)
 
-            self._loaded = key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=revoked)
+            self._loaded = key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=is_revoked)
         return self._loaded
 
     def _read(self) -> bytes:
@@ -176,7 +176,7 @@ class Tokens:
                 key, log, verifier = self._load()
                 now_ms = self._clock.wall_ms()
                 if not self._sound or log.is_outgrown(now_ms):
-                    log = log.without_expired(now_ms)
+                    log = log.drop_expired(now_ms)
                     log.take(line)
                     await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, log.encode()))
                     self._loaded = key, log, verifier

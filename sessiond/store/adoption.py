@@ -119,7 +119,7 @@ def settings_in(entry: Entry) -> dict[str, Any]:
     return {name: value for name, value in told.items() if name not in _LEFT_OUT | _OF_THE_FILE}
 
 
-def lost_from(entry: Entry, before: Entry, key: str, agent_id: str) -> Claim | None:
+def claim_to_restore(entry: Entry, before: Entry, key: str, agent_id: str) -> Claim | None:
     """What a record must say of a file that was written anew and gives `entry`; None where it says it all itself.
 
     One that says no key gets back all that was set. One that does is believed, except that a session whose runs were in

@@ -33,7 +33,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-def before(fd: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block | None:
+def read_block_before(fd: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block | None:
     """The lines that end at `end` (the end of a line): at least one, about `size` bytes. None where the file shrank.
 
     A line over the limit gives a block without data, which begins where that line does; one that is not much longer
@@ -61,7 +61,7 @@ def of_file(folder_fd: int, name: str, inode: int, end: int, record_limit: int, 
     except OSError:
         return None
     try:
-        return before(fd, end, record_limit, size=size) if os.fstat(fd).st_ino == inode else None
+        return read_block_before(fd, end, record_limit, size=size) if os.fstat(fd).st_ino == inode else None
     finally:
         os.close(fd)
 

@@ -134,7 +134,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
         records += found.records
         if found.entry.session_key and not thing.is_archived:
             by_key.setdefault(found.entry.session_key, []).append(thing.path)
-        yield from _told_of(thing, found, known)
+        yield from _findings_of(thing, found, known)
         if rewrite is not None and (loss := rewrite.loss(found)) is not None:
             yield Finding("warn", thing.path, loss, "a backup has them; docs/backup.md says how to put it back")
     for key, paths in by_key.items():
@@ -144,7 +144,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
     yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
 
 
-def _told_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> Findings:
+def _findings_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> Findings:
     if found.bad:
         what = f"{len(found.bad)} bad line{'s' if len(found.bad) > 1 else ''}, passed over by every reader"
         stays = "they stay as they are; nothing else of the file is lost"

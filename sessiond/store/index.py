@@ -63,13 +63,13 @@ def load(folder_fd: int) -> Index:
     except FileNotFoundError:
         return index
     except OSError as error:
-        return _unread(index, error)
+        return _unreadable_index(index, error)
     try:
         with dirfd.closing(fd):
             data = dirfd.read_file(fd, layout.MAX_INDEX_BYTES)
             mtime_ms = os.fstat(fd).st_mtime_ns // 1_000_000
     except OSError as error:
-        return _unread(index, error)
+        return _unreadable_index(index, error)
     if data is None:
         index.damaged.append(f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)")
         index.torn = True
@@ -83,7 +83,7 @@ def load(folder_fd: int) -> Index:
     return index
 
 
-def _unread(index: Index, error: OSError) -> Index:
+def _unreadable_index(index: Index, error: OSError) -> Index:
     index.damaged.append(f"the file ({reason_of(error)})")
     index.unread = dirfd.is_passing(error)
     return index

@@ -85,7 +85,7 @@ def lines_of(drafts: Sequence[RecordDraft], record_limit: int, parent_id: str | 
     return lines
 
 
-def written_at(offset: int, drafts: Sequence[RecordDraft], lines: Sequence[bytes]) -> list[Written]:
+def locate_written(offset: int, drafts: Sequence[RecordDraft], lines: Sequence[bytes]) -> list[Written]:
     """Where the lines stand that were written at `offset`."""
     written: list[Written] = []
     for draft, line in zip(drafts, lines, strict=True):

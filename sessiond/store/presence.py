@@ -99,7 +99,7 @@ class StorePresence:
                 del self._expected[key]
             over.set()
 
-    async def until_known(self, key: str) -> None:
+    async def wait_until_known(self, key: str) -> None:
         """Return when it is known whether the key has a session: at once, unless a folder or its file went just now."""
         while True:
             away = self._expected.get(key) if self._found_out is None else self._found_out

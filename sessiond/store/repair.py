@@ -125,12 +125,12 @@ def apply(root_fd: int, backup_fd: int, repairs: list[Repair], record_limit: int
     for one in repairs:
         try:
             with dirfd.closing(dirfd.open_path_dir(root_fd, one.thing.parts)) as folder_fd:
-                yield _done(folder_fd, backup_fd, one, record_limit)
+                yield _apply_one(folder_fd, backup_fd, one, record_limit)
         except OSError as error:
             yield f"{one.thing.path}: not repaired: {error.strerror}"
 
 
-def _done(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str:
+def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -> str:
     thing = one.thing
     match one.action:
         case "narrow":

@@ -119,7 +119,7 @@ def read_session(
             # Somebody changed the file just then; the next look at it begins anew.
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), name)
     elif entry is not None and got.rewritten:
-        lost = adoption.lost_from(folded, entry, folded.session_key, folder.agent_id)
+        lost = adoption.claim_to_restore(folded, entry, folded.session_key, folder.agent_id)
         folded = folded if lost is None else _adopt(folder, name, folded, lost, settings)
     return Session(key=folded.session_key, entry=folded, folder=folder)
 

@@ -26,7 +26,7 @@ from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
 from sessiond.store.cursor import Position, stale
 from sessiond.store.key_cursors import CursorPlaces
-from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, written_at
+from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, storage_error
@@ -159,7 +159,7 @@ class SessionStore:
             self.busy_names.discard(name)
         if announce:
             self.on_created(session, made.steps)
-        return session, written_at(len(header), drafts, lines)
+        return session, locate_written(len(header), drafts, lines)
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns once they are on disk, folded and announced."""
@@ -178,10 +178,10 @@ class SessionStore:
         """
         drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
 
-        def stored(places: list[tuple[int, int]], error: StorageError | None) -> None:
+        def tell_ids(places: list[tuple[int, int]], error: StorageError | None) -> None:
             tell([draft.id for draft in drafts] if places else [], error)
 
-        self.committer.append_later(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id, stored)
+        self.committer.append_later(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id, tell_ids)
 
     async def page(
         self,

@@ -24,7 +24,7 @@ from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.lax import whole_ms
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
-from sessiond.store.adoption import lost_from
+from sessiond.store.adoption import claim_to_restore
 from sessiond.store.catalog import Remnant, Session
 from sessiond.store.presence import require_place
 from sessiond.store.refusals import StoreDisplaced, Unsettled
@@ -145,7 +145,7 @@ class Writing:
         empty = Entry(session_id=session.session_id)
         entry = folding.advance_open(fd, empty, self._limit, collect=False).entry
         self._facts, self._replaced = entry.file, True
-        lost = lost_from(entry, session.entry, session.key, session.folder.agent_id)
+        lost = claim_to_restore(entry, session.entry, session.key, session.folder.agent_id)
         if lost is None:
             return b""
         now_ms = whole_ms(status.st_mtime_ns // 1_000_000) or 0

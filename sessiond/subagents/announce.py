@@ -153,7 +153,7 @@ class Announcer:
         self._under_way.add(run_id)
         try:
             work = partial(self._attempt, child, run_id)
-            await self._supervisor.persistence.until_stored(work, "an announcement", session_key=child.key)
+            await self._supervisor.persistence.retry_until_stored(work, "an announcement", session_key=child.key)
         except Stopping:
             pass  # the next start does it
         finally:

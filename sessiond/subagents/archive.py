@@ -180,7 +180,7 @@ class ArchiveSweep:
             log.warning("attachments are gone from where they were put", session_key=child.key, attachments_id=child_id)
             facts["attachmentsMissing"] = True
         await self._store.append(child, [Custom(ENTRY, {"spawn": facts})])
-        self._intents.done(child_id)
+        self._intents.complete(child_id)
 
     async def _remove_handed(self, session: Session) -> None:
         """The files that came with messages of a session that was put away."""

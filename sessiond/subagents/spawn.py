@@ -132,7 +132,7 @@ class Spawner:
         if wanted.idempotency_key is not None and payload is not None:
             known = self._find_known(child_key, wanted.idempotency_key, payload)
             if known is not None:
-                await self._supervisor.stored(known.run_id)
+                await self._supervisor.wait_stored(known.run_id)
                 return known
         facts = self._facts(requester, child_key, agent_of(child_key), sandboxed=sandboxed)
         plan = policy.check(wanted.request, facts)
@@ -180,9 +180,9 @@ class Spawner:
         except SessiondError:
             report = await self._attachments.remove(workspace, child.id)
             if not report.left:
-                self.intents.done(child.id)
+                self.intents.complete(child.id)
             raise
-        self.intents.done(child.id)
+        self.intents.complete(child.id)
         return run, receipt
 
     @asynccontextmanager

@@ -73,11 +73,11 @@ class FramedLink:
             frames += self._framer.feed(data[start : start + size])
         return frames
 
-    def hung_up(self) -> bool:
-        return self._stream.hung_up()
+    def has_hung_up(self) -> bool:
+        return self._stream.has_hung_up()
 
-    def left_unread(self) -> bool:
-        return self._stream.left_unread()
+    def has_left_unread(self) -> bool:
+        return self._stream.has_left_unread()
 
     def write_now(self, frame: bytes) -> int:
         return self._stream.send_now(frame)

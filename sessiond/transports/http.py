@@ -162,18 +162,18 @@ class HttpWire:
         data: bytes = self._h11.trailing_data[0]
         return data
 
-    async def until_gone(self) -> None:
+    async def wait_until_gone(self) -> None:
         """Returns when the reader of a stream has gone. One that only ended its half reads on."""
         try:
             while await self._stream.receive_some():
                 pass  # nothing more is taken on this connection
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
-        await self.until_hung_up()
+        await self.wait_until_hung_up()
 
-    async def until_hung_up(self) -> None:
+    async def wait_until_hung_up(self) -> None:
         """Returns when the client has gone altogether, without reading from it."""
-        while not self._stream.hung_up():  # noqa: ASYNC110 - no event tells, without reading
+        while not self._stream.has_hung_up():  # noqa: ASYNC110 - no event tells, without reading
             await trio.sleep(_HANGUP_CHECK_S)
 
     async def _send(self, event: h11.Event) -> None:

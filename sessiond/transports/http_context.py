@@ -140,7 +140,7 @@ class HttpConnection:
                 return error_response(error)
 
         async def end_with_client(scope: trio.CancelScope) -> None:
-            await self._wire.until_hung_up()
+            await self._wire.wait_until_hung_up()
             scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -186,7 +186,7 @@ class HttpConnection:
 
         if request.method != "HEAD":
             with self._site.visitors.present(stream):
-                await stream.run(source, self._wire.until_gone)
+                await stream.run(source, self._wire.wait_until_gone)
         await self._wire.end_stream()
 
 

@@ -224,10 +224,10 @@ class _Exchange:
         frames, self._incoming = self._incoming, []
         return frames
 
-    def hung_up(self) -> bool:
+    def has_hung_up(self) -> bool:
         return False  # whoever serves the request notices, and cancels it
 
-    def left_unread(self) -> bool:
+    def has_left_unread(self) -> bool:
         return False  # nothing is asked over it
 
     def write_now(self, frame: bytes) -> int:

@@ -211,18 +211,18 @@ class Server:
         link = (cbor_link if dialect == "cbor" else ndjson_link)(stream, limits)
         peer = Peer(link, self._dispatcher, door.caller)
 
-        def heard() -> None:
+        def note_message() -> None:
             peer.on_message = None
             if not place.stranger:
                 place.identify(peer.caller)
                 patience.deadline = float("inf")
 
-        def known(caller: Caller) -> None:
+        def note_caller(caller: Caller) -> None:
             if caller.kind != "nobody":
                 place.identify(caller)
                 patience.deadline = float("inf")
 
-        peer.on_message, peer.on_caller = heard, known
+        peer.on_message, peer.on_caller = note_message, note_caller
         with self.visitors.present(peer):
             await peer.run()
         if link.failed:

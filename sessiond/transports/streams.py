@@ -94,7 +94,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
             except OSError as error:
                 raise _translate(error) from error
 
-    def hung_up(self) -> bool:
+    def has_hung_up(self) -> bool:
         """Whether the other side has closed both halves, or the connection broke.
 
         Known of Unix sockets; a TCP client that closed looks like one that only ended its half, until we write.
@@ -105,7 +105,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
         poll.register(self.socket, 0)
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
-    def left_unread(self) -> bool:
+    def has_left_unread(self) -> bool:
         """Whether the other side is known to have closed without reading all that it was sent.
 
         Linux tells so of a Unix socket: closed with bytes unread, it resets the connection, and else it ends it.

@@ -229,10 +229,10 @@ class WebSocketLink:
         if self.before_piece is not None:
             await self.before_piece()
 
-    def hung_up(self) -> bool:
-        return self._connection.closed is not None or self._stream.stream.hung_up()
+    def has_hung_up(self) -> bool:
+        return self._connection.closed is not None or self._stream.stream.has_hung_up()
 
-    def left_unread(self) -> bool:
+    def has_left_unread(self) -> bool:
         return False  # the library's own frames, a pong or a ping, may stand behind ours
 
     def write_now(self, frame: bytes) -> int:  # noqa: ARG002

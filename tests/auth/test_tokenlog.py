@@ -116,10 +116,10 @@ def test_what_has_expired_is_forgotten_and_revocations_a_little_later() -> None:
     issue(log, B, expires=101)
     for token_id in (A, B, C):
         revoke(log, token_id, 50)
-    assert [row.id for row in log.without_expired(100).rows()] == [B]
+    assert [row.id for row in log.drop_expired(100).rows()] == [B]
     assert len(log) == 5, "the log itself stays as it is"
     for now, left in ((99 + MAX_SKEW_MS, {A, B, C}), (100 + MAX_SKEW_MS, {B, C}), (101 + MAX_SKEW_MS, {C})):
-        again = TokenLog.parse(log.without_expired(now).encode())
+        again = TokenLog.parse(log.drop_expired(now).encode())
         assert {x for x in (A, B, C) if again.is_revoked(x)} == left
 
 
@@ -127,8 +127,8 @@ def test_a_revocation_of_a_token_nobody_knows_stays_as_long_as_any_token_can_liv
     log = TokenLog()
     revoke(log, C, 50)
     last = 50 + MAX_TTL_SECONDS * 1000 + MAX_SKEW_MS
-    assert log.without_expired(last - 1).is_revoked(C)
-    assert not log.without_expired(last).is_revoked(C)
+    assert log.drop_expired(last - 1).is_revoked(C)
+    assert not log.drop_expired(last).is_revoked(C)
 
 
 def test_the_file_is_outgrown_when_half_of_it_says_nothing() -> None:
@@ -140,8 +140,8 @@ def test_the_file_is_outgrown_when_half_of_it_says_nothing() -> None:
         issue(log, f"{number:032x}", expires=200)
     assert not log.is_outgrown(99)
     assert log.is_outgrown(100)
-    assert not log.without_expired(100).is_outgrown(100)
-    assert not TokenLog.parse(log.without_expired(100).encode()).is_outgrown(100)
+    assert not log.drop_expired(100).is_outgrown(100)
+    assert not TokenLog.parse(log.drop_expired(100).encode()).is_outgrown(100)
 
 
 @given(
@@ -158,7 +158,7 @@ def test_a_live_token_that_was_revoked_stays_so_through_restart_and_compaction(
     again = TokenLog.parse(written)
     assert again.rows() == log.rows()
     live = {row.id for row in again.rows() if row.expires_at > now}
-    compacted = TokenLog.parse(again.without_expired(now).encode())
+    compacted = TokenLog.parse(again.drop_expired(now).encode())
     assert {row.id for row in compacted.rows()} == live
     assert {x for x in (A, B, C) if compacted.is_revoked(x)} >= revoked & live
 
@@ -181,12 +181,12 @@ def test_what_a_revoked_token_minted_dies_with_it_through_restart_and_compaction
     lines.append(taken(log, log.issue(claims(late), C)))
     alone = "e" * 32
     lines.append(issue(log, alone))
-    for one in (log, TokenLog.parse(b"".join(lines)), TokenLog.parse(log.without_expired(2000).encode())):
+    for one in (log, TokenLog.parse(b"".join(lines)), TokenLog.parse(log.drop_expired(2000).encode())):
         assert {row.id for row in one.rows() if row.revoked} == {A, B, C, late}
         assert [one.is_revoked(token_id) for token_id in (A, B, C, late, alone)] == [True] * 4 + [False]
         assert one.revoke(C, 3000) is None
     # The lines of their issue are gone by then, and the clock may be set back.
-    left = TokenLog.parse(log.without_expired(5000).encode())
+    left = TokenLog.parse(log.drop_expired(5000).encode())
     assert [left.is_revoked(token_id) for token_id in (A, B, C, late)] == [True] * 4
     assert left.rows() == []
 

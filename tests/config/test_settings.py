@@ -677,7 +677,7 @@ def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone
 @given(st.one_of(st.none(), st.integers(), st.floats(allow_nan=False)))
 def test_a_clamp_never_leaves_its_range(value: float | None) -> None:
     for clamp in (LIST_LIMIT, LIST_MESSAGES, HISTORY_LIMIT):
-        assert clamp.minimum <= clamp.of(value) <= clamp.maximum
+        assert clamp.minimum <= clamp.apply(value) <= clamp.maximum
 
 
 def test_clamps_floor_and_keep_both_ends() -> None:
@@ -686,9 +686,9 @@ def test_clamps_floor_and_keep_both_ends() -> None:
         None: 50, 0: 1, 1: 1, 1.9: 1, 2: 2, 200: 200, 200.9: 200, 201: 200, -5: 1,
         float("inf"): 200, float("-inf"): 1,
     }  # fmt: skip
-    assert {value: clamp.of(value) for value in given_and_got} == given_and_got
+    assert {value: clamp.apply(value) for value in given_and_got} == given_and_got
     with pytest.raises(InvalidParams) as caught:
-        clamp.of(float("nan"), "$.limit")
+        clamp.apply(float("nan"), "$.limit")
     assert (caught.value.message, caught.value.data) == ("$.limit is not a number", {"field": "$.limit"})
 
 

@@ -66,7 +66,7 @@ async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up
     for event in (said(1), changed(1), said(1, OTHER), LiveEvent(KEY, "session.delta", {}), said(2), changed(2)):
         bus.publish(event)
     assert reader.events == [said(1, OTHER)]
-    subscription.caught_up(KEY)
+    subscription.end_lag(KEY)
     bus.publish(said(3))
     assert reader.events == [said(1, OTHER), changed(2), said(3)]
 
@@ -77,7 +77,7 @@ async def test_a_delete_is_told_after_what_was_not_read_yet() -> None:
     subscription.fall_back(KEY, FollowPlace("s", 0, 0))
     bus.publish(changed(1, deleted=True))
     assert reader.events == []
-    subscription.caught_up(KEY)
+    subscription.end_lag(KEY)
     assert reader.events == [changed(1, deleted=True)]
 
 
@@ -160,7 +160,7 @@ async def test_news_of_a_reset_that_was_told_late_does_not_make_an_overflow_read
     bus.publish(ChangedEvent(KEY, "s", "reset", None, None))
     subscription.behind[KEY].place = FollowPlace("s", 300, 2)
     reader.stop()
-    subscription.caught_up(KEY)
+    subscription.end_lag(KEY)
     bus.publish(said(1, OTHER))
     assert subscription.behind[KEY].place == FollowPlace("s", 300, 2, "lagged")
 

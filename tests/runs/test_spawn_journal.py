@@ -32,48 +32,48 @@ def intents(tmp_path: Path) -> Iterator[SpawnJournal]:
 
 
 def test_a_spawn_under_way_is_left_until_it_is_done(intents: SpawnJournal, tmp_path: Path) -> None:
-    assert intents.left() == []
+    assert intents.unfinished_notes() == []
     intents.begin("main", ID)
-    assert intents.left() == [("main", ID, "")]
+    assert intents.unfinished_notes() == [("main", ID, "")]
     file = tmp_path / "spawning" / ID
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("main\n", 0o600)
     assert (tmp_path / "spawning").stat().st_mode & 0o777 == 0o700
-    intents.done(ID)
-    intents.done(ID)
-    assert (intents.left(), file.exists()) == ([], False)
+    intents.complete(ID)
+    intents.complete(ID)
+    assert (intents.unfinished_notes(), file.exists()) == ([], False)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"../../etc\n", b"x" * 4096, b"a:b\n", b"main", b"main 3333"])
 def test_a_file_without_an_agent_in_it_is_removed(intents: SpawnJournal, tmp_path: Path, content: bytes) -> None:
     intents.begin("main", ID)
     (tmp_path / "spawning" / ID).write_bytes(content)
-    assert intents.left() == []
+    assert intents.unfinished_notes() == []
     assert list((tmp_path / "spawning").iterdir()) == []
 
 
 def test_other_files_are_not_looked_at(intents: SpawnJournal, tmp_path: Path) -> None:
     intents.begin("main", ID)
     (tmp_path / "spawning" / "notes.txt").write_text("mine")
-    assert intents.left() == [("main", ID, "")]
+    assert intents.unfinished_notes() == [("main", ID, "")]
     assert (tmp_path / "spawning" / "notes.txt").read_text() == "mine"
 
 
 def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(intents: SpawnJournal, tmp_path: Path) -> None:
     intents.begin("main", ID)
-    intents.done(ID)
+    intents.complete(ID)
     (tmp_path / "agent").write_text("main")
     link = tmp_path / "spawning" / ID
     link.symlink_to(tmp_path / "agent")
     with pytest.raises(StorageError):
         intents.begin("main", ID)
-    assert (intents.left(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
+    assert (intents.unfinished_notes(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
 
 
 def test_a_store_that_cannot_be_written_refuses_the_spawn(intents: SpawnJournal, tmp_path: Path) -> None:
     (tmp_path / "spawning").write_text("not a folder")
     with pytest.raises(StorageError, match="nothing was made"):
         intents.begin("main", ID)
-    intents.done(ID)
+    intents.complete(ID)
 
 
 def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ intents.begin("main", "{ID}", sync=False)
 def test_files_of_messages_are_kept_under_their_session(intents: SpawnJournal, tmp_path: Path) -> None:
     session = "33333333-3333-4333-8333-333333333333"
     intents.begin("main", ID, session)
-    assert (intents.left(), intents.message_files(), intents.has(ID)) == ([("main", ID, session)], [], True)
+    assert (intents.unfinished_notes(), intents.message_files(), intents.has(ID)) == ([("main", ID, session)], [], True)
     intents.keep(ID, session)
-    assert (intents.left(), intents.message_files(), intents.has(ID)) == ([], [(ID, session)], False)
+    assert (intents.unfinished_notes(), intents.message_files(), intents.has(ID)) == ([], [(ID, session)], False)
     assert (intents.message_files(session), intents.message_files("another")) == ([(ID, session)], [])
     intents.forget(ID, session)
     assert (intents.message_files(), list((tmp_path / "spawning").iterdir())) == ([], [])
@@ -117,4 +117,4 @@ def test_files_of_messages_are_kept_under_their_session(intents: SpawnJournal, t
 def test_a_session_id_that_is_no_file_name_leaves_the_first_note(intents: SpawnJournal) -> None:
     intents.begin("main", ID, "x")
     intents.keep(ID, "x" * 240)
-    assert intents.left() == [("main", ID, "x")]
+    assert intents.unfinished_notes() == [("main", ID, "x")]

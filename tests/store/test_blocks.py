@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.store import blocks
-from sessiond.store.blocks import Block, before, count_messages
+from sessiond.store.blocks import Block, count_messages, read_block_before
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def _all(path: Path, limit: int, size: int) -> list[Block]:
         end = path.stat().st_size
         found = []
         while end > 0:
-            block = before(fd, end, limit, size=size)
+            block = read_block_before(fd, end, limit, size=size)
             assert block is not None
             assert block.start < end
             found.append(block)
@@ -59,7 +59,7 @@ def test_every_line_within_the_limit_comes_once_and_in_its_place(
 def test_a_file_that_shrank_gives_nothing(path: Path) -> None:
     path.write_bytes(b"a\n")
     fd = os.open(path, os.O_RDONLY)
-    assert before(fd, 4, 100) is None
+    assert read_block_before(fd, 4, 100) is None
     os.close(fd)
 
 

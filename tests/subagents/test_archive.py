@@ -276,7 +276,7 @@ async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_remo
         spawn = run.session.entry.spawn
         assert spawn is not None
         assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None if noted else True)
-        assert SpawnJournal(swept.home.store).left() == []
+        assert SpawnJournal(swept.home.store).unfinished_notes() == []
 
 
 async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
@@ -291,7 +291,7 @@ async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
         intents = SpawnJournal(swept.home.store)
         intents.begin("main", ID)
         await intents.undo(swept.files, lambda _agent: swept.workspace)
-        assert intents.left() == []
+        assert intents.unfinished_notes() == []
 
 
 @pytest.mark.parametrize("due", ["announced", "overdue"])

@@ -131,7 +131,7 @@ def doubly_bound() -> list[tuple[str, str]]:
 
 
 def clamped_in_handlers() -> Iterator[tuple[tuple[str, str], tuple[int, int, int]]]:
-    """Default, least and most of what a handler clamps itself, by `clamp(params.x, ...)` or `SOME.of(params.x)`."""
+    """Default, least and most of what a handler clamps itself, by `clamp(params.x, ...)` or `SOME.apply(params.x)`."""
     for method in METHODS:
         module = sys.modules[method.handle.__module__]
         wire = {field.name: field.encode_name for field in msgspec.structs.fields(method.params)}
@@ -143,7 +143,7 @@ def clamped_in_handlers() -> Iterator[tuple[tuple[str, str], tuple[int, int, int
                     default, most = (_evaluated(argument, module) for argument in call.args[1:3])
                     least = next((_evaluated(one.value, module) for one in call.keywords if one.arg == "least"), 1)
                     yield (method.name, wire[name]), (default, least, most)
-                case ast.Attribute(ast.Name(clamp), "of"), ast.Attribute(ast.Name("params"), name):
+                case ast.Attribute(ast.Name(clamp), "apply"), ast.Attribute(ast.Name("params"), name):
                     bounds = getattr(module, clamp)
                     yield (method.name, wire[name]), (bounds.default, bounds.minimum, bounds.maximum)
 

@@ -17,7 +17,7 @@ from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
 from sessiond.config import settings as configuration
-from sessiond.daemon.app import App, built
+from sessiond.daemon.app import App, open_app
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.peer import Peer
 from sessiond.transports.framed import ndjson_link
@@ -140,7 +140,7 @@ async def inside(folder: Path, config: str = "", *, clock: Clock | None = None) 
     file.write_text(config)
     sockets = folder / "sockets"
     sockets.mkdir(exist_ok=True)
-    async with built(
+    async with open_app(
         folder / "store",
         configuration.load(file),
         sockets,

@@ -57,13 +57,13 @@ async def test_bytes_put_back_come_first_and_in_pieces(pair):
 
 async def test_a_half_close_is_told_from_a_hang_up(pair):
     ours, theirs = pair
-    assert not ours.hung_up()
+    assert not ours.has_hung_up()
     await theirs.send_eof()
-    assert (await ours.receive_some(), ours.hung_up()) == (b"", False)
+    assert (await ours.receive_some(), ours.has_hung_up()) == (b"", False)
     theirs.close()
-    assert ours.hung_up()
+    assert ours.has_hung_up()
     ours.close()
-    assert ours.hung_up()
+    assert ours.has_hung_up()
 
 
 async def test_sending_to_nobody_is_a_broken_connection(pair):

@@ -71,7 +71,7 @@ def schemas_of(document: dict[str, Any], method: str) -> dict[str, Schema] | Non
     if found is None:
         return None
     components = document.get("components", {}).get("schemas", {})
-    return {param["name"]: _followed(param.get("schema", {}), components) for param in found["params"]}
+    return {param["name"]: _resolve_reference(param.get("schema", {}), components) for param in found["params"]}
 
 
 def values_of(schema: Schema) -> list[str]:
@@ -122,9 +122,9 @@ def _alternatives(schema: Schema) -> list[Schema]:
     return list(schema.get("anyOf") or [schema])
 
 
-def _followed(schema: Schema, components: dict[str, Schema]) -> Schema:
+def _resolve_reference(schema: Schema, components: dict[str, Schema]) -> Schema:
     if "$ref" in schema:
         return components.get(str(schema["$ref"]).removeprefix(_REF), {})
     if "anyOf" in schema:
-        return {**schema, "anyOf": [_followed(one, components) for one in schema["anyOf"]]}
+        return {**schema, "anyOf": [_resolve_reference(one, components) for one in schema["anyOf"]]}
     return schema

@@ -33,7 +33,7 @@ class MissedRunEnds:
         # Since when (milliseconds since 1970) an end of a run of these sessions is news.
         self._awaited: dict[str, int] = {}
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """The subscription stands: at first, or again."""
         with suppress(ClientError):  # whoever may follow a session need not be one who may list or read all
             if self._was_connected:
