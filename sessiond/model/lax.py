@@ -26,7 +26,6 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MS)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 # A pair, half a pair (the group), any other escape. Each is matched from its own backslash.
@@ -68,7 +67,11 @@ def is_deep(line: bytes) -> bool:
     # A level takes two brackets, wherever they stand.
     if len(line) <= 2 * MAX_NESTING or len(line.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
         return False
-    brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NO_BRACKET)
+    if b"\\" in line:
+        # An escaped backslash first, or the second of `\\\\"` would be taken for the escape of the quote.
+        line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # What stands between strings. A regular expression for them takes twenty times as long where text is full of quotes.
+    brackets = b"".join(line.split(b'"')[::2]).translate(_ONE_KIND, _NO_BRACKET)
     for _ in range(MAX_NESTING):
         if not brackets:
             return False

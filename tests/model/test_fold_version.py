@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (9, "9f4fbeb51b71a0b1d36d97fe")
+PINNED = (9, "f555ded1169aaeef6058947b")
 
 
 def source_of_the_fold() -> str:

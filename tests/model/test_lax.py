@@ -104,3 +104,26 @@ def test_what_is_tamed_can_be_written_into_a_record_again():
         deep = [deep]
     assert not lax.is_deep(msgspec.json.encode({"type": "custom", "data": lax.tame({"a": deep})}))
     assert lax.tame([[1]]) == [[1]]
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max((depth_of(one) for one in value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max((depth_of(one) for one in value), default=0)
+    return 0
+
+
+@given(
+    value=HOSTILE,
+    text=st.text(alphabet='[]{}"\\nu', max_size=40),
+    levels=st.integers(0, 2 * lax.MAX_NESTING),
+    ascii_only=st.booleans(),
+)
+@example(value=0, text='\\\\"[', levels=lax.MAX_NESTING - 1, ascii_only=False)
+@example(value=0, text='"' + "[" * 300, levels=0, ascii_only=False)
+def test_how_deep_a_line_is_nested_does_not_depend_on_its_text(value, text, levels, ascii_only):
+    for level in range(levels):
+        value = [value, text] if level % 2 else {text: value}
+    line = json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    assert lax.is_deep(line) == (depth_of([value]) > lax.MAX_NESTING)
