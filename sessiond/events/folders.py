@@ -31,7 +31,7 @@ Foreign = dict[str, dict[str, Any]]
 class FolderListener(Protocol):
     """Who is told."""
 
-    def poke(self, session: Session) -> bool:
+    async def read_on(self, session: Session) -> None:
         """The session's file changed."""
 
     def session_appeared(self, session: Session) -> None:
@@ -180,7 +180,7 @@ class Folders:
                 self.again.takes((folder.agent_id, name), error)
             else:
                 if not folding.is_current(session.entry.file, look):
-                    self._news.poke(session)
+                    await self._news.read_on(session)
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:
         """The session of a file in this folder."""

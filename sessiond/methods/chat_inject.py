@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import msgspec
 
 from sessiond.errors import Forbidden, InvalidParams, StorageError
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
-from sessiond.rpc.method import Later, Method
+from sessiond.model.record import RecordDraft
+from sessiond.rpc.method import Later, LongWork, Method
 from sessiond.runtimes.message_check import check_message
+from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
 MAX_MESSAGES = 1000
+# Up to here a call takes a millisecond or two of the loop, and off it, with all that a thread costs, no less in all.
+QUICK_MESSAGES = 64
+QUICK_BYTES = 128 * 1024
+
+Check = Callable[[msgspec.Raw, int], Message]
 
 
 class ChatInjectParams(Params, frozen=True, kw_only=True):
@@ -24,7 +34,16 @@ class ChatInjectResult(Result, frozen=True, kw_only=True):
     cursor: str
 
 
-def handle(ctx: Context, params: ChatInjectParams) -> Later:
+def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:
+    session = _writable(ctx, params)
+    check = _check_for(ctx, session)
+    if len(params.messages) <= QUICK_MESSAGES and sum(len(memoryview(raw)) for raw in params.messages) <= QUICK_BYTES:
+        parts = [check(raw, place) for place, raw in enumerate(params.messages)]
+        return _append(ctx, session, ctx.services.store.make_drafts(parts))
+    return LongWork(partial(_append_slowly, ctx, params, check))
+
+
+def _writable(ctx: Context, params: ChatInjectParams) -> Session:
     services, caller = ctx.services, ctx.caller
     session = services.find_live(caller, params.session_key, field="$.sessionKey")
     # An agent may write into its own session; into others only who administers them.
@@ -34,14 +53,37 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
         raise InvalidParams(
             f"`$.messages` has {len(params.messages)} messages; 1 to {MAX_MESSAGES} go in one call.", field="$.messages"
         )
+    return session
+
+
+def _check_for(ctx: Context, session: Session) -> Check:
+    services, caller = ctx.services, ctx.caller
     from_owner = services.sight_of(caller).unlimited
     source = services.stranger(caller, session.key) if session.key != caller.session_key else None
     provenance = services.provenance.signature(source, METHOD.name) if source is not None else None
-    parts = [
-        Message(check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
-        for place, raw in enumerate(params.messages)
-    ]
-    later = Later()
+
+    def check(raw: msgspec.Raw, place: int) -> Message:
+        return Message(check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
+
+    return check
+
+
+async def _append_slowly(ctx: Context, params: ChatInjectParams, check: Check) -> Later:
+    """Check them off the loop, one after the other: a thousand, or one of several megabytes, take up to 50 ms."""
+    drafts: list[RecordDraft] = []
+
+    def prepare() -> Iterator[None]:
+        for place, raw in enumerate(params.messages):
+            drafts.extend(ctx.services.store.make_drafts([check(raw, place)]))
+            yield
+
+    await ctx.services.slices.run(prepare())
+    # The key may be another session's by now, or nobody's.
+    return _append(ctx, _writable(ctx, params), drafts)
+
+
+def _append(ctx: Context, session: Session, drafts: list[RecordDraft]) -> Later:
+    services, later = ctx.services, Later()
 
     def settle(ids: list[str], error: StorageError | None) -> None:
         if error is not None:
@@ -51,7 +93,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later:
         cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
         later.settle_with(ChatInjectResult(ids=ids, cursor=cursor))
 
-    services.store.append_later(session, parts, settle)
+    services.store.append_later(session, drafts, settle)
     return later
 
 

@@ -7,6 +7,7 @@ program counts to is none, a field of a wrong type is as if it were not there. K
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -27,6 +28,8 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MS)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 
 _NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
+# What is looked at in one go. While one call lasts, no other thread has its turn, not even the event loop.
+_PIECE_BYTES = 256 * 1024
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 # A pair, half a pair (the group), any other escape. Each is matched from its own backslash.
 _ESCAPE = re.compile(
@@ -67,16 +70,28 @@ def is_deep(line: bytes) -> bool:
     # A level takes two brackets, wherever they stand.
     if len(line) <= 2 * MAX_NESTING or len(line.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
         return False
-    if b"\\" in line:
-        # An escaped backslash first, or the second of `\\\\"` would be taken for the escape of the quote.
-        line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # What stands between strings. A regular expression for them takes twenty times as long where text is full of quotes.
-    brackets = b"".join(line.split(b'"')[::2]).translate(_ONE_KIND, _NO_BRACKET)
+    brackets = b"".join(_outside_strings(line)).translate(_ONE_KIND)
     for _ in range(MAX_NESTING):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"")  # the innermost level
     return bool(brackets)
+
+
+def _outside_strings(line: bytes) -> Iterator[bytes]:
+    """The brackets of a line that stand in no string, in pieces; a regular expression takes four times as long."""
+    start, in_string = 0, False
+    while start < len(line):
+        piece = line[start : start + _PIECE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece += line[start + _PIECE_BYTES : start + _PIECE_BYTES + 1]  # what the last backslash escapes
+        start += len(piece)
+        if b"\\" in piece:
+            # An escaped backslash first, or the second of `\\\\"` would be taken for the escape of the quote.
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        stretches = piece.split(b'"')
+        yield b"".join(stretches[in_string::2]).translate(None, _NO_BRACKET)
+        in_string ^= len(stretches) % 2 == 0
 
 
 def view(value: object, kind: type[_S]) -> _S | None:

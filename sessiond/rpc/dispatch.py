@@ -39,7 +39,7 @@ from sessiond.rpc.messages import (
     parse,
     split_batch,
 )
-from sessiond.rpc.method import Context, Later, Method
+from sessiond.rpc.method import Context, Later, LongWork, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.parsed_message import ParsedMessage, take_apart
@@ -194,14 +194,18 @@ class Dispatcher(Generic[S]):
             batch=batch,
         )
         key = request_id if reply is not None else object()
+        work: LongWork | None = None
         # Behind a request that has no place yet even a handler that does not wait has to.
         if not route.is_async and not (route.method.ordered and peer.has_line):
             outcome = route.handle(context, decoded)
             if not route.waits:
                 return encode_result(request_id, outcome)
-            self._promise(peer, outcome, request_id, key, reply)
-            return None
+            if isinstance(outcome, Later):
+                self._promise(peer, outcome, request_id, key, reply)
+                return None
+            work = outcome
         pending = Pending(route, context, decoded, key, reply)
+        pending.work = work
         if route.method.ordered:
             pending.turn = peer.join_line()
             context.in_line = pending.turn.pass_on
@@ -240,8 +244,7 @@ class Dispatcher(Generic[S]):
                     await self.pace.turn()
                 if pending.turn is not None:
                     await pending.turn.wait()
-                result = pending.route.handle(context, pending.params)
-                result = await (result if pending.route.is_async else result.wait())
+                result = await pending.result()
                 if context.is_large:
                     turn = trio.lowlevel.checkpoint if context.caller.kind == "owner" else self.pace.turn
                     answer = await encode_in_pieces(request_id, result, turn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -159,6 +159,16 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
+class LongWork:
+    """What a `later` handler gives in the place of its `Later` where its work is too long for one step of the loop.
+
+    `perform` is awaited in a task of the request's own, which keeps its place in line, and gives the Later.
+    """
+
+    perform: Callable[[], Awaitable[Later]]
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """One entry of the method table.
 
@@ -167,7 +177,8 @@ class Method:
 
     `scope` None asks for no scope, but still for a caller who is somebody, unless `before_auth`. While a method of
     `before_auth` runs, nothing else of its connection is read: what follows is judged by what it made of the caller.
-    `later` marks a plain handler that gives a `Later`: it waits like an async one, without the cost of a task.
+    `later` marks a plain handler that gives a `Later`, or `LongWork` that gives one: it waits like an async one, and
+    without the cost of a task where it can.
     `ordered` marks what is accepted in the order in which it came on its connection: a handler begins when those before
     it have called `ctx.in_line`, or have ended.
     `streams` marks what needs a lasting connection; `POST /rpc` refuses it.

@@ -16,7 +16,7 @@ from sessiond.errors import RequestCancelled, SessiondError
 from sessiond.rpc.batch import Reply
 from sessiond.rpc.budget import Share
 from sessiond.rpc.in_flight import OrderedTurn
-from sessiond.rpc.method import Context, Method
+from sessiond.rpc.method import Context, LongWork, Method
 
 
 class PreparedMethod:
@@ -35,10 +35,11 @@ class PreparedMethod:
 class Pending:
     """A request whose handler runs in a task of its own, from its acceptance to its answer.
 
-    `held` is what its message has of the budget, where it was a long one.
+    `held` is what its message has of the budget, where it was a long one; `work` what its handler has left to do, where
+    it was called already.
     """
 
-    __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn")
+    __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn", "work")
 
     def __init__(
         self, route: PreparedMethod, context: Context[Any], params: Any, key: object, reply: Reply | None
@@ -49,9 +50,20 @@ class Pending:
         self.key = key
         self.reply = reply
         self.held: Share | None = None
+        self.work: LongWork | None = None
         self.scope = trio.CancelScope()
         self.reason: SessiondError = RequestCancelled("The request was cancelled.")
         self.turn: OrderedTurn | None = None
+
+    async def result(self) -> Any:
+        """Do what the request asks for, or what is left of it."""
+        route, context = self.route, self.context
+        if route.is_async:
+            return await route.handle(context, self.params)
+        outcome = self.work or route.handle(context, self.params)
+        later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
+        context.in_line()
+        return await later.wait()
 
     def cancel(self, reason: SessiondError | None = None) -> None:
         """End the wait; the request is answered with `reason` (-32800 unless told otherwise)."""

@@ -7,8 +7,9 @@ same with 200 of them and 200,000, because the order is kept and not made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import trio
@@ -17,6 +18,10 @@ from sortedcontainers import SortedList
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.store import layout
+from sessiond.store.transcript import Line
+
+# One for all sessions: nearly all of them never have a long line.
+_NO_LINES: Mapping[int, Line] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
@@ -75,13 +80,21 @@ class Session:
     keyed_epoch: int = -1
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
+    parsed: Mapping[int, Line] = field(default_factory=lambda: _NO_LINES)
     _order: tuple[int, str] | None = None
 
     def come_back(self, read: Session) -> None:
         """Its file went and is there again, maybe another one and in another folder: it is as it was read just now."""
         self.entry, self.folder = read.entry, read.folder
         self.written_id, self.written_end = None, 0
+        self.parsed = _NO_LINES
         self.epoch += 1
+
+    def keep_parsed(self, lines: Iterable[Line]) -> None:
+        """These were parsed ahead; what was folded meanwhile goes."""
+        folded_to = self.entry.file.folded_to
+        kept = {line.offset: line for line in (*self.parsed.values(), *lines) if line.offset >= folded_to}
+        self.parsed = kept or _NO_LINES
 
     @property
     def session_id(self) -> str:

@@ -18,6 +18,7 @@ import trio
 from sessiond.errors import Stopping, StorageError
 from sessiond.store.catalog import Session
 from sessiond.store.refusals import storage_error
+from sessiond.store.transcript import Line
 from sessiond.store.writing import Append, Compose, Sync, Writing
 
 RunSync = Callable[..., Awaitable[Any]]
@@ -40,14 +41,18 @@ class _WaitingAppend(Append):
 
 
 class _Job:
-    """The appends to one transcript that share a sync, behind the record `parent`. They are told together."""
+    """The appends to one transcript that share a sync, behind the record `parent`. They are told together.
 
-    __slots__ = ("done", "parent", "session", "waiters")
+    `parsed` are the long ones of their lines, as they stand in the file.
+    """
+
+    __slots__ = ("done", "parent", "parsed", "session", "waiters")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.waiters: list[_WaitingAppend] = []
         self.parent: str | None = None
+        self.parsed: list[Line] = []
         self.done = trio.Event()
 
 
@@ -194,6 +199,8 @@ class Committer:
                 session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
             else:
                 self._on_refused(waiting.error)
+        if job.parsed:
+            session.keep_parsed(job.parsed)
         while self._on_committed(session):
             yield
         job.done.set()
@@ -214,6 +221,8 @@ class Committer:
 def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
     for job in jobs:
         Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
+        # Here, not where they are folded: that is the event loop.
+        job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
 
 
 def _fail(waiters: list[_WaitingAppend], error: OSError) -> None:

@@ -6,6 +6,7 @@ Synchronous; used at start, by the feed and by doctor. Knows files and entries. 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -71,21 +72,28 @@ def advance(
     *,
     max_bytes: int | None = None,
     collect: bool = True,
+    parsed: Mapping[int, Line] | None = None,
 ) -> Advance:
     """The entry after every whole line that the file has and the entry has not seen. Raises OSError where it is gone.
 
     After `max_bytes` no further line is begun; `more` then says that something is left. Without `collect` there are no
-    steps, and memory does not grow with the file.
+    steps, and memory does not grow with the file. `parsed` are lines that were parsed ahead.
     """
     fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
     try:
-        return advance_open(fd, entry, record_limit, max_bytes=max_bytes, collect=collect)
+        return advance_open(fd, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed)
     finally:
         os.close(fd)
 
 
 def advance_open(
-    fd: int, entry: Entry, record_limit: int, *, max_bytes: int | None = None, collect: bool = True
+    fd: int,
+    entry: Entry,
+    record_limit: int,
+    *,
+    max_bytes: int | None = None,
+    collect: bool = True,
+    parsed: Mapping[int, Line] | None = None,
 ) -> Advance:
     """As `advance`, on an open file."""
     stat = os.fstat(fd)
@@ -101,7 +109,7 @@ def advance_open(
     steps: list[FoldedLine] = []
     odd = _Oddities()
     read_to = stat.st_size
-    for line in transcript.read_tail(fd, tail, stop=stat.st_size):
+    for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed):
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
         if collect:
             steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
@@ -125,6 +133,18 @@ def advance_open(
     entry = replace(entry, file=facts)
     numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
+
+
+def parse_ahead(folder_fd: int, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> Line | None:
+    """The long line, if there is one, within the next `max_bytes` that `advance` reads, for its `parsed`.
+
+    Raises OSError. Call it in a worker thread.
+    """
+    fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
+    try:
+        return transcript.parse_long_line(fd, entry.file.folded_to, record_limit, within=max_bytes)
+    finally:
+        os.close(fd)
 
 
 def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:

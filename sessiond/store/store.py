@@ -20,7 +20,7 @@ from sessiond.clock import Clock, Ids
 from sessiond.errors import ConfigError, StorageError, reason_of
 from sessiond.model import record as records
 from sessiond.model.keys import KeyRules
-from sessiond.model.record import Record
+from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
@@ -165,18 +165,23 @@ class SessionStore:
         """Append records in one write. Returns once they are on disk, folded and announced."""
         if not parts:
             return []
-        drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
+        drafts = self.make_drafts(parts)
         places = await self.committer.append(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id)
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 
-    def append_later(
-        self, session: Session, parts: Sequence[Part], tell: Callable[[list[str], StorageError | None], None]
-    ) -> None:
-        """As `append`, without a task that waits: `tell(ids, None)` or `tell([], error)` is called on the loop.
+    def make_drafts(self, parts: Sequence[Part]) -> list[RecordDraft]:
+        """The records that `parts` become. LimitExceeded or InvalidParams where one could not be read again.
 
-        LimitExceeded and InvalidParams are raised at once. `parts` are at least one.
+        Of long ones it takes long; it may be called in a worker thread.
         """
-        drafts = drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
+        return drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
+
+    def append_later(
+        self, session: Session, drafts: Sequence[RecordDraft], tell: Callable[[list[str], StorageError | None], None]
+    ) -> None:
+        """As `append`, of at least one draft, without a task that waits: `tell(ids, None)` or `tell([], error)` is
+        called on the loop.
+        """
 
         def tell_ids(places: list[tuple[int, int]], error: StorageError | None) -> None:
             tell([draft.id for draft in drafts] if places else [], error)

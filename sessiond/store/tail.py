@@ -30,6 +30,10 @@ class Tail:
         """How far the half line at the end was passed over, 0 where there is none over the limit."""
         return self.offset if self._skipping else 0
 
+    def pass_line(self, end: int) -> None:
+        """A whole line, which begins at `offset`, is known: the next byte fed stands behind it, at `end`."""
+        self.offset = self.whole = end
+
     def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
         """`(offset, line without newline)` for every line that `chunk` completes; the line is None over the limit."""
         start = 0

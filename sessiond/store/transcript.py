@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ BLOCK = 64 * 1024
 CHECKED = 128
 # The lines of this much are counted in a few milliseconds.
 _COUNTED = 16 * 2**20
+# A line of so many bytes takes a millisecond or two to parse, one of the longest 25 and more: whoever follows a file on
+# the event loop has it parsed ahead, in a worker thread.
+LONG_LINE = 512 * 1024
 _NEWLINE = re.compile(rb"\n")
 
 
@@ -42,9 +45,21 @@ def read_lines(fd: int, offset: int, limit: int, *, stop: int | None = None, blo
     return read_tail(fd, Tail(offset, limit), stop=stop, block=block)
 
 
-def read_tail(fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
-    """As `read_lines`, from where `tail` is. It keeps the half line at the end."""
+def read_tail(
+    fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOCK, parsed: Mapping[int, Line] | None = None
+) -> Iterator[Line]:
+    """As `read_lines`, from where `tail` is. It keeps the half line at the end.
+
+    `parsed` are lines parsed ahead, by their offset: what stands in the file still is not parsed again. It counts where
+    the reading begins and right behind, as the feed reads.
+    """
+    parsed = parsed or {}
     while stop is None or tail.offset < stop:
+        ahead = parsed.get(tail.offset)
+        if ahead is not None and tail.whole == tail.offset and _stands(fd, ahead):
+            tail.pass_line(ahead.end)
+            yield ahead
+            continue
         size = block if stop is None else min(block, stop - tail.offset)
         chunk = os.pread(fd, size, tail.offset)
         if not chunk:
@@ -53,6 +68,27 @@ def read_tail(fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOC
             made = line_of(begin, line, tail.whole, tail.limit)
             if made is not None:
                 yield made
+
+
+def _stands(fd: int, line: Line) -> bool:
+    if line.record is None:
+        return False
+    data = os.pread(fd, line.end - line.offset, line.offset)
+    return len(data) == len(line.record.raw) + 1 and data.startswith(line.record.raw) and data.endswith(b"\n")
+
+
+def parse_long_line(fd: int, offset: int, limit: int, *, within: int, long: int = LONG_LINE) -> Line | None:
+    """The first line of `long` bytes among those that begin less than `within` bytes behind `offset`, parsed; None for
+    none. Raises OSError. Call it in a worker thread.
+    """
+    tail = Tail(offset, limit)
+    while tail.whole - offset < within and (chunk := os.pread(fd, BLOCK, tail.offset)):
+        for begin, line in tail.feed(chunk):
+            if begin - offset >= within:
+                return None
+            if line is not None and len(line) >= long:
+                return line_of(begin, line, tail.whole, limit)
+    return None
 
 
 def line_of(begin: int, line: bytes | None, end: int, limit: int) -> Line | None:

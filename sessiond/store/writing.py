@@ -60,6 +60,15 @@ class Append:
     def is_missing(self) -> bool:
         return self.error is None and (not self.found or None in self.found)
 
+    def long_lines(self, record_limit: int) -> Iterator[transcript.Line]:
+        """Those that take long to parse, parsed, where they stand in the file."""
+        if self.error is None:
+            for (begin, end), line in zip(self.places, self.lines, strict=False):
+                if end - begin >= transcript.LONG_LINE:
+                    made = transcript.line_of(begin, line[:-1], end, record_limit)
+                    if made is not None:
+                        yield made
+
 
 class _Block(NamedTuple):
     """Bytes of ours in an open file."""

@@ -61,14 +61,14 @@ async def told_by_the_store(store: SessionStore, session: Session, appenders: in
         assert error is None
         count += 1
         if perf_counter() - start < SECONDS:
-            store.append_later(session, [Message(text(count))], again)
+            store.append_later(session, store.make_drafts([Message(text(count))]), again)
             return
         going -= 1
         if not going:
             over.set()
 
     for _ in range(appenders):
-        store.append_later(session, [Message(text(0))], again)
+        store.append_later(session, store.make_drafts([Message(text(0))]), again)
     await over.wait()
     return count / (perf_counter() - start)
 

@@ -726,3 +726,47 @@ async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_t
         assert "refused" not in reader.texts
         assert parts.session(KEY).entry.message_count == 2
         assert parts.session(KEY).entry.corrupt_records == 0
+
+
+async def test_long_records_come_once_and_in_their_order_whoever_wrote_them(parts: Live) -> None:
+    """They are parsed off the loop, while others go on."""
+    long = [f"{letter}" * (600 * 1024) for letter in "abcd"]
+    _, reader = parts.follow(None)
+    parts.write(KEY, "one", long[0], "two", long[1])
+    await reader.until(lambda: len(reader.texts) == 4)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.say, KEY, "three", long[2], "four")
+        parts.write(KEY, "five")
+    parts.write(KEY, long[3], "six")
+    await reader.until(lambda: len(reader.texts) == 10)
+    mine = [text for text in reader.texts if text in ("three", long[2], "four")]
+    theirs = [text for text in reader.texts if text not in mine]
+    assert mine == ["three", long[2], "four"]
+    assert theirs == ["one", long[0], "two", long[1], "five", long[3], "six"]
+    assert [event.seq for event in reader.events if isinstance(event, MessageEvent)] == list(range(1, 11))
+    assert parts.session(KEY).parsed == {}
+
+
+async def test_a_long_record_that_was_replaced_while_it_was_parsed_is_not_told(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def run_sync(function: Any, *args: Any) -> Any:
+        if function is folding.parse_ahead:
+            line = await trio.to_thread.run_sync(function, *args)
+            begun.set()
+            await trio.to_thread.run_sync(go_on.wait)
+            return line
+        return await trio.to_thread.run_sync(function, *args)
+
+    async with live(tmp_path, run_sync=run_sync) as parts:
+        await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        _, reader = parts.follow(KEY)
+        file = parts.file(KEY)
+        before = file.read_bytes()
+        parts.write(KEY, "x" * (600 * 1024))
+        await trio.to_thread.run_sync(begun.wait)
+        file.write_bytes(before + line("y" * (600 * 1024)))
+        go_on.set()
+        await reader.until(lambda: any(text.startswith("y") for text in reader.texts))
+        assert not any(text.startswith("x") for text in reader.texts)

@@ -68,3 +68,53 @@ async def test_a_request_that_is_refused_or_called_off_holds_up_nobody(tmp_path:
         await owner.send("$/cancelRequest", id=waits)
         [called_off] = await collect(owner, [waits])
         assert called_off["error"]["code"] == -32800
+
+
+async def test_many_messages_at_once_keep_their_place_though_they_are_looked_at_for_long(tmp_path: Path):
+    def inject(*texts: str) -> dict[str, Any]:
+        return {"sessionKey": KEY, "messages": [{"role": "user", "content": text} for text in texts]}
+
+    many, long = [f"m{number}" for number in range(300)], "x" * 400_000
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        asked = [
+            await owner.send("chat.inject", **inject(*many)),
+            await owner.send("chat.inject", **inject("one")),
+            await owner.send("chat.inject", **inject(long)),
+            await owner.send("chat.send", sessionKey=KEY, message="two"),
+            await owner.send("chat.inject", **inject("three")),
+        ]
+        answers = [one["result"] for one in await collect(owner, asked)]
+        assert [len(answers[place]["ids"]) for place in (0, 1, 2, 4)] == [300, 1, 1, 1]
+        page = await owner.call("sessions_history", sessionKey=KEY, limit=1000, maxBytes=1 << 24)
+    said = [message["content"] for message in page["messages"] if message["role"] == "user"]
+    assert [text for text in said if text != "two"] == [*many, "one", long, "three"]
+
+
+async def test_many_messages_are_refused_by_the_place_of_the_bad_one_and_nothing_is_written(tmp_path: Path):
+    messages: list[Any] = [{"role": "user", "content": "x"} for _ in range(300)]
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        refused = await owner.failure("chat.inject", sessionKey=KEY, messages=[*messages, {"role": "", "content": "x"}])
+        assert (refused["code"], refused["data"]["field"]) == (-32602, "$.messages[300].role")
+        page = await owner.call("sessions_history", sessionKey=KEY)
+        assert page["messages"] == []
+
+
+async def test_many_messages_go_to_nobody_once_their_session_is_gone(tmp_path: Path):
+    """It is deleted while they are looked at: the request behind it does not wait."""
+    messages = [{"role": "user", "content": "x" * 100} for _ in range(1000)]
+    key = "agent:bob:short"
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=key)
+        asked = [
+            await owner.send("chat.inject", sessionKey=key, messages=messages),
+            await owner.send("sessions.delete", key=key),
+        ]
+        stored, deleted = await collect(owner, asked)
+        assert deleted["result"]["deleted"]
+        archive = tmp_path / "store" / "agents" / "bob" / "sessions" / "archive"
+        [file] = archive.glob("*.jsonl")
+        kept = file.read_text().count('"type":"message"')
+        assert kept == (1000 if "result" in stored else 0)
+        assert "result" in stored or stored["error"]["code"] == -32002

@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (9, "f555ded1169aaeef6058947b")
+PINNED = (9, "5de74cc0a3717bc3be0c8705")
 
 
 def source_of_the_fold() -> str:

@@ -125,5 +125,10 @@ def depth_of(value: Any) -> int:
 def test_how_deep_a_line_is_nested_does_not_depend_on_its_text(value, text, levels, ascii_only):
     for level in range(levels):
         value = [value, text] if level % 2 else {text: value}
-    line = json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    assert lax.is_deep(line) == (depth_of([value]) > lax.MAX_NESTING)
+    for line in (
+        json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"),
+        # Longer than what is looked at in one go, which ends anywhere in it.
+        b" " * (lax._PIECE_BYTES - 64)
+        + json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"),
+    ):
+        assert lax.is_deep(line) == (depth_of([value]) > lax.MAX_NESTING)

@@ -134,7 +134,7 @@ async def test_who_does_not_wait_is_told_the_ids_once_the_records_are_folded(ope
             told.append((ids, error, session.in_flight))
             done.set()
 
-        store.append_later(session, [user("one"), user("two")], tell)
+        store.append_later(session, store.make_drafts([user("one"), user("two")]), tell)
         assert told == []
         await done.wait()
         assert [line["id"] for line in lines_of(store, session)[1:]] == told[0][0]

@@ -185,3 +185,27 @@ def test_the_checksum_tells_one_beginning_from_another():
         assert transcript.checksum(fd, end) != transcript.checksum(other_fd, end)
         assert transcript.checksum(fd, end - 2) == transcript.checksum(other_fd, end - 2)
         assert transcript.checksum(fd, 0) == 0
+
+
+@given(content=contents, start=st.integers(0, 10), within=st.integers(1, 200), changed=st.booleans())
+def test_what_was_parsed_ahead_reads_the_same_and_counts_while_it_stands(content, start, within, changed):
+    with holding(content) as fd:
+        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        offset = lines[min(start, len(lines) - 1)].offset if lines else 0
+        ahead = transcript.parse_long_line(fd, offset, LIMIT, within=within, long=20)
+        reach = [
+            line for line in lines if offset <= line.offset < offset + within and line.bad != "over the size limit"
+        ]
+        long = [line for line in reach if line.end - line.offset - 1 >= 20]
+        assert ahead == (long[0] if long else None)
+        if ahead is None:
+            return
+        if changed:
+            os.pwrite(fd, b'{"other":1}', ahead.offset)
+        parsed = {ahead.offset: ahead}
+        for begin in (offset, ahead.offset):
+            fresh = list(transcript.read_tail(fd, Tail(begin, LIMIT)))
+            got = list(transcript.read_tail(fd, Tail(begin, LIMIT), parsed=parsed))
+            assert got == fresh
+        taken = any(line is ahead for line in got)
+        assert taken == (ahead.record is not None and fresh[0].record == ahead.record)

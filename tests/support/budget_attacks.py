@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import cbor2
 from support.real_daemon import PATIENCE_S, Daemon
@@ -74,6 +75,7 @@ class Size:
     histories: int = 48
     lists: int = 64
     unread_s: float = 2.0
+    record_bytes: int = 7 * MIB
 
 
 @dataclass
@@ -289,6 +291,49 @@ def junk_lines(attack: Attack) -> None:
     attack.outcomes["served"] += 1
 
 
+def many_messages(attack: Attack) -> None:
+    """A thousand messages in one call, and a long one whose text is full of quotes and brackets."""
+    many = [{"role": "user", "content": "x" * (attack.size.record_bytes // 2000)}] * 1000
+    with _session_for(attack) as (key, _), suppress(OSError):
+        for messages in (many, [_long_message(attack)]):
+            attacker = attack.connect()
+            if attacker is not None:
+                attacker.send(request("chat.inject", sessionKey=key, messages=messages))
+                attacker.read(1)
+                attacker.close()
+
+
+def long_records(attack: Attack) -> None:
+    """Another program writes such a message into a transcript."""
+    record = {"type": "message", "id": "long", "parentId": None, "message": _long_message(attack)}
+    with _session_for(attack) as (key, path):
+        for _ in range(2):
+            with path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+        def is_folded() -> bool:
+            return attack.daemon.call("sessions_history", sessionKey=key, limit=1, maxBytes=1)["positions"] != []
+
+        attack.daemon.wait_for(is_folded, "the record was not read")
+    attack.outcomes["served"] += 1
+
+
+def _long_message(attack: Attack) -> dict[str, Any]:
+    piece = 'she said: "a [b] {c}"\n'
+    return {"role": "assistant", "content": piece * (attack.size.record_bytes // len(json.dumps(piece)))}
+
+
+@contextmanager
+def _session_for(attack: Attack) -> Iterator[tuple[str, Path]]:
+    """A session of its own, and its transcript; both go afterwards, or the next attack would find the disk full."""
+    key = f"agent:main:{uuid4()}"
+    path = attack.daemon.store / "agents" / "main" / "sessions"
+    path /= attack.daemon.call("sessions.create", key=key)["sessionId"] + ".jsonl"
+    yield key, path
+    attack.daemon.call("sessions.delete", key=key)
+    (path.parent / "archive" / path.name).unlink()
+
+
 ATTACKS: dict[str, Callable[[Attack], None]] = {
     attack.__name__: attack
     for attack in (
@@ -301,6 +346,8 @@ ATTACKS: dict[str, Callable[[Attack], None]] = {
         idle_connections,
         unread_deltas,
         junk_lines,
+        many_messages,
+        long_records,
     )
 }
 

@@ -29,9 +29,11 @@ from support.real_daemon import Daemon
 pytestmark = pytest.mark.system
 
 SMALL = Size(history_bytes=1_500_000, connections=10, deltas=20, junk=1, unread_s=0.2, histories=3, lists=3)
-# The bar is 10, and a step takes three times as long beside other work on the machine. What was there before took 70 to
-# 165 whole.
-STEP_MS = 60
+# Of the processor, and at the pace of a quiet machine (`loop_stopwatch`). The bar is 10; what was there before took 45
+# to 165.
+STEP_MS = 25
+# What a step takes is measured again before it counts against the daemon: a defect is there each time.
+ATTEMPTS = 3
 # Of wall time, with all that other programs do beside it: what was there before took 7 s to 27 s.
 PING_S = 2.0
 
@@ -48,15 +50,18 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
 
 @pytest.mark.parametrize("name", list(ATTACKS))
 def test_the_owner_is_answered_and_the_daemon_stays_small(daemon: TimedDaemon, name: str) -> None:
-    attack = Attack(daemon, minted(daemon), SMALL)
-    measured = measure(daemon, lambda: ATTACKS[name](attack))
-    steps = daemon.steps()
-    print(f"{name}: {measured}, {dict(attack.outcomes)}, {steps}")
-    assert attack.outcomes["served"] or attack.outcomes["waiting"]
-    assert set(attack.outcomes) - MEANT <= {"served", "waiting"}
-    assert measured.p99_s < PING_S
-    assert measured.grown_bytes < GROWTH_BYTES
-    assert steps["slowest_ms"] < STEP_MS
+    slowest: list[float] = []
+    while len(slowest) < ATTEMPTS and (not slowest or slowest[-1] >= STEP_MS):
+        attack = Attack(daemon, minted(daemon), SMALL)
+        measured = measure(daemon, lambda attack=attack: ATTACKS[name](attack))  # type: ignore[misc]
+        steps = daemon.steps()
+        print(f"{name}: {measured}, {dict(attack.outcomes)}, {steps}")
+        slowest.append(steps["slowest_ms"])
+        assert attack.outcomes["served"] or attack.outcomes["waiting"]
+        assert set(attack.outcomes) - MEANT <= {"served", "waiting"}
+        assert measured.p99_s < PING_S
+        assert measured.grown_bytes < GROWTH_BYTES
+    assert slowest[-1] < STEP_MS, slowest
 
 
 def test_long_messages_in_a_row_fit_into_little_memory(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from support.real_daemon import PATIENCE_S, Daemon
 pytestmark = pytest.mark.system
 
 MIB = 1 << 20
-# A frame that is parsed in the loop takes 300 and more.
-STEP_MS = 100
+# At the pace of a quiet machine (`loop_stopwatch`). A frame that is parsed in the loop takes 300 and more.
+STEP_MS = 30
 PERCENTILE = 0.99
 # The machine is shared with whatever else runs on it: a measurement is repeated before it counts against the daemon.
 ATTEMPTS = 3
@@ -114,16 +114,16 @@ def hold(besieged: TimedDaemon, token: str, request: pytest.FixtureRequest) -> H
     answered_s: float = request.param
 
     def hold(attack: Callable[[], object]) -> None:
-        worst: dict[str, float] = {}
+        found: list[Any] = []
         for _ in range(ATTEMPTS):
             besieged.steps()
             times = measured(besieged, token, attack)
             steps = besieged.steps()
-            assert steps["slowest_ms"] < STEP_MS, steps
             worst = {kind: took[int(len(took) * PERCENTILE)] for kind, took in times.items()}
-            if max(worst.values()) < answered_s:
+            if max(worst.values()) < answered_s and steps["slowest_ms"] < STEP_MS:
                 return
-        raise AssertionError(f"the slowest hundredth took {worst} s")
+            found.append((worst, steps))
+        raise AssertionError(f"the slowest hundredth, in seconds, and the steps: {found}")
 
     return hold
 
