@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,16 @@ class Talk:
         """How far it is: lines of the transcripts, deliveries on disk, and deliveries that are over."""
         lines = sum(path.read_bytes().count(b"\n") for path in self.paths) - 2
         closed = any(b'"closed"' in path.read_bytes() for path in self.paths)
-        waits = any(f'"{self.name}"'.encode() in path.read_bytes() for path in self.letters())
+        waits = any(f'"{self.name}"'.encode() in delivery for delivery in self.deliveries())
         return lines + (waits or closed) + (closed and not waits)
 
-    def letters(self) -> list[Path]:
-        outbox = self.daemon.store / "outbox"
-        return [path for path in outbox.iterdir() if path.suffix == ".json"] if outbox.exists() else []
+    def deliveries(self) -> list[bytes]:
+        """The outbox. One that is delivered while this looks is not in it."""
+        found = []
+        for path in sorted((self.daemon.store / "outbox").glob("*.json")):
+            with suppress(FileNotFoundError):
+                found.append(path.read_bytes())
+        return found
 
     def runs(self) -> dict[str, list[str]]:
         """The statuses of every run, in the order in which they were written."""
@@ -122,7 +127,7 @@ class Talk:
             record["data"]["status"] for record in self.records() if record.get("customType") == "sessiond/talk"
         )
         ended = all(FINAL & set(statuses) for statuses in self.runs().values())
-        return ended and talks["open"] == talks["closed"] and not self.letters()
+        return ended and talks["open"] == talks["closed"] and not self.deliveries()
 
     def said(self, index: int) -> list[str]:
         """The messages of one of the two transcripts."""

@@ -46,10 +46,10 @@ maxPingPongTurns = 1
 """
 # What is different each time, in the order in which it is looked for.
 VOLATILE = [
-    # Offsets depend on how long the names of folders are.
-    (re.compile(r"\b\d+-\d+-[0-9a-f]{12,}\b"), "cursor"),
     (re.compile(r"\b[0-9a-f]{8} \(\d{4}-\d\d-\d\d\)"), "title"),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "uuid"),
+    # Offsets depend on how long the names of folders are. After the uuids: a part of one can look like a cursor.
+    (re.compile(r"\b\d+-\d+-[0-9a-f]{12,}\b"), "cursor"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?"), "time"),
     (re.compile(r"\b[A-Za-z0-9_-]{40,}\b"), "opaque"),
     (re.compile(r"\b[0-9a-f]{16,32}\b"), "hex"),
