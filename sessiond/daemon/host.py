@@ -12,7 +12,6 @@ import msgspec
 import trio
 
 from sessiond.config.settings import AgentConfig, Config
-from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.lax import amount
@@ -27,6 +26,7 @@ from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.sessions import history
 from sessiond.sessions.usage import price_of
 from sessiond.store.store import SessionStore
+from sessiond.store.workspace import default_workspace, make_workspace
 
 # What a program that begins anew each time is told of the conversation (`input = "json"`).
 _HISTORY_MESSAGES = 100
@@ -104,18 +104,10 @@ class DaemonHost:
     def workspace(self, agent_id: str) -> Path:
         """Where the agent works, made when needed. StorageError where it cannot be."""
         agent = self._config().agent(agent_id)
-        folder = agent.workspace if agent is not None and agent.workspace is not None else None
+        folder = agent.workspace if agent is not None else None
         if folder is None:
-            folder = self._store.path / "agents" / agent_id / "workspace"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no path"
-            # Where it is, only the configuration tells: paths outside the store do not leave the daemon.
-            raise StorageError(
-                f"the workspace of agent {agent_id} cannot be made: {reason}; something else stands where the folder"
-                " belongs, or it may not be written there. Put that right, then send again"
-            ) from None
+            folder = default_workspace(self._store.path, agent_id)
+        make_workspace(agent_id, folder, self._store.path)
         return folder
 
     def is_sandboxed(self, key: str) -> bool:

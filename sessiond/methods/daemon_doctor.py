@@ -18,6 +18,7 @@ from sessiond.store.catalog import Folder, Session
 from sessiond.store.checks import Finding
 from sessiond.store.inventory import StoredName
 from sessiond.store.store import SessionStore
+from sessiond.store.workspace import default_workspace
 
 T = TypeVar("T")
 # A temporary file that changed since is one of the daemon's own, at work.
@@ -60,7 +61,7 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
     """Folders of attachments that are nobody's. Not removed here: another program may use the same workspace."""
     services = ctx.services
     for agent in services.config.agents.list:
-        workspace = agent.workspace or services.store.path / layout.AGENTS / agent.id / "workspace"
+        workspace = agent.workspace or default_workspace(services.store.path, agent.id)
         found = services.spawner.intents.unclaimed_folders(agent.id, workspace)
         if found:
             shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")

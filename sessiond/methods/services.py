@@ -41,6 +41,7 @@ from sessiond.sessions.tokens import Tokens
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
+from sessiond.store.workspace import default_workspace
 from sessiond.subagents.spawn import Spawner
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Services:
         agent = self.config.agent(agent_id)
         if agent is not None and agent.workspace is not None:
             return agent.workspace
-        return self.store.path / "agents" / agent_id / "workspace"
+        return default_workspace(self.store.path, agent_id)
 
     def own_run(self, caller: Caller) -> Run | None:
         """The run that the caller acts in: the one of its token, else what its session is living just now."""

@@ -40,11 +40,13 @@ async def accept_with_files(
     workspace: Path,
     in_line: Callable[[], None],
 ) -> str:
-    """The id of the run that has the message and its files. What a crash leaves, the next start removes."""
+    """The id of the run that has the message and its files, which lie in `workspace` (it is there).
+
+    What a crash leaves, the next start removes.
+    """
     run_id = ""
     # Once something is written it belongs to a run, or is removed: a caller who goes away changes nothing.
     with trio.CancelScope(shield=True):
-        await trio.Path(workspace).mkdir(mode=0o700, parents=True, exist_ok=True)
         attachments_id = attachments.new_id()
         await attachments.run_sync(intents.begin, agent_of(session.key), attachments_id, session.session_id)
         try:

@@ -31,6 +31,7 @@ async def test_files_that_are_being_written_when_their_sender_goes_come_with_the
         prepared = attachments.check(
             [Attachment(name="a.txt", content="text")], parse("").tools.sessions_spawn.attachments
         )
+        (tmp_path / "work").mkdir()
         # The note is there; the files are being written.
         with trio.move_on_after(1.5):
             await accept_with_files(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
+from pathlib import Path
 
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
@@ -15,7 +17,8 @@ ECHO = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" 
 def test_a_daemon_whose_store_is_gone_ends_and_the_next_start_serves(daemon: Daemon, part: str) -> None:
     daemon.start(ECHO)
     daemon.call("chat.send", sessionKey="main", message="hello")
-    shutil.rmtree(daemon.store / part, ignore_errors=True)
+    # The daemon may write a file into a folder that is just being emptied: the removal fails, and begins again.
+    daemon.wait_for(partial(is_removed, daemon.store / part), "the store cannot be removed")
     assert daemon.process is not None
     # What systemd's Restart=on-failure takes for a failure, and RestartPreventExitStatus does not name.
     assert daemon.process.wait(timeout=PATIENCE_S) == 74
@@ -26,3 +29,8 @@ def test_a_daemon_whose_store_is_gone_ends_and_the_next_start_serves(daemon: Dae
     daemon.start()
     assert daemon.call("sessions_list")["sessions"] == []
     assert daemon.stop() == 0
+
+
+def is_removed(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

@@ -1,0 +1,41 @@
+"""Folders in which agents work: made where they are missing, and never in a way that brings a removed store back."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from sessiond.errors import StorageError
+from sessiond.store.workspace import default_workspace, make_workspace
+
+
+def test_the_default_workspace_is_made_with_the_agents_folder_for_the_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    workspace = default_workspace(tmp_path, "main")
+    make_workspace("main", workspace, tmp_path)
+    make_workspace("main", workspace, tmp_path)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (workspace.parent, workspace)] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("removed", ["agents", "store"])
+def test_a_store_that_was_removed_does_not_come_back_by_a_workspace(tmp_path: Path, removed: str) -> None:
+    store = tmp_path / "store"
+    if removed == "agents":
+        store.mkdir()
+    with pytest.raises(StorageError, match="the workspace of agent main cannot be made: No such file or directory"):
+        make_workspace("main", default_workspace(store, "main"), store)
+    assert store.exists() == (removed == "agents")
+    assert not (store / "agents").exists()
+
+
+def test_a_workspace_outside_the_store_is_made_with_what_is_above_it(tmp_path: Path) -> None:
+    make_workspace("main", tmp_path / "a" / "b", tmp_path / "store")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_file_in_the_place_of_a_workspace_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("")
+    with pytest.raises(StorageError, match="the workspace of agent main cannot be made: File exists; something else"):
+        make_workspace("main", tmp_path / "work", tmp_path / "store")
