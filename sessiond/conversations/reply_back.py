@@ -38,7 +38,7 @@ log = structlog.get_logger("sessiond.runs")
 
 
 class ReplyBack:
-    """Every talk that goes on. `at_end` and `after_end` are hung into the supervisor."""
+    """Every talk that goes on. `on_closed(session)` is told when one is over that the session was in."""
 
     def __init__(
         self,
@@ -47,15 +47,16 @@ class ReplyBack:
         announcing: AnnounceStep,
         config: Callable[[], Config],
         clock: Clock,
+        *,
+        on_closed: Callable[[Session], Awaitable[None]],
     ) -> None:
         self._store, self._supervisor, self._announcing = store, supervisor, announcing
-        self._config, self._clock = config, clock
+        self._config, self._clock, self.on_closed = config, clock, on_closed
         # Every talk that goes on, from the write that opens it; and those that an earlier life left open.
         self._open: dict[str, OpenConversation] = {}
         self._left: list[OpenConversation] = []
         # The announce steps whose talk is closed by the write that ends them.
         self._states: dict[str, replyback.State] = {}
-        self.on_closed: Callable[[Session], Awaitable[None]] = _do_nothing
 
     def engages(self, key: str) -> bool:
         """Whether a talk goes on in which this session has, or may still have, its say."""
@@ -306,7 +307,3 @@ class ReplyBack:
             timeout_s=self._config().agents.defaults.run_timeout_seconds or None,
             follow=FollowUp(step=ConversationStep(talk.talk_id, number)),
         )
-
-
-async def _do_nothing(_session: Session) -> None:
-    pass

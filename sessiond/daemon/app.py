@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -32,13 +31,12 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import Kind, open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
-from sessiond.model.keys import KeyRules, agent_of, is_inbox
-from sessiond.policy.target import target_of
+from sessiond.model.caller import Caller
+from sessiond.model.keys import KeyRules
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
 from sessiond.runs.recovery import recover
-from sessiond.runs.run import Run
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runtimes import launcher as starting
 from sessiond.runtimes.attached import AttachedAgents
@@ -46,10 +44,11 @@ from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.store import dirfd, layout
 from sessiond.store.scan import Progress
-from sessiond.store.store import Part, SessionStore, open_store
+from sessiond.store.store import SessionStore, open_store
 from sessiond.subagents.announce import Announcer
 from sessiond.subagents.archive import ArchiveSweep
 from sessiond.subagents.spawn import Spawner
+from sessiond.transports.active_connections import ActiveConnections
 
 log = structlog.get_logger("sessiond")
 
@@ -61,6 +60,7 @@ class App:
     services: Services
     dispatcher: Dispatcher[Services]
     saver: IndexSaver
+    visitors: ActiveConnections
     background: trio.Nursery
 
 
@@ -92,12 +92,11 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Everything but the listeners: recovered, and at work. `sockets` is the folder of agent.sock."""
     clock, ids = clock or Clock(), Ids()
-    durable = config.store.durability == "sync"
     async with (
         AsyncExitStack() as opened,
         open_store(
             store_path,
-            durable=durable,
+            durable=config.store.durability == "sync",
             record_limit=config.limits.max_record_bytes,
             rules=key_rules(config),
             clock=clock,
@@ -108,18 +107,8 @@ async def open_app(
         await opened.enter_async_context(_programs(store))
         for problem in store.problems:
             log.warning("passed over", path=problem.path, reason=problem.reason)
-        parts = _Parts(store, sockets, clock, ids)
-        outbox = await opened.enter_async_context(
-            open_outbox(
-                store,
-                parts.channels,
-                clock,
-                durable=durable,
-                settings=lambda: parts.config().delivery,
-                allowed=may_leave(store, parts.config),
-            )
-        )
-        services = parts.put_together(config, outbox)
+        parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids))
+        services = parts.services
         dispatcher = Dispatcher(
             METHODS,
             services,
@@ -135,11 +124,41 @@ async def open_app(
             await background.start(parts.supervisor.run)
             await parts.recover()
             # Last: what is held back for something recovered is known by now.
-            await background.start(outbox.run)
+            await background.start(parts.outbox.run)
             background.start_soon(parts.archive.run)
-            yield App(services=services, dispatcher=dispatcher, saver=parts.saver, background=background)
+            yield App(
+                services=services,
+                dispatcher=dispatcher,
+                saver=parts.saver,
+                visitors=parts.visitors,
+                background=background,
+            )
             background.cancel_scope.cancel()
         await parts.saver.save_dirty()
+
+
+@asynccontextmanager
+async def _open_parts(
+    store: SessionStore, config: Config, sockets: Path, clock: Clock, ids: Ids
+) -> AsyncIterator[_Parts]:
+    """All parts, none of them at work."""
+    # Channels and outbox ask for the configuration as it is now, which the parts keep.
+    channels = Channels(
+        lambda: parts.config().channels,
+        environ=os.environ,
+        cwd=Path("/"),
+        on_attach=lambda channel: outbox.hurry(channel),  # noqa: PLW0108 - made below
+    )
+    async with open_outbox(
+        store,
+        channels,
+        clock,
+        durable=config.store.durability == "sync",
+        settings=lambda: parts.config().delivery,
+        allowed=may_leave(store, lambda: parts.config()),  # noqa: PLW0108 - made below
+    ) as outbox:
+        parts = _Parts(store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids)
+        yield parts
 
 
 @asynccontextmanager
@@ -159,98 +178,112 @@ def _backend(config: Config) -> Kind:
 
 
 class _Parts:
-    """The parts of one daemon, made in the order in which they need each other."""
+    """The parts of one daemon, made in the order in which they need each other.
+
+    Where two of them need each other, the first is given a function that finds the second when it is asked.
+    """
 
     services: Services
 
-    def __init__(self, store: SessionStore, sockets: Path, clock: Clock, ids: Ids) -> None:
-        self.store, self.clock, self.ids = store, clock, ids
-        self.bus = EventBus()
-        self.feed = TranscriptFeed(store, self.bus)
+    def __init__(
+        self,
+        store: SessionStore,
+        channels: Channels,
+        outbox: Outbox,
+        *,
+        config: Config,
+        sockets: Path,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.store, self.channels, self.outbox = store, channels, outbox
+        self.clock, self.ids = clock, ids
+        self.bus, self.visitors, self.attachments = EventBus(), ActiveConnections(), AttachmentService(ids=ids)
+        self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._cut)
+        self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
+        self.host = self._build_host(sockets)
+        self.supervisor = RunSupervisor(store, self.bus, self.host, clock, ids, follow_ups=self.follow_ups)
+        self.feed = TranscriptFeed(store, self.bus, on_lost=self.supervisor.forsake, on_found=self.supervisor.regain)
         self.saver = IndexSaver(store, self.feed, clock)
-        self.births = SessionChanges(store)
-        self.attached = AttachedAgents()
-        self.tokens = Tokens(store, clock, lambda run_id: run_id in self.supervisor.registry.live)
-        credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
-        credentials.clear()
-        host = self.host = DaemonHost(self.config, store, self.attached, credentials, sockets / "agent.sock")
-        self.supervisor = RunSupervisor(store, self.bus, host, clock, ids)
-        self.attached.on_change = self.supervisor.agents_changed
-        self.supervisor.keeps = lambda key: is_inbox(key) and self.attached.runtime(agent_of(key)) is None
-        self.channels = Channels(lambda: self.config().channels, environ=os.environ, cwd=Path("/"))
-        attachments = self.attachments = AttachmentService(ids=ids)
-        places: dict[str, Any] = {"clock": clock, "workspace": host.workspace}
-        self.spawner = Spawner(
-            store, self.supervisor, attachments, self.config, ids=ids, sandboxed=host.is_sandboxed, **places
-        )
-        self.spawner.threads = lambda session: self.channels.threads(target_of(session.key, session.entry))
-        self.spawner.bind_thread = lambda session, key, label: self.channels.bind_thread(
-            target_of(session.key, session.entry), key, label
-        )
-        self.archive = ArchiveSweep(
+        self.births = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
+        self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
+        self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
+        self.spawner = self._build_spawner()
+        self.conversations = ReplyBack(
             store,
-            self.feed,
-            self.births,
             self.supervisor,
-            attachments,
-            intents=self.spawner.intents,
-            config=self.config,
-            **places,
+            self.announcing,
+            self.config,
+            clock,
+            on_closed=lambda child: self.archive.conversation_over(child),  # noqa: PLW0108
         )
-        self.births.on_put_away = self.archive.put_away
+        self.archive = self._build_archive()
+        self.announcer = Announcer(
+            store,
+            self.supervisor,
+            self.config,
+            clock,
+            outgoing=self.announcing,
+            ended=self.archive.run_ended,
+            announced=self.archive.child_announced,
+        )
+        self.services = self._build_services(config)
 
     def config(self) -> Config:
         """The configuration as it is now."""
         return self.services.config
 
+    def follow_ups(self) -> tuple[Announcer, ReplyBack]:
+        """Everything that goes on after a run, and after a restart."""
+        return self.announcer, self.conversations
+
+    def _is_live(self, run_id: str) -> bool:
+        return run_id in self.supervisor.registry.live
+
+    def _cut(self, is_dead: Callable[[Caller], bool]) -> None:
+        """End the connections of those whose token died."""
+        self.services.budgets.closed["token_over"] += self.visitors.cut(is_dead)
+
     def _run_scopes(self, key: str) -> frozenset[str]:
         return self.services.run_scopes(key)
 
-    def put_together(self, config: Config, outbox: Outbox) -> Services:
-        """What goes on after runs, and everything that the methods work with."""
-        announcing = AnnounceStep(self.store, self.channels, outbox, self.config, self.clock)
-        provenance = ProvenanceStamp(announcing, self.config, self.clock, self.ids)
-        self.conversations = ReplyBack(self.store, self.supervisor, announcing, self.config, self.clock)
-        self.announcer = Announcer(self.store, self.supervisor, self.config, self.clock)
-        self.announcer.outgoing = announcing
-        self.announcer.ended, self.announcer.announced = self.archive.run_ended, self.archive.child_announced
-        self.archive.engages, self.conversations.on_closed = self.conversations.engages, self.archive.conversation_over
-        self.feed.on_lost = self.supervisor.forsake
-        self.feed.on_found = self.supervisor.regain
-        # Everything that goes on after a run stands in this list; each passes over the runs that are none of its own.
-        follow_ups: list[AfterRuns] = [self.announcer, self.conversations]
-        self.supervisor.at_end = lambda run: [part for one in follow_ups for part in one.at_end(run)]
-        self.supervisor.after_end = lambda run: _after_end(follow_ups, run)
-        self.services = Services(
-            store=self.store,
-            bus=self.bus,
-            feed=self.feed,
-            supervisor=self.supervisor,
-            attached=self.attached,
-            births=self.births,
-            tokens=self.tokens,
-            spawner=self.spawner,
-            attachments=self.attachments,
-            sends=self._sender(provenance),
-            provenance=provenance,
-            announcing=announcing,
-            channels=self.channels,
-            dead_letters=lambda: len(outbox.dead_letters),
-            config=config,
+    def _build_host(self, sockets: Path) -> DaemonHost:
+        credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
+        credentials.clear()
+        return DaemonHost(self.config, self.store, self.attached, credentials, sockets / "agent.sock")
+
+    def _build_spawner(self) -> Spawner:
+        return Spawner(
+            self.store,
+            self.supervisor,
+            self.attachments,
+            self.channels,
+            self.config,
             clock=self.clock,
             ids=self.ids,
-            version=sessiond.__version__,
-            started_ms=self.clock.wall_ms(),
-            last_save=lambda: self.saver.last_save_ms,
-            discover=_openrpc,
+            workspace=self.host.workspace,
+            sandboxed=self.host.is_sandboxed,
         )
-        return self.services
 
-    def _sender(self, provenance: ProvenanceStamp) -> MessageSender:
+    def _build_archive(self) -> ArchiveSweep:
+        return ArchiveSweep(
+            self.store,
+            self.feed,
+            self.births,
+            self.supervisor,
+            self.attachments,
+            intents=self.spawner.intents,
+            config=self.config,
+            clock=self.clock,
+            workspace=self.host.workspace,
+            engages=self.conversations.engages,
+        )
+
+    def _build_sender(self) -> MessageSender:
         return MessageSender(
             self.store,
             self.supervisor,
-            provenance,
+            self.provenance,
             self.config,
             self.clock,
             births=self.births,
@@ -261,30 +294,41 @@ class _Parts:
             workspace=self.host.workspace,
         )
 
+    def _build_services(self, config: Config) -> Services:
+        return Services(
+            store=self.store,
+            bus=self.bus,
+            feed=self.feed,
+            supervisor=self.supervisor,
+            attached=self.attached,
+            births=self.births,
+            tokens=self.tokens,
+            spawner=self.spawner,
+            attachments=self.attachments,
+            sends=self._build_sender(),
+            provenance=self.provenance,
+            announcing=self.announcing,
+            channels=self.channels,
+            dead_letters=lambda: len(self.outbox.dead_letters),
+            config=config,
+            clock=self.clock,
+            ids=self.ids,
+            version=sessiond.__version__,
+            started_ms=self.clock.wall_ms(),
+            last_save=lambda: self.saver.last_save_ms,
+            discover=_openrpc,
+        )
+
     async def recover(self) -> None:
         """Take up what a crash left: half-written spawns, open runs, announcements, conversations."""
         await self.spawner.recover()
-        await recover(self.store, self.supervisor, [self.announcer, self.conversations])
-
-
-class AfterRuns(Protocol):
-    """What goes on after a run: records for the write that ends it, and what is done afterwards."""
-
-    def at_end(self, run: Run) -> Sequence[Part]: ...
-    def after_end(self, run: Run) -> Awaitable[None]: ...
+        await recover(self.store, self.supervisor, self.follow_ups())
 
 
 @cache
 def _openrpc() -> msgspec.Raw:
     """The OpenRPC document, built at the first call: that takes 25 ms, and anybody may ask for it a thousand times."""
     return msgspec.Raw(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)))
-
-
-async def _after_end(follow_ups: Sequence[AfterRuns], run: Run) -> None:
-    """All of them beside each other: one that waits for an agent does not hold up the others."""
-    async with trio.open_nursery() as nursery:
-        for one in follow_ups:
-            nursery.start_soon(one.after_end, run)
 
 
 def _log_fault(what: str, error: BaseException) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from sessiond.config.settings import AgentConfig, Config
 from sessiond.model import lax
-from sessiond.model.keys import agent_of, rest_of
+from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.lax import amount
 from sessiond.model.usage import cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
@@ -84,6 +84,9 @@ class DaemonHost:
 
     def knows(self, agent_id: str) -> bool:
         return self._config().agent(agent_id) is not None or self._attached.was_here(agent_id)
+
+    def keeps(self, key: str) -> bool:
+        return is_inbox(key) and self._attached.runtime(agent_of(key)) is None
 
     def hears_steps(self, agent_id: str) -> bool:
         agent = self._config().agent(agent_id)

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from sessiond.daemon.app import App, key_rules, open_app
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import ConfigError, StoreGone, StoreInUse
-from sessiond.model.caller import Caller
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
 from sessiond.transports.serve import Server, ServerLimits
@@ -216,6 +214,7 @@ def _server(app: App, config: Config) -> Server:
     services = app.services
     server = Server(
         app.dispatcher,
+        app.visitors,
         authenticate=services.tokens.caller,
         peer_uid=lambda connection: peer_credentials(connection).uid,
         rules=ServerLimits(
@@ -225,11 +224,6 @@ def _server(app: App, config: Config) -> Server:
         ),
     )
     add_session_routes(server.router, services)
-
-    def cut(is_dead: Callable[[Caller], bool]) -> None:
-        services.budgets.closed["token_over"] += server.visitors.cut(is_dead)
-
-    services.tokens.on_dead = cut
     return server
 
 

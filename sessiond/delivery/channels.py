@@ -75,19 +75,23 @@ class Channels:
     """
 
     def __init__(
-        self, commands: Callable[[], Mapping[str, ChannelConfig]], *, environ: Mapping[str, str], cwd: Path
+        self,
+        commands: Callable[[], Mapping[str, ChannelConfig]],
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        on_attach: Callable[[str], None],
     ) -> None:
-        self._commands, self._environ, self._cwd = commands, environ, cwd
+        self._commands, self._environ, self._cwd, self._on_attach = commands, environ, cwd, on_attach
         self._adapters: dict[str, list[Adapter]] = {}
         self._at_work = trio.CapacityLimiter(MAX_COMMANDS)
-        self.on_attach: Callable[[str], None] = _do_nothing
 
     def attach(self, channel: str, adapter: Adapter) -> None:
         """The connection delivers for the channel from now on."""
         before = self._adapters.get(channel, [])
         same = (adapter.connection, adapter.account_id)
         self._adapters[channel] = [*(one for one in before if (one.connection, one.account_id) != same), adapter]
-        self.on_attach(channel)
+        self._on_attach(channel)
 
     def detach(self, connection: object) -> None:
         """The connection is gone."""
@@ -192,7 +196,3 @@ def _present(params: dict[str, Any]) -> dict[str, Any]:
 
 async def _ignore_output(_data: bytes) -> None:
     await trio.lowlevel.checkpoint()
-
-
-def _do_nothing(_channel: str) -> None:
-    pass

@@ -57,10 +57,7 @@ class _Lane:
 
 
 class Outbox:
-    """`run` belongs to the background nursery. `allowed(delivery)` is the send policy, asked before every attempt.
-
-    `on_settled(delivery, status)` is told of every delivery that is over.
-    """
+    """`run` belongs to the background nursery. `allowed(delivery)` is the send policy, asked before every attempt."""
 
     def __init__(
         self,
@@ -81,8 +78,6 @@ class Outbox:
         self._lanes: dict[Lane, _Lane] = {}
         self._nursery: trio.Nursery | None = None
         self.bad_files: list[str] = []
-        self.on_settled: Callable[[Delivery, DeliveryStatus], None] = _nobody
-        channels.on_attach = self.hurry
 
     @property
     def dead_letters(self) -> list[Delivery]:
@@ -192,7 +187,6 @@ class Outbox:
                 log.warning("a delivery is over but stays on disk", id=delivery.delivery_id, reason=error.strerror)
         del self._known[delivery.delivery_id]
         log.info("delivery over", id=delivery.delivery_id, channel=delivery.channel, status=status)
-        self.on_settled(delivery, status)
 
     async def _note_failure(self, one: _Waiting, reason: str) -> bool:
         settings, now_ms = self._settings(), self._clock.wall_ms()
@@ -216,7 +210,6 @@ class Outbox:
         self._dead[delivery.delivery_id] = delivery
         # Not why: programs repeat their arguments in their errors, and those are what was said. The dead letter has it.
         log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, attempts=delivery.attempts)
-        self.on_settled(delivery, "failed")
 
     async def _write(self, delivery: Delivery) -> None:
         try:
@@ -244,7 +237,3 @@ async def open_outbox(
         yield outbox
     finally:
         files.close()
-
-
-def _nobody(_delivery: Delivery, _status: DeliveryStatus) -> None:
-    pass

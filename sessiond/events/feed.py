@@ -39,11 +39,21 @@ log = structlog.get_logger("sessiond.feed")
 class TranscriptFeed:
     """Keeps entries up to their files and publishes what is new, each record once.
 
-    `changed` is set whenever an entry changed; who waits for it puts a new one in its place.
+    `changed` is set whenever an entry changed; who waits for it puts a new one in its place. `on_lost(session)` is told
+    of every session that left the catalog by somebody else's doing, `on_found(session)` of every one that appeared so,
+    or is back.
     """
 
-    def __init__(self, store: SessionStore, bus: EventBus) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        bus: EventBus,
+        *,
+        on_lost: Callable[[Session], None],
+        on_found: Callable[[Session], None],
+    ) -> None:
         self._store, self._bus = store, bus
+        self._on_lost, self._on_found = on_lost, on_found
         self._folders = Folders(store, self)
         # Sessions with more to read than one step takes, and those whose new file does not say its key.
         self._behind: dict[Session, None] = {}
@@ -52,10 +62,6 @@ class TranscriptFeed:
         self._again = DelayedRetry[Session](self._look_again)
         self._work = trio.Event()
         self.changed = trio.Event()
-        # Told of every session that left the catalog by somebody else's doing.
-        self.on_lost: Callable[[Session], None] = lambda _session: None
-        # Told of every session that appeared so, or is back.
-        self.on_found: Callable[[Session], None] = lambda _session: None
         store.on_committed = self.poke
         store.on_created = self.session_created
         store.on_folder = self._folders.folder_opened
@@ -146,7 +152,7 @@ class TranscriptFeed:
     def session_appeared(self, session: Session) -> None:
         """A session appeared that somebody else has made: announce it, and let its followers read all of it."""
         self.changed.set()
-        self.on_found(session)
+        self._on_found(session)
         if session.superseded:
             return
         rivals = self._store.catalog.superseded_sessions(session.key)
@@ -156,7 +162,7 @@ class TranscriptFeed:
     def session_disappeared(self, session: Session, reason: str) -> None:
         """A session is no longer where it was. Where an older one had its key, that one is followed again."""
         self.changed.set()
-        self.on_lost(session)
+        self._on_lost(session)
         if session.superseded:
             return
         heir = self._store.catalog.by_key.get(session.key)

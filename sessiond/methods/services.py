@@ -75,8 +75,8 @@ class Services:
     announcing: AnnounceStep
     channels: Channels
     last_save: Callable[[], int | None]
-    dead_letters: Callable[[], int] = int
-    discover: Callable[[], msgspec.Raw] = lambda: msgspec.Raw(b"{}")
+    dead_letters: Callable[[], int]
+    discover: Callable[[], msgspec.Raw]
     document: msgspec.Raw | None = None  # what it made
     slices: TimeSlicer = field(default_factory=TimeSlicer)
     # Apart from searches, so that neither waits for the other.

@@ -60,7 +60,7 @@ class OutgoingRequests:
     ends among all that was sent; `is_broken` says afterwards whether the connection was found broken by it.
     """
 
-    def __init__(self, send: Callable[[bytes], int], is_broken: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, send: Callable[[bytes], int], is_broken: Callable[[], bool]) -> None:
         self._send, self._is_broken = send, is_broken
         self._asked: dict[int, _Asked] = {}
         self._ids = count(1)

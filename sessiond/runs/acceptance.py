@@ -37,13 +37,12 @@ def _nobody() -> None:
 
 
 class Acceptance(ABC):
-    """`keeps(key)` says whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+    """Every run that was accepted, listed and in its order."""
 
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
         self.registry = Registry(store)
         self.queues = RunQueues(RunSlots(host.places))
-        self.keeps: Callable[[str], bool] = lambda _key: False
 
     @property
     @abstractmethod
@@ -176,6 +175,10 @@ class Acceptance(ABC):
             self.queues.push(run)
         self._on_accepted(run, at_once=at_once)
         return run
+
+    def keeps(self, key: str) -> bool:
+        """Whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+        return self._host.keeps(key)
 
     def answers(self, key: str) -> bool:
         """Whether anybody could run the agent of this session, or its messages are kept for a reader."""

@@ -40,6 +40,9 @@ class Host(Protocol):
     def knows(self, agent_id: str) -> bool:
         """Whether anybody could run this agent: it is configured, or attached."""
 
+    def keeps(self, key: str) -> bool:
+        """Whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+
     def hears_steps(self, agent_id: str) -> bool:
         """Whether the agent is told what a run is for. One that is not would answer an announce step like a message."""
 

@@ -1,14 +1,14 @@
 """RunSupervisor: starts each accepted run when it is its turn, and sees that each gets its only end.
 
 Owns the runs and their nurseries; how they are accepted is `acceptance.py`. Does not know methods, callers or who
-follows what; what comes after a run (a reply-back, an announcement) is hung in by `at_end` and `after_end`.
+follows what. What comes after a run (a reply-back, an announcement) is that of its `AfterRuns`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 import trio
@@ -35,15 +35,36 @@ _ENDS_WAIT_S = 0.1
 log = structlog.get_logger("sessiond.runs")
 
 
+class AfterRuns(Protocol):
+    """What goes on after a run, such as a conversation."""
+
+    def at_end(self, run: Run) -> Sequence[Part]:
+        """More records for the write that ends the run."""
+
+    def after_end(self, run: Run) -> Awaitable[None]:
+        """What goes on once its end is on disk. Cut off when the daemon stops: what there is to do must be found again
+        in the records.
+        """
+
+
 class RunSupervisor(Acceptance):
     """Every run of this daemon. `run` is its home and belongs to the background nursery.
 
-    `at_end(run)` gives more records for the write that ends a run; `after_end(run)` is what goes on afterwards, and is
-    cut off when the daemon stops: what it has to do must be found again in the records.
+    `follow_ups()` are all that go on after a run; each passes over the runs that are none of its own.
     """
 
-    def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        bus: EventBus,
+        host: Host,
+        clock: Clock,
+        ids: Ids,
+        *,
+        follow_ups: Callable[[], Sequence[AfterRuns]],
+    ) -> None:
         super().__init__(store, host, clock, ids)
+        self._follow_ups = follow_ups
         self._life = RunExecutor(store, bus, host, clock)
         self._absences = UnattendedRuns(
             self.queues, attended=self._is_attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
@@ -55,8 +76,6 @@ class RunSupervisor(Acceptance):
         self._ends = False
         self._lives: trio.Nursery | None = None
         self._following: trio.Nursery | None = None
-        self.at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
-        self.after_end: Callable[[Run], Awaitable[None]] | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; runs still going then are ended as interrupted, queued ones wait for the next start."""
@@ -279,7 +298,7 @@ class RunSupervisor(Acceptance):
 
     async def _finish(self, run: Run, end: ending.RunEnd) -> None:
         """Write the run's only end, then let everyone know."""
-        if not await self._life.end(run, end, self.at_end):
+        if not await self._life.end(run, end, self._parts_at_end):
             return  # the next start finds the run without an end and writes one
         self.registry.end(run)
         self._host.retire(run)
@@ -288,8 +307,11 @@ class RunSupervisor(Acceptance):
         run.close()
         self.queues.remove(run)
         self.dispatch()
-        if self.after_end is not None:
-            self.follow(self.after_end, run)
+        for one in self._follow_ups():
+            self.follow(one.after_end, run)
+
+    def _parts_at_end(self, run: Run) -> list[Part]:
+        return [part for one in self._follow_ups() for part in one.at_end(run)]
 
     def _log_failure(self, run: Run) -> None:
         """One line: which run failed. Its error may repeat what was said to the agent, so `history` tells it."""

@@ -96,13 +96,13 @@ class Turn:
 class AttachedAgents:
     """Who is attached for which agent. `on_change` is called when somebody came or left."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
         # Agents that somebody has been attached for: their messages wait for somebody to come back.
         self._seen: set[str] = set()
         self._last = 0
-        self.on_change: Callable[[], None] = _do_nothing
 
     def attach(self, agent_id: str, connection: Connection) -> None:
         """The connection runs this agent from now on. Several share its runs."""
@@ -110,7 +110,7 @@ class AttachedAgents:
         held = self._connections.setdefault(agent_id, [])
         if connection not in held:
             held.append(connection)
-        self.on_change()
+        self._on_change()
 
     def detach(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -119,7 +119,7 @@ class AttachedAgents:
                 held.remove(connection)
                 if not held:
                     del self._connections[agent_id]
-        self.on_change()
+        self._on_change()
 
     def counts(self) -> dict[str, int]:
         """How many connections each agent has."""
@@ -251,7 +251,3 @@ async def _outcome(answer: _Answer, sink: RunSink) -> RunOutcome:
     for message in messages:
         await sink.message(message)
     return RunOutcome(reply=answer.reply, usage=answer.usage, model=answer.model)
-
-
-def _do_nothing() -> None:
-    pass

@@ -52,13 +52,14 @@ _KEPT = {
 
 
 class SessionChanges:
-    """Makes the session of a key once, however many ask for it, and lets one at a time change what a key stands for."""
+    """Makes the session of a key once, however many ask for it, and lets one at a time change what a key stands for.
 
-    def __init__(self, store: SessionStore) -> None:
-        self.store = store
+    `on_put_away(session)` is told of a session whose transcript went to the archive.
+    """
+
+    def __init__(self, store: SessionStore, on_put_away: Callable[[Session], None]) -> None:
+        self.store, self.on_put_away = store, on_put_away
         self._under_way: dict[str, trio.Lock] = {}
-        # Told of a session whose transcript went to the archive.
-        self.on_put_away: Callable[[Session], None] = lambda _session: None
 
     async def ensure(self, key: str, agent_id: str, *, cwd: str, parts: Sequence[Part] = ()) -> tuple[Session, bool]:
         """The session of the key, and whether it was made just now (with `parts` after its header)."""

@@ -32,14 +32,20 @@ _CHUNK_BYTES = 1 << 20
 class Tokens:
     """`on_dead(caller_is)` is called with a test for callers whose token has just died, so that streams can end."""
 
-    def __init__(self, store: SessionStore, clock: Clock, alive: Callable[[str], bool]) -> None:
-        self._store, self._clock, self._alive = store, clock, alive
+    def __init__(
+        self,
+        store: SessionStore,
+        clock: Clock,
+        *,
+        alive: Callable[[str], bool],
+        on_dead: Callable[[Callable[[Caller], bool]], None],
+    ) -> None:
+        self._store, self._clock, self._alive, self.on_dead = store, clock, alive, on_dead
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
         self._narrowed: dict[str, frozenset[str]] = {}
         # Whether the file is what the last write left; after a failed one it is written anew.
         self._sound = True
         self._writing = trio.Lock()
-        self.on_dead: Callable[[Callable[[Caller], bool]], None] = _nobody
 
     def caller(self, text: str) -> Caller:
         """The caller who shows this token. Unauthenticated where it does not count."""
@@ -214,7 +220,3 @@ def append(root_fd: int, data: bytes) -> None:
 
 def _storage_refused(verb: str, error: OSError, then: str) -> StorageError:
     return StorageError(f"could not {verb} {layout.TOKENS} in the store: {reason_of(error)}; {then}")
-
-
-def _nobody(_is_dead: Callable[[Caller], bool]) -> None:
-    pass

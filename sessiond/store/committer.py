@@ -72,7 +72,7 @@ class Committer:
         record_limit: int,
         run_sync: RunSync,
         on_committed: Callable[[Session], bool],
-        on_refused: Callable[[OSError], None] = lambda _error: None,
+        on_refused: Callable[[OSError], None],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._sync, self._record_limit = sync, record_limit

@@ -55,35 +55,26 @@ class AnnouncementOutbox(Protocol):
         """Send it now, if it is on record."""
 
 
-class _NoOutbox:
-    async def put(self, requester: Session, text: str, delivery_id: str) -> None:
-        pass
-
-    def hold(self, delivery_id: str) -> None:
-        pass
-
-    def send(self, delivery_id: str) -> None:
-        pass
-
-
-async def _do_nothing(_child: Session) -> None:
-    pass
-
-
 class Announcer:
-    """`at_end` and `after_end` are the supervisor's hooks; `go_on` does what the daemon before had still to do.
+    """One of those that go on after runs; `go_on` does what the daemon before had still to do.
 
     `ended(child)` hears of every end of a child's run, and `announced(child)` when its requester was told, and of what
     ended after that.
     """
 
     def __init__(
-        self, store: SessionStore, supervisor: RunSupervisor, config: Callable[[], Config], clock: Clock
+        self,
+        store: SessionStore,
+        supervisor: RunSupervisor,
+        config: Callable[[], Config],
+        clock: Clock,
+        *,
+        outgoing: AnnouncementOutbox,
+        ended: Callable[[Session], None],
+        announced: Callable[[Session], Awaitable[None]],
     ) -> None:
         self._store, self._supervisor, self._config, self._clock = store, supervisor, config, clock
-        self.outgoing: AnnouncementOutbox = _NoOutbox()
-        self.ended: Callable[[Session], None] = lambda _child: None
-        self.announced: Callable[[Session], Awaitable[None]] = _do_nothing
+        self._outgoing, self._tell_ended, self._tell_announced = outgoing, ended, announced
         self._ended: set[str] = set()
         self._under_way: set[str] = set()
         self._left: list[Session] = []
@@ -105,12 +96,12 @@ class Announcer:
         child = run.session
         if child.entry.spawn is None:
             return
-        self.ended(child)
+        self._tell_ended(child)
         if run.run_id in self._ended:
             self._ended.discard(run.run_id)
             await self._announce(child, run.run_id)
         elif "announced" in child.entry.spawn:
-            await self.announced(child)
+            await self._tell_announced(child)
 
     async def read_open(self) -> None:
         """Nothing: what is open stands in the entries."""
@@ -126,7 +117,7 @@ class Announcer:
             keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
             self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
         for child in self._left:
-            self.outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
+            self._outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
 
     def go_on(self) -> None:
         """Announce what was not."""
@@ -171,10 +162,10 @@ class Announcer:
             raise
         log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
         for one in heirs:
-            await self.announced(one)
+            await self._tell_announced(one)
         requester = self._store.catalog.by_key.get(requester_key)
         if requester is not None and "announced" in (requester.entry.spawn or {}):
-            await self.announced(requester)  # which may have waited for this child
+            await self._tell_announced(requester)  # which may have waited for this child
 
     async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
         first = await outcome.find_outcome(self._supervisor.registry, run_id, child.key)
@@ -246,7 +237,7 @@ class Announcer:
         requester = await current_session(self._store.catalog, requester)
         if key not in self._known_keys and self._supervisor.run_of_key(requester, key, payload) is None:
             # Before the transcript has it: once that has, nobody would make this delivery any more.
-            await self.outgoing.put(requester, text, _delivery_id(run_id))
+            await self._outgoing.put(requester, text, _delivery_id(run_id))
             provenance = {
                 "kind": "inter_session",
                 "sourceSessionKey": child.key,
@@ -267,7 +258,7 @@ class Announcer:
                 await self._supervisor.accept(requester, request)
             else:
                 await self._store.append(requester, [Message(message), self._note(run_id, key, payload)])
-        self.outgoing.send(_delivery_id(run_id))
+        self._outgoing.send(_delivery_id(run_id))
 
     def _note(self, run_id: str, key: str, payload: str) -> Custom:
         at = self._clock.wall_ms()

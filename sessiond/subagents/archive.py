@@ -36,7 +36,10 @@ AGAIN_MS = 10 * 60 * 1000
 
 
 class ArchiveSweep:
-    """`run` belongs to the background nursery. `workspace(agent_id)` is where an agent works."""
+    """`run` belongs to the background nursery. `workspace(agent_id)` is where an agent works.
+
+    `engages(key)` says whether a conversation goes on in which a session still has its say.
+    """
 
     def __init__(
         self,
@@ -50,15 +53,14 @@ class ArchiveSweep:
         config: Callable[[], Config],
         clock: Clock,
         workspace: Callable[[str], Path],
+        engages: Callable[[str], bool],
     ) -> None:
         self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
-        self._intents = intents
+        self._intents, self._engages = intents, engages
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
         # By session id: a child that was deleted may have left attachments behind.
         self._due: list[tuple[int, str]] = []
         self._changed = trio.Event()
-        # Whether a conversation goes on in which a session still has its say.
-        self.engages: Callable[[str], bool] = lambda _key: False
 
     async def conversation_over(self, child: Session) -> None:
         """A conversation is over that the child was in: what it held up is due again."""
@@ -126,7 +128,7 @@ class ArchiveSweep:
         return bool(child.entry.runs) or self._is_at_work(child.key)
 
     def _is_at_work(self, key: str) -> bool:
-        return bool(self._supervisor.registry.of_session(key)) or self.engages(key)
+        return bool(self._supervisor.registry.of_session(key)) or self._engages(key)
 
     def _is_wanted(self, child: Session) -> bool:
         """Whether somebody works in the child, or will want to tell it how a child of its own ended."""

@@ -7,7 +7,7 @@ Source: runs.md, "sessions_spawn".
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sessiond.attachments.names import check_mount_path
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
+from sessiond.delivery.channels import Channels
 from sessiond.errors import SessiondError
 from sessiond.model import lax
 from sessiond.model.keys import agent_of, rest_of
@@ -28,7 +29,7 @@ from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
 from sessiond.policy import spawn as policy
 from sessiond.policy.spawn import SpawnFacts, SpawnRequest
-from sessiond.policy.target import thread_fields
+from sessiond.policy.target import target_of, thread_fields
 from sessiond.runs.follow_up import FollowUp, SpawnFollowUp
 from sessiond.runs.run import Run, RunRequest, payload_hash
 from sessiond.runs.spawn_journal import SpawnJournal
@@ -67,17 +68,14 @@ class SpawnedChild(msgspec.Struct, frozen=True):
 
 
 class Spawner:
-    """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works.
-
-    `threads(session)` says whether a channel with threads serves the requester, and `bind_thread(session, child_key,
-    label)` asks it for one.
-    """
+    """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works."""
 
     def __init__(
         self,
         store: SessionStore,
         supervisor: RunSupervisor,
         attachments: AttachmentService,
+        channels: Channels,
         config: Callable[[], Config],
         *,
         clock: Clock,
@@ -86,13 +84,11 @@ class Spawner:
         sandboxed: Callable[[str], bool],
     ) -> None:
         self._store, self._supervisor, self._attachments = store, supervisor, attachments
-        self._config, self._clock, self._ids = config, clock, ids
+        self._channels, self._config, self._clock, self._ids = channels, config, clock, ids
         self._workspace, self._sandboxed = workspace, sandboxed
         self.intents = SpawnJournal(store)
         self._under_way: dict[str, trio.Lock] = {}
         self.offspring = PendingChildren()
-        self.threads: Callable[[Session], bool] = lambda _session: False
-        self.bind_thread: Callable[[Session, str, str | None], Awaitable[str]] | None = None
 
     async def recover(self) -> None:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
@@ -242,13 +238,13 @@ class Spawner:
             requester_sandboxed=sandboxed or bool(requester.entry.sandboxed),
             child_sandboxed=config.agent(agent_id) is not None and self._sandboxed(child_key),
             models=tuple(config.models.allow),
-            threads=self.threads(requester),
+            threads=self._channels.threads(target_of(requester.key, requester.entry)),
         )
 
     async def _bind(self, requester: Session, child: Child, wanted: SpawnOrder) -> str | None:
-        if not wanted.request.thread or self.bind_thread is None:
+        if not wanted.request.thread:
             return None
-        return await self.bind_thread(requester, child.key, child.label)
+        return await self._channels.bind_thread(target_of(requester.key, requester.entry), child.key, child.label)
 
     async def _create(
         self, requester: Session, wanted: SpawnOrder, child: Child, receipt: Receipt | None, thread: str | None

@@ -59,13 +59,14 @@ class Server:
     def __init__(
         self,
         dispatcher: Dispatcher[Any],
+        visitors: ActiveConnections,
         *,
         authenticate: Callable[[str], Caller],
         peer_uid: Callable[[socket.socket], int],
         rules: ServerLimits | None = None,
     ) -> None:
         self.router = Router()
-        self.visitors = ActiveConnections()
+        self.visitors = visitors
         self._dispatcher, self._closed = dispatcher, dispatcher.budgets.closed
         self._authenticate = authenticate
         self._peer_uid = peer_uid

@@ -75,7 +75,8 @@ async def told_by_the_store(store: SessionStore, session: Session, appenders: in
 
 async def measure(path: Path) -> list[bool]:
     async with open_store(path / "store", durable=True, record_limit=LIMIT, rules=KeyRules()) as store:
-        TranscriptFeed(store, EventBus())  # every append is folded before it is acknowledged, as in the daemon
+        # Every append is folded before it is acknowledged, as in the daemon.
+        TranscriptFeed(store, EventBus(), on_lost=lambda _session: None, on_found=lambda _session: None)
         sessions = [(await store.create(f"agent:main:cron:{n}", "main"))[0] for n in range(APPENDERS)]
         rates: dict[str, list[float]] = {"bare": [], "1": [], "32 tasks in one session": []}
         rates |= {"32 in one session": [], "32 in 32 sessions": []}

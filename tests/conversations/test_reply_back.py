@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from support.conversing_runs import ALICE, BOB, Adapter, TalkHouse, host_with, scripted, talk_house
-from support.supervised_runs import Agent
+from support.supervised_runs import Agent, ScriptedFollowUp
 
 from sessiond.model.record import FINAL
 from sessiond.runs.follow_up import FollowUp
@@ -505,25 +505,17 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
 ):
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
     alice.act = alice.wait
-    freed: list[str] = []
-
-    async def closed(session: Any) -> None:
-        freed.append(session.key)
-
     async with talk_house(
         tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), adapters={"telegram": telegram}
     ) as house:
         talking = house.conversations
-        talking.on_closed = closed
         engaged_at_end: list[bool] = []
-        after_end = house.home.supervisor.after_end
-        assert after_end is not None
 
-        async def look(run: Any) -> None:
+        async def look(_run: Any) -> None:
+            await trio.lowlevel.checkpoint()
             engaged_at_end.append(talking.engages(BOB))
-            await after_end(run)
 
-        house.home.supervisor.after_end = look
+        house.home.follow_ups.append(ScriptedFollowUp(after_end=look))
         await house.send("please")
         await alice.lives("b0").wait()
         assert engaged_at_end[0]
@@ -532,4 +524,4 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
         await house.settled()
         await trio.testing.wait_all_tasks_blocked()
         assert not talking.engages(ALICE) and not talking.engages(BOB)
-        assert sorted(freed) == [ALICE, BOB]
+        assert sorted(house.freed) == [ALICE, BOB]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.conversing_runs import Adapter
 from support.patience import PATIENCE_S
+from support.supervised_runs import pass_over
 
 from sessiond.config.settings import ChannelConfig
 from sessiond.delivery.channel_command import MAX_ARGUMENT_BYTES, command_for
@@ -32,9 +34,10 @@ ONE = Delivery(
 )
 
 
-def channels(**commands: tuple[str, ...]) -> Channels:
+def channels(on_attach: Callable[[str], None] = pass_over, **commands: tuple[str, ...]) -> Channels:
     configured = {name: ChannelConfig(command=command) for name, command in commands.items()}
-    return Channels(lambda: configured, environ={"PATH": "/usr/bin:/bin", "SECRET": "x"}, cwd=Path("/"))
+    environ = {"PATH": "/usr/bin:/bin", "SECRET": "x"}
+    return Channels(lambda: configured, environ=environ, cwd=Path("/"), on_attach=on_attach)
 
 
 def with_account(account_id: str | None) -> Delivery:
@@ -128,9 +131,8 @@ class TestAdapters:
             await alone.deliver(ONE)
 
     async def test_a_connection_that_attaches_again_is_one_adapter(self):
-        made, adapter = channels(), Adapter()
         told: list[str] = []
-        made.on_attach = told.append
+        made, adapter = channels(told.append), Adapter()
         made.attach("telegram", adapter)
         made.attach("telegram", adapter)
         made.attach("signal", adapter)

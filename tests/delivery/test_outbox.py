@@ -43,19 +43,33 @@ def delivery(number: int = 1, **fields: Any) -> Delivery:
 
 
 class Post:
-    """An outbox with one adapter; `settled` is what was over, and when."""
+    """An outbox with one adapter."""
 
     def __init__(self, home: House, outbox: Outbox, channels: Channels) -> None:
         self.home, self.outbox, self.channels = home, outbox, channels
         self.adapter = Adapter()
         self.times: list[float] = []
-        self.settled: list[tuple[str, str]] = []
         self.denied: set[str] = set()
-        outbox.on_settled = lambda one, status: self.settled.append((one.delivery_id, status))
+        self.known = [one.delivery_id for one in outbox.pending]
+
+    @property
+    def settled(self) -> list[tuple[str, str]]:
+        """Each delivery that is over, and how."""
+        over = [(one, self.outbox.status(one)) for one in self.known]
+        return [
+            (one, status or ("skipped" if one in self.denied else "delivered"))
+            for one, status in over
+            if status != "pending"
+        ]
 
     @property
     def files(self) -> list[str]:
         return sorted(path.name for path in (self.home.store.path / "outbox").iterdir())
+
+    async def keep(self, one: Delivery) -> None:
+        """Have it in the outbox."""
+        self.known.append(one.delivery_id)
+        await self.outbox.put(one)
 
     async def over(self, count: int) -> None:
         while len(self.settled) < count:  # noqa: ASYNC110 - under an autojump clock a sleep is a turn of everybody else
@@ -69,7 +83,12 @@ class Post:
 @asynccontextmanager
 async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> AsyncIterator[Post]:
     async with house(folder, run_sync=run_sync) as home:
-        channels = Channels(dict, environ={}, cwd=Path("/"))
+        channels = Channels(
+            dict,
+            environ={},
+            cwd=Path("/"),
+            on_attach=lambda channel: outbox.hurry(channel),  # noqa: PLW0108 - opened below
+        )
         denied: set[str] = set()
         async with open_outbox(
             home.store,
@@ -92,7 +111,7 @@ async def start(made: Post) -> None:
 
 
 async def put(made: Post, one: Delivery) -> None:
-    await made.outbox.put(one)
+    await made.keep(one)
     made.outbox.send(one.delivery_id)
 
 
@@ -125,7 +144,7 @@ async def test_a_delivery_is_on_disk_before_it_is_sent_and_gone_after_the_acknow
 async def test_nothing_goes_out_before_send_is_said(tmp_path: Path, autojump_clock: Any):
     async with post(tmp_path / "store") as made:
         await start(made)
-        await made.outbox.put(delivery())
+        await made.keep(delivery())
         await trio.sleep(1000)
         assert made.adapter.asked == []
         assert made.outbox.status("d1") == "pending"
@@ -172,7 +191,7 @@ async def test_a_dead_letter_stays_dead_over_a_restart_and_is_counted(tmp_path: 
     async with post(tmp_path / "store") as made:
         assert [one.delivery_id for one in made.outbox.dead_letters] == ["d1"]
         await start(made)
-        await made.outbox.put(delivery())
+        await made.keep(delivery())
         made.outbox.send("d1")
         await trio.sleep(1000)
         assert made.adapter.asked == []
@@ -196,7 +215,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again_under_the_same_id(tmp_p
 async def test_what_an_earlier_life_left_goes_out_at_the_start_but_what_is_on_hold(tmp_path: Path, autojump_clock: Any):
     async with post(tmp_path / "store") as made:
         for number in (1, 2):
-            await made.outbox.put(delivery(number))
+            await made.keep(delivery(number))
     async with post(tmp_path / "store") as made:
         made.outbox.hold("d2")
         made.outbox.hold("nobody knows this one")
@@ -297,7 +316,7 @@ async def test_a_disk_that_refuses_is_told_to_who_puts(tmp_path: Path, autojump_
         await start(made)
         refuse = True
         with pytest.raises(StorageError, match="could not write to the outbox: No space left on device"):
-            await made.outbox.put(delivery())
+            await made.keep(delivery())
         assert made.outbox.pending == []
         refuse = False
         await put(made, delivery())
@@ -444,7 +463,7 @@ async def test_a_delivery_that_is_being_written_when_its_sender_is_cancelled_is_
     async with post(tmp_path / "store", run_sync=_slow) as made:
         await start(made)
         with trio.move_on_after(0.5):
-            await made.outbox.put(delivery())
+            await made.keep(delivery())
         assert made.files == ["d1.json"]
         # On disk and known: what is put again under this id is not written twice, and a restart sends it.
         assert [one.delivery_id for one in made.outbox.pending] == ["d1"]

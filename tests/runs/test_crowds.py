@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.supervised_runs import MAIN, House, clock, house, request
+from support.supervised_runs import MAIN, House, clock, house, pass_over, request
 
 from sessiond.errors import Overloaded
 from sessiond.model.entry import MAX_ACCEPTED_RUNS, MAX_OPEN_RUNS
@@ -38,7 +38,7 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
             await steer(
                 home.store,
                 home.supervisor,
-                AttachedAgents(),
+                AttachedAgents(pass_over),
                 clock(),
                 session=session,
                 request=request("steered"),

@@ -10,11 +10,9 @@ import pytest
 import trio
 from msgspec.structs import replace
 from support.conversing_runs import ALICE, BOB, Adapter, host_with, scripted, talk_house
-from support.supervised_runs import MAIN, Agent, FakeHost, House, house, request
+from support.supervised_runs import MAIN, Agent, FakeHost, House, house, pass_over, request
 
 from sessiond.errors import Conflict, NotFound, StorageError
-from sessiond.events.bus import EventBus
-from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import KeyedRun
 from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.record import FINAL
@@ -174,7 +172,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         home.agent.act = home.agent.wait
         live, queued = await home.accept("live"), await home.accept("queued")
         await home.agent.lives("live").wait()
-        session, births = live.session, SessionChanges(home.store)
+        session, births = live.session, SessionChanges(home.store, pass_over)
         path, away = home.store.path / session.path, tmp_path / "away"
         path.rename(away)
         home.store.catalog.remove(session)
@@ -246,7 +244,7 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         run = await talking.send("please")
         await alice.lives("b0").wait()
         key = BOB if who == "target" else ALICE
-        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store, pass_over), home.feed
         new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset)
         assert archived
         alice.gate.set()
@@ -281,7 +279,7 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
         await bob.lives(ANNOUNCE_MESSAGE).wait()
         if killed:
             talking.conversations._announce = never  # type: ignore[method-assign]
-        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store, pass_over), home.feed
 
         async def stop(session: Session) -> None:
             await home.supervisor.stop_for_reset(session)
@@ -317,7 +315,7 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         asked = request("hello", idempotency_key="k", payload="p")
         first = await home.supervisor.accept_once(await home.session(), asked)
         await home.supervisor.registry.live[first].done.wait()
-        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store, pass_over), home.feed
         for number in range(2):
             await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
             await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
@@ -352,7 +350,7 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
         for text in ("live", "queued 1", "queued 2"):
             await home.accept(text, idempotency_key=text, payload="p")
         await home.agent.lives("live").wait()
-        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store, pass_over), home.feed
         home.store.on_committed = photograph
         await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
         home.agent.gate.set()

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
-from support.supervised_runs import MAIN, Agent, FakeHost, House, house, inline, request
+from support.supervised_runs import MAIN, Agent, FakeHost, House, ScriptedFollowUp, house, inline, request
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
 from sessiond.runs.run import Run
@@ -237,9 +237,10 @@ async def test_more_records_go_into_the_write_of_the_end_and_what_follows_comes_
         return []
 
     async def after_end(run: Any) -> None:
+        await trio.lowlevel.checkpoint()
         order.append(f"after_end {run.done.is_set()}")
 
-    home.supervisor.at_end, home.supervisor.after_end = at_end, after_end
+    home.follow_ups.append(ScriptedFollowUp(at_end, after_end))
     await (await home.accept("hello")).done.wait()
     await trio.testing.wait_all_tasks_blocked()
     assert order == ["at_end ok re: hello", "after_end True"]

@@ -11,7 +11,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.supervised_runs import FakeHost, House, house
+from support.supervised_runs import FakeHost, House, house, pass_over
 
 from sessiond.errors import LimitExceeded
 from sessiond.runtimes import attached as module
@@ -66,7 +66,8 @@ class AttachedHost(FakeHost):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.attached = AttachedAgents()
+        self.on_change: Callable[[], None] = pass_over
+        self.attached = AttachedAgents(lambda: self.on_change())  # noqa: PLW0108 - who is told is made later
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.attached.runtime(agent_id)
@@ -80,7 +81,7 @@ def host(tmp_path: Path) -> AttachedHost:
 @pytest.fixture
 async def home(tmp_path: Path, host: AttachedHost) -> AsyncIterator[House]:
     async with house(tmp_path / "store", host=host) as made:
-        host.attached.on_change = made.supervisor.agents_changed
+        host.on_change = made.supervisor.agents_changed
         yield made
 
 

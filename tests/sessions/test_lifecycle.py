@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.supervised_runs import pass_over
 
 from sessiond.clock import Ids
 from sessiond.errors import NotFound, StorageError
@@ -28,7 +29,8 @@ async def _births(
     folder: Path, ids: Ids | None = None, **options: Any
 ) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
     async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids, **options) as store:
-        yield SessionChanges(store), TranscriptFeed(store, EventBus())
+        feed = TranscriptFeed(store, EventBus(), on_lost=pass_over, on_found=pass_over)
+        yield SessionChanges(store, pass_over), feed
 
 
 async def _nothing(session: Session) -> None:

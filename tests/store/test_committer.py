@@ -60,7 +60,14 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
 async def committing(
     run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: False, **options: Any
 ) -> AsyncIterator[Committer]:
-    committer = Committer(sync=None, record_limit=1 << 20, run_sync=run_sync, on_committed=on_committed, **options)
+    committer = Committer(
+        sync=None,
+        record_limit=1 << 20,
+        run_sync=run_sync,
+        on_committed=on_committed,
+        on_refused=lambda _error: None,
+        **options,
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         yield committer
@@ -150,7 +157,11 @@ async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):
 async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused(tmp_path, folder):
     session, gate = made(folder, tmp_path), Gate()
     committer = Committer(
-        sync=os.fdatasync, record_limit=1 << 20, run_sync=gate.run_sync, on_committed=lambda session: False
+        sync=os.fdatasync,
+        record_limit=1 << 20,
+        run_sync=gate.run_sync,
+        on_committed=lambda session: False,
+        on_refused=lambda _error: None,
     )
     async with trio.open_nursery() as waiters:
         with trio.fail_after(PATIENCE_S):

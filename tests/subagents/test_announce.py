@@ -12,12 +12,21 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from support.supervised_runs import MAIN, NOW, Agent, FakeHost, House, clock, house, request
+from support.supervised_runs import (
+    MAIN,
+    NOW,
+    Agent,
+    FakeHost,
+    House,
+    ScriptedFollowUp,
+    clock,
+    house,
+    pass_over,
+    request,
+)
 
 from sessiond.config.settings import Config, parse
 from sessiond.errors import StorageError
-from sessiond.events.bus import EventBus
-from sessiond.events.feed import TranscriptFeed
 from sessiond.model.entry import MAX_ACCEPTED_RUNS
 from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.record import ENTRY, RUN
@@ -61,18 +70,23 @@ class Told:
 
     def __init__(self, home: House, config: str, post: Post | None) -> None:
         self.home = home
-        self.feed = TranscriptFeed(home.store, EventBus())
+        self.feed = home.feed
         self.config: Config = parse(config) if config else Config()
-        self.announcer = Announcer(home.store, home.supervisor, lambda: self.config, clock())
-        self.post = self.announcer.outgoing = post or Post()
+        self.post = post or Post()
         self.ended: list[str] = []
         self.put_away: list[str] = []
         self.over = trio.Event()
-        self.announcer.ended = lambda child: self.ended.append(child.key)
-        self.announcer.announced = self._announced
+        self.announcer = Announcer(
+            home.store,
+            home.supervisor,
+            lambda: self.config,
+            clock(),
+            outgoing=self.post,
+            ended=lambda child: self.ended.append(child.key),
+            announced=self._announced,
+        )
         home.others.append(self.announcer)
-        home.supervisor.at_end = self.announcer.at_end
-        home.supervisor.after_end = self.announcer.after_end
+        home.follow_ups.append(self.announcer)
 
     async def _announced(self, child: Session) -> None:
         await trio.lowlevel.checkpoint()
@@ -360,7 +374,10 @@ async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: P
         home = told.home
         run = await told.spawn("x", requester="agent:main:other")
         await lifecycle.delete(
-            SessionChanges(home.store), told.feed, await home.session("agent:main:other"), home.supervisor.stop
+            SessionChanges(home.store, pass_over),
+            told.feed,
+            await home.session("agent:main:other"),
+            home.supervisor.stop,
         )
         gate.set()
         assert await told.announced(run) == "requester_gone"
@@ -381,7 +398,7 @@ async def test_a_requester_that_was_reset_is_told_in_its_new_session(tmp_path: P
         home = told.home
         run = await told.spawn("x")
         await lifecycle.reset(
-            SessionChanges(home.store), told.feed, await home.session(), home.supervisor.stop_for_reset
+            SessionChanges(home.store, pass_over), told.feed, await home.session(), home.supervisor.stop_for_reset
         )
         gate.set()
         assert await told.announced(run) == "posted"
@@ -398,7 +415,7 @@ async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Pa
         home = told.home
         run = await told.spawn("x")
         await home.agent.lives("x").wait()
-        await lifecycle.delete(SessionChanges(home.store), told.feed, run.session, home.supervisor.stop)
+        await lifecycle.delete(SessionChanges(home.store, pass_over), told.feed, run.session, home.supervisor.stop)
         await told.over.wait()
         assert [text.splitlines()[0] for text in told.texts()] == ["Status: aborted"]
         home.photo(tmp_path / "copy")
@@ -420,7 +437,7 @@ async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
         run = await told.spawn("x")
         await home.agent.lives("x").wait()
         heir, _ = await lifecycle.reset(
-            SessionChanges(home.store), told.feed, run.session, home.supervisor.stop_for_reset
+            SessionChanges(home.store, pass_over), told.feed, run.session, home.supervisor.stop_for_reset
         )
         await told.over.wait()
         assert (heir.entry.spawn or {})["announced"] == "posted"
@@ -551,7 +568,7 @@ async def test_what_was_announced_is_known_however_many_keys_were_used_since(
     # The requester has it, and the child does not know so yet.
     last = photos[-1]
     async with house(last) as home:
-        births, feed = SessionChanges(home.store), TranscriptFeed(home.store, EventBus())
+        births, feed = SessionChanges(home.store, pass_over), home.feed
         await lifecycle.reset(births, feed, await home.session(), home.supervisor.stop)
         used = {"status": "noted", "at": NOW, "payload": "p"}
         keys = [Custom(RUN, {"runId": f"r{one}", "idempotencyKey": f"k{one}", **used}) for one in range(MAX_KEYED_RUNS)]
@@ -582,7 +599,7 @@ async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock
 async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clock: object) -> None:
     async with telling(tmp_path / "store", QUIET) as told:
         run = await told.spawn("x")
-        told.home.supervisor.after_end = None
+        told.home.follow_ups[:] = [ScriptedFollowUp(at_end=told.announcer.at_end)]
         await run.done.wait()
         told.home.photo(tmp_path / "copy")
     async with telling(tmp_path / "copy", QUIET) as again:

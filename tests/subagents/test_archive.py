@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.supervised_runs import MAIN, House, clock, house, inline, request
+from support.supervised_runs import MAIN, House, clock, house, inline, pass_over, request
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
 from sessiond.config.settings import Config, parse
-from sessiond.events.bus import EventBus
-from sessiond.events.feed import TranscriptFeed
 from sessiond.model.record import ENTRY
 from sessiond.runs.run import Run
 from sessiond.runs.spawn_journal import SpawnJournal
@@ -40,18 +38,20 @@ class Swept:
         self.home, self.workspace = home, folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
         config_now: Config = parse(config) if config else Config()
-        feed = TranscriptFeed(home.store, EventBus())
         self.files = AttachmentService(run_sync=inline)
+        # Who is in a conversation.
+        self.engaged: set[str] = set()
         self.sweep = ArchiveSweep(
             home.store,
-            feed,
-            SessionChanges(home.store),
+            home.feed,
+            SessionChanges(home.store, pass_over),
             home.supervisor,
             self.files,
             intents=SpawnJournal(home.store),
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
+            engages=lambda key: key in self.engaged,
         )
 
     async def child(self, task: str = "x", *, child_id: str = ID, spawner: str = MAIN, **spawn: Any) -> Run:
@@ -299,9 +299,8 @@ async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
     tmp_path: Path, autojump_clock: object, due: str
 ) -> None:
     """It is put away when the conversation is over, whichever of the two ways it would have gone."""
-    engaged = {CHILD}
     async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as swept:
-        swept.sweep.engages = engaged.__contains__
+        swept.engaged.add(CHILD)
         run = await swept.child(cleanup="delete")
         await run.done.wait()
         swept.sweep.run_ended(run.session)
@@ -311,7 +310,7 @@ async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
         else:
             await trio.sleep(5 * MINUTE)
         assert swept.live
-        engaged.clear()
+        swept.engaged.clear()
         await swept.sweep.conversation_over(run.session)
         await trio.testing.wait_all_tasks_blocked()
         assert swept.state() == (False, False)

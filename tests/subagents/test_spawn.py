@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.supervised_runs import MAIN, House, clock, house, inline
+from support.conversing_runs import Adapter
+from support.supervised_runs import MAIN, House, clock, house, inline, pass_over
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
 from sessiond.config.settings import Config, parse
+from sessiond.delivery.channels import Channels
 from sessiond.errors import Conflict, Forbidden, SessiondError, StorageError
 from sessiond.policy.spawn import SpawnRequest
 from sessiond.sessions.patch import check_label
@@ -24,6 +26,7 @@ from sessiond.store.catalog import Session
 from sessiond.subagents.spawn import SpawnedChild, Spawner, SpawnOrder
 
 FILE = Attachment(name="a.txt", content="a")
+GROUP = "agent:main:telegram:group:-100"
 
 
 class Nest:
@@ -35,10 +38,12 @@ class Nest:
         self.config: Config = parse(config) if config else Config()
         self.gate = trio.Event()
         self.gate.set()
+        self.channels = Channels(dict, environ={}, cwd=Path("/"), on_attach=pass_over)
         self.spawner = Spawner(
             home.store,
             home.supervisor,
             AttachmentService(run_sync=self._later),
+            self.channels,
             lambda: self.config,
             clock=clock(),
             ids=Ids(),
@@ -54,9 +59,9 @@ class Nest:
         wanted = SpawnOrder(task=task, request=SpawnRequest(), asked={"task": task}, **fields)
         return await self.spawner.spawn(await self.home.session(requester), wanted, sandboxed=False)
 
-    def children(self) -> list[Session]:
+    def children(self, requester: str = MAIN) -> list[Session]:
         catalog = self.home.store.catalog
-        return [catalog.by_key[key] for key in catalog.children_of(MAIN)]
+        return [catalog.by_key[key] for key in catalog.children_of(requester)]
 
     def files(self) -> list[str]:
         """The folders of attachments, and the notes of spawns under way."""
@@ -185,19 +190,19 @@ async def test_a_label_in_use_makes_no_child(tmp_path: Path, autojump_clock: obj
 
 async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, autojump_clock: object) -> None:
     async with nest(tmp_path) as made:
-        asked: list[tuple[str, str, str | None]] = []
+        adapter = Adapter(threads=True)
 
-        async def bind(requester: Session, child_key: str, label: str | None) -> str:
+        async def bind(_params: Any) -> Any:
             await trio.lowlevel.checkpoint()
-            asked.append((requester.key, child_key, label))
-            return "t-1"
+            return {"threadId": "t-1"}
 
-        made.spawner.threads, made.spawner.bind_thread = lambda _session: True, bind
+        adapter.act = bind
+        made.channels.attach("telegram", adapter)
         wanted = SpawnOrder(task="x", request=SpawnRequest(thread=True), asked={}, label="helper")
-        group = "agent:main:telegram:group:-100"
-        spawned = await made.spawner.spawn(await made.home.session(group), wanted, sandboxed=False)
+        spawned = await made.spawner.spawn(await made.home.session(GROUP), wanted, sandboxed=False)
         child = made.home.store.catalog.by_key[spawned.child_key]
-        assert (spawned.mode, asked) == ("session", [(group, child.key, "helper")])
+        told = {"sessionKey": child.key, "label": "helper", "to": "-100"}
+        assert (spawned.mode, adapter.asked) == ("session", [("channel.bindThread", told)])
         assert child.entry.delivery_context == {"channel": "telegram", "to": "-100", "threadId": "t-1"}
 
 
@@ -231,27 +236,30 @@ async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojum
     async with nest(tmp_path) as made:
         made.gate = trio.Event()
 
-        async def bind(*_: Any) -> str:
-            await made.gate.wait()
-            return "t-1"
+        adapter = Adapter(threads=True)
 
-        made.spawner.threads, made.spawner.bind_thread = lambda _session: True, bind
+        async def bind(_params: Any) -> Any:
+            await made.gate.wait()
+            return {"threadId": "t-1"}
+
+        adapter.act = bind
+        made.channels.attach("telegram", adapter)
         errors: list[Conflict] = []
 
         async def one() -> None:
             wanted = SpawnOrder(task="x", request=SpawnRequest(thread=not files), asked={}, attachments=files)
             with pytest.raises(Conflict) as caught:
-                await made.spawner.spawn(await made.home.session(), wanted, sandboxed=False)
+                await made.spawner.spawn(await made.home.session(GROUP), wanted, sandboxed=False)
             errors.append(caught.value)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(made.spawner.offspring.call_off, MAIN)
+            nursery.start_soon(made.spawner.offspring.call_off, GROUP)
             await trio.testing.wait_all_tasks_blocked()
             made.gate.set()
         assert "was killed meanwhile; nothing was spawned" in errors[0].message
-        assert (made.children(), made.files()) == ([], [])
+        assert (made.children(GROUP), made.files()) == ([], [])
         # What is asked for afterwards is another matter.
         await made.spawn()
         assert len(made.children()) == 1

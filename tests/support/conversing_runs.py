@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from support.supervised_runs import Agent, FakeHost, House, clock, house, inline
+from support.supervised_runs import Agent, FakeHost, House, clock, house, inline, pass_over
 
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
@@ -78,31 +78,44 @@ class TalkHouse:
 
     def __init__(self, home: House, config: Config) -> None:
         self.home, self.config = home, config
-        self.channels = Channels(lambda: self.config.channels, environ={}, cwd=Path("/"))
+        self.channels = Channels(
+            lambda: self.config.channels,
+            environ={},
+            cwd=Path("/"),
+            on_attach=lambda channel: self.outbox.hurry(channel),  # noqa: PLW0108 - opened later
+        )
         self.outbox: Outbox
         self.conversations: ReplyBack
         self.sends: MessageSender
+        # The sessions whose conversations are over.
+        self.freed: list[str] = []
 
     def build(self, outbox: Outbox) -> None:
         home = self.home
         self.outbox = outbox
         announcing = AnnounceStep(home.store, self.channels, outbox, lambda: self.config, clock())
-        self.conversations = ReplyBack(home.store, home.supervisor, announcing, lambda: self.config, clock())
+        self.conversations = ReplyBack(
+            home.store, home.supervisor, announcing, lambda: self.config, clock(), on_closed=self._close
+        )
         self.sends = MessageSender(
             home.store,
             home.supervisor,
             ProvenanceStamp(announcing, lambda: self.config, clock(), Ids()),
             lambda: self.config,
             clock(),
-            births=SessionChanges(home.store),
+            births=SessionChanges(home.store, pass_over),
             feed=home.feed,
-            attached=AttachedAgents(),
+            attached=AttachedAgents(pass_over),
             attachments=AttachmentService(run_sync=inline),
             intents=SpawnJournal(home.store),
             workspace=lambda agent_id: home.host.folder / agent_id,
         )
         self.announcing = announcing
-        home.supervisor.at_end, home.supervisor.after_end = self.conversations.at_end, self.conversations.after_end
+        home.follow_ups.append(self.conversations)
+
+    async def _close(self, session: Session) -> None:
+        await trio.lowlevel.checkpoint()
+        self.freed.append(session.key)
 
     async def send(
         self,
@@ -168,8 +181,6 @@ async def talk_house(
     """The parts at work on the store at `folder`, recovered as the daemon recovers."""
     async with house(folder, host=host, recovering=False, **options) as home:
         made = TalkHouse(home, parse(config))
-        for channel, adapter in (adapters or {}).items():
-            made.channels.attach(channel, adapter)
         async with open_outbox(
             home.store,
             made.channels,
@@ -179,6 +190,8 @@ async def talk_house(
             allowed=may_leave(home.store, lambda: made.config),
         ) as outbox:
             made.build(outbox)
+            for channel, adapter in (adapters or {}).items():
+                made.channels.attach(channel, adapter)
             await recover(home.store, home.supervisor, [made.conversations])
             await home.nursery.start(outbox.run)
             yield made

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
+from support.supervised_runs import pass_over
 
 from sessiond.events import replay
 from sessiond.events.bus import EventBus
@@ -117,7 +118,7 @@ class Live:
 
     def __init__(self, store: SessionStore, bus: EventBus, feed: TranscriptFeed, nursery: trio.Nursery) -> None:
         self.store, self.bus, self.feed = store, bus, feed
-        self.births = lifecycle.SessionChanges(store)
+        self.births = lifecycle.SessionChanges(store, pass_over)
         self._nursery = nursery
         self._scopes: dict[Subscription, trio.CancelScope] = {}
 
@@ -200,7 +201,7 @@ async def live(folder: Path, *, watcher: Kind = "auto", watching: bool = True, *
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
     async with open_store(folder / "store", **(settings | options)) as store, open_watcher(watcher) as watched:
         bus = EventBus()
-        feed = TranscriptFeed(store, bus)
+        feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
         async with trio.open_nursery() as nursery:
             if watching:
                 nursery.start_soon(feed.run, watched)

@@ -6,8 +6,9 @@ Time is Trio's: with an autojump clock nothing waits. `House.photo` copies the s
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
 from sessiond.runs.recovery import Resumable, recover
 from sessiond.runs.run import Run, RunRequest
-from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runs.supervisor import AfterRuns, RunSupervisor
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Runtime
 from sessiond.store.catalog import Session
-from sessiond.store.store import SessionStore, open_store
+from sessiond.store.store import Part, SessionStore, open_store
 
 NOW = 1_795_300_000_000
 MAIN = "agent:main:main"
+
+
+def pass_over(*_: object) -> None:
+    """Told of something that does not matter here."""
 
 
 async def inline(function: Callable[..., Any], *args: Any) -> Any:
@@ -107,6 +112,9 @@ class FakeHost:
     def knows(self, agent_id: str) -> bool:
         return agent_id not in self.unknown
 
+    def keeps(self, _key: str) -> bool:
+        return False
+
     def hears_steps(self, agent_id: str) -> bool:
         return agent_id not in self.plain
 
@@ -135,7 +143,8 @@ class House:
         nursery: trio.Nursery,
     ) -> None:
         self.store, self.feed, self.host, self.supervisor, self.nursery = store, feed, host, supervisor, nursery
-        # What goes on after runs, and after a restart; set up before the recovery.
+        # What goes on after runs; and what is resumed after a restart, set up before the recovery.
+        self.follow_ups: list[AfterRuns] = []
         self.others: list[Resumable] = []
 
     @property
@@ -186,6 +195,18 @@ class House:
         return to
 
 
+async def do_nothing(_run: Run) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@dataclass
+class ScriptedFollowUp:
+    """Something that goes on after runs, and does what the test says."""
+
+    at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
+    after_end: Callable[[Run], Awaitable[None]] = do_nothing
+
+
 def request(text: str, **fields: Any) -> RunRequest:
     return RunRequest(text=text, message=user_message(text, NOW), **fields)
 
@@ -215,9 +236,11 @@ async def house(
     settings |= options
     async with open_store(folder, **settings) as store:
         bus = EventBus()
-        feed = TranscriptFeed(store, bus)
+        feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
         made = host or FakeHost(folder.parent)
-        supervisor = RunSupervisor(store, bus, made, settings["clock"], settings["ids"])
+        supervisor = RunSupervisor(
+            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: home.follow_ups
+        )
         async with trio.open_nursery() as nursery:
             home = House(store, feed, made, supervisor, nursery)
             setup(home)

@@ -22,6 +22,7 @@ from sessiond.model.caller import Caller
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.method import Context, Method
+from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, json_response
 from sessiond.transports.listener import bind_tcp, bind_unix
 from sessiond.transports.serve import Server, ServerLimits
@@ -186,6 +187,7 @@ def open_house(folder: Path) -> Open:
         )
         server = Server(
             dispatcher,
+            ActiveConnections(),
             authenticate=authenticate,
             peer_uid=lambda _socket: os.geteuid() if uid is None else uid,
             rules=rules,

@@ -290,6 +290,7 @@ OUT_OF_DESCRIPTORS = """
 import resource, socket, sys, trio
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
+from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.listener import bind_unix
 from sessiond.transports.serve import Server
 from pathlib import Path
@@ -298,7 +299,7 @@ import os
 async def main():
     listener = bind_unix(Path(sys.argv[1]), "sessiond")
     dispatcher = Dispatcher([], None, limits=Limits(), on_fault=lambda *what: print(what, flush=True))
-    server = Server(dispatcher, authenticate=None, peer_uid=lambda sock: os.geteuid())
+    server = Server(dispatcher, ActiveConnections(), authenticate=None, peer_uid=lambda sock: os.geteuid())
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
