@@ -83,7 +83,7 @@ class PeerSink:
         if size < QUICK_BYTES or not (self.masks or self.codec == "cbor"):
             self._peer.send_nowait(self._services.encoder.frame(event, self))
         else:
-            self._peer.send_made_later(size, partial(self._make, event))
+            self._peer.send_deferred(size, partial(self._make, event))
 
     async def _make(self, event: Event) -> bytes:
         masks = self._services.patterns() if self.masks else None

@@ -1,6 +1,6 @@
-"""Long answers in pieces, so that nobody waits while one is made or sent: 15 MB in one go kept all for 70 ms.
+"""Long answers in pieces, so that the event loop is never blocked: encoding 15 MB in one go took 70 ms.
 
-Knows JSON text and how CBOR is made of it; knows no connection. What stood in a file is not copied.
+Knows JSON text and how to transcode it to CBOR; knows no connection. Raw JSON read from a file is not copied.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 from sessiond.rpc.codecs import Codec, cbor_head, cbor_pieces
 from sessiond.rpc.messages import RequestId, encode_result
 
-# A piece of so many bytes is copied or sent in a tenth of a millisecond; its CBOR is made in four.
-PIECE_BYTES, MADE_BYTES = 64 * 1024, 16 * 1024
-# Stands for a list while the text around it is made. Nobody can have written it.
+# Copying or sending PIECE_BYTES takes 0.1 ms. Transcoding ENCODE_BYTES to CBOR takes 1 ms.
+PIECE_BYTES, ENCODE_BYTES = 64 * 1024, 16 * 1024
+# A placeholder for each list while the text around it is encoded. It is random, so that no content can contain it.
 _MARK = secrets.token_hex(16)
 _MARK_JSON = f'"{_MARK}"'.encode()
 
@@ -25,8 +25,8 @@ Turn = Callable[[], Awaitable[None]]
 _encode = msgspec.json.Encoder().encode
 
 
-class Items:
-    """The items of a list as JSON text, in pieces of several each: how many they are, and their text with commas."""
+class EncodedList:
+    """A list as JSON text without its brackets, in `pieces`: (number of items, their text with commas in between)."""
 
     __slots__ = ("pieces",)
 
@@ -34,19 +34,19 @@ class Items:
         self.pieces: list[tuple[int, Piece]] = []
 
 
-class Text:
-    """The text of one answer: `around` has one piece more than there are lists in it. `size` is its length."""
+class AnswerText:
+    """The JSON text of one answer: the text `around` the `lists` (one piece more than lists). `size` is in bytes."""
 
     __slots__ = ("around", "lists", "size")
 
-    def __init__(self, around: list[bytes], lists: list[Items]) -> None:
+    def __init__(self, around: list[bytes], lists: list[EncodedList]) -> None:
         self.around, self.lists = around, lists
         self.size = sum(map(len, around))
         for items in lists:
             self.size += 1 + sum(len(piece) + 1 for _, piece in items.pieces)
 
     def json(self) -> Iterator[Piece]:
-        """The text in order."""
+        """The whole text, in order."""
         yield self.around[0]
         for items, after in zip(self.lists, self.around[1:], strict=True):
             for place, (_, piece) in enumerate(items.pieces):
@@ -55,7 +55,7 @@ class Text:
             yield b"]" + after
 
     def cbor(self) -> Iterator[Piece]:
-        """The same in CBOR."""
+        """The same answer in CBOR."""
         import cbor2
 
         skeleton = cbor2.dumps(msgspec.json.decode(_MARK_JSON.join(self.around)))
@@ -72,26 +72,26 @@ class Text:
             yield after
 
 
-# A list of them is the answer to a batch.
-Answer = bytes | Text | list[bytes | Text]
+# A list is the answer to a batch request.
+Answer = bytes | AnswerText | list[bytes | AnswerText]
 
 
-def length(answer: Answer) -> int:
-    """How long it is as JSON."""
+def json_length(answer: Answer) -> int:
+    """The length of the answer as JSON, in bytes."""
     if isinstance(answer, list):
-        return 1 + sum(length(one) + 1 for one in answer)
-    return answer.size if isinstance(answer, Text) else len(answer)
+        return 1 + sum(json_length(one) + 1 for one in answer)
+    return answer.size if isinstance(answer, AnswerText) else len(answer)
 
 
 def frame_pieces(answer: Answer, codec: Codec) -> Iterator[Piece]:
-    """The frame of an answer in this codec, each piece quickly made."""
+    """The frame of an answer in this codec; each piece takes a few milliseconds at most."""
     if codec.name == "cbor":
-        return _regroup(_cbor(answer), MADE_BYTES)
+        return _regroup(_cbor(answer), ENCODE_BYTES)
     return _regroup(_json(answer), PIECE_BYTES)
 
 
-async def encode_in_pieces(request_id: RequestId, result: Any, turn: Turn) -> bytes | Text:
-    """As `encode_result`, of a struct with long lists; others get their turn meanwhile."""
+async def encode_in_pieces(request_id: RequestId, result: Any, turn: Turn) -> bytes | AnswerText:
+    """As `encode_result`, for a struct with long lists. Awaits `turn` between the pieces, so that other tasks run."""
     names = [
         name
         for name in getattr(result, "__struct_fields__", ())
@@ -99,13 +99,13 @@ async def encode_in_pieces(request_id: RequestId, result: Any, turn: Turn) -> by
     ]
     if not names:
         return encode_result(request_id, result)
-    lists = [Items() for _ in names]
+    lists = [EncodedList() for _ in names]
     for name, items in zip(names, lists, strict=True):
         for piece in _list_pieces(getattr(result, name)):
             items.pieces.append(piece)
             await turn()
     marked = msgspec.structs.replace(result, **{name: msgspec.Raw(_MARK_JSON) for name in names})
-    return Text(encode_result(request_id, marked).split(_MARK_JSON), lists)
+    return AnswerText(encode_result(request_id, marked).split(_MARK_JSON), lists)
 
 
 def _list_pieces(values: list[Any]) -> Iterator[tuple[int, Piece]]:
@@ -113,7 +113,7 @@ def _list_pieces(values: list[Any]) -> Iterator[tuple[int, Piece]]:
     size = 0
     for value in values:
         text = memoryview(value) if isinstance(value, msgspec.Raw) else _encode(value)
-        if group and size + len(text) > MADE_BYTES:
+        if group and size + len(text) > ENCODE_BYTES:
             yield len(group), _join(group)
             group, size = [], 0
         group.append(text)
@@ -129,10 +129,10 @@ def _json(answer: Answer) -> Iterator[Piece]:
     if isinstance(answer, list):
         for place, one in enumerate(answer):
             yield b"," if place else b"["
-            yield from one.json() if isinstance(one, Text) else (one,)
+            yield from one.json() if isinstance(one, AnswerText) else (one,)
         yield b"]\n"
     else:
-        yield from answer.json() if isinstance(answer, Text) else (answer,)
+        yield from answer.json() if isinstance(answer, AnswerText) else (answer,)
         yield b"\n"
 
 
@@ -140,11 +140,11 @@ def _cbor(answer: Answer) -> Iterator[Piece]:
     if isinstance(answer, list):
         yield cbor_head(0x80, len(answer))
     for one in answer if isinstance(answer, list) else (answer,):
-        yield from one.cbor() if isinstance(one, Text) else cbor_pieces(one)
+        yield from one.cbor() if isinstance(one, AnswerText) else cbor_pieces(one)
 
 
 def _regroup(pieces: Iterable[Piece], most: int) -> Iterator[Piece]:
-    """Small pieces joined, long ones cut."""
+    """The same bytes in pieces of at most `most` bytes: small ones joined, long ones cut."""
     group: list[Piece] = []
     size = 0
     for piece in pieces:

@@ -1,6 +1,6 @@
-"""How many bytes of messages there may be in the making, and still unread: for each who asks, and in all.
+"""How much memory large messages may take, while they are received, made or still unread: per holder and in all.
 
-Knows numbers and who waits. Does not know messages or connections.
+Knows numbers of bytes and who waits for them. Does not know messages or connections.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from sessiond.errors import Overloaded
 from sessiond.model.caller import Caller
 
 MIB = 1024 * 1024
-# An answer of 16 MiB takes 48 while it is made: the lines, the masked messages, what they are masked with. Its text is
-# these messages, not a copy. What is left to a token is for its answers that are still unread.
-MAKING = 3
-# A message of 16 MiB takes 48 while it comes: what came, the whole of it, what it says.
-COMING = 3
-# Longer than any answer takes to be made; whoever waits so long is better told.
+# An answer of 16 MiB takes 48 MiB while it is made: the lines read, the masked messages, and the masking's own copies.
+# Its JSON text refers to these messages without a copy.
+ANSWER_FACTOR = 3
+# A message of 16 MiB takes 48 MiB while it is received: the chunks, the joined text, the decoded values.
+MESSAGE_FACTOR = 3
+# Longer than any answer takes to be made. Whoever waits longer gets Overloaded instead of no answer at all.
 PATIENCE_S = 30.0
 
 
-# Why the daemon ended a connection: there was no place for it, its place went to one that spoke, it said nothing, it
-# took nothing of a large answer, its token counts no more.
+# Why the daemon closed a connection: too many connections; its place was given to one that sent a message; it sent
+# nothing in time; it read nothing of a large answer; its token was revoked or has expired.
 Cause = Literal["turned_away", "yielded", "silent", "unread", "token_over"]
 
 
 class Share:
-    """A part of a budget, in use until it is released."""
+    """A number of bytes taken from a budget, until `release`."""
 
     __slots__ = ("_budget", "_holder", "size")
 
@@ -44,7 +44,7 @@ class Share:
             self._budget.give_back(self._holder, freed)
 
     def release(self) -> None:
-        """Nothing is needed any more. May be called more than once."""
+        """Give all of it back. May be called more than once."""
         self.shrink(0)
 
 
@@ -59,7 +59,7 @@ class _Wait:
 class Budget:
     """At most `total_bytes` in use, and by one holder at most `holder_bytes`.
 
-    A holder's requests wait in their order. Holders take turns, and one who is at its own bound holds up nobody else.
+    A holder's requests wait in their order. Holders take turns; one that has reached its own bound delays nobody else.
     """
 
     def __init__(self, total_bytes: int, holder_bytes: int, patience_s: float = PATIENCE_S) -> None:
@@ -69,7 +69,7 @@ class Budget:
         self._waiting: dict[Hashable, deque[_Wait]] = {}
 
     async def take(self, holder: Hashable, size: int) -> Share:
-        """A share of `size` bytes (at most all that one holder may have). Raises Overloaded after too long a wait."""
+        """A share of `size` bytes (at most `holder_bytes`). Raises Overloaded after `patience_s`."""
         wait = _Wait(min(size, self._holder_bytes))
         self._waiting.setdefault(holder, deque()).append(wait)
         self._grant()
@@ -89,7 +89,7 @@ class Budget:
         return Share(self, holder, wait.size)
 
     def give_back(self, holder: Hashable, size: int) -> None:
-        """So many bytes are free again; those who waited for them go on."""
+        """Free `size` bytes and grant what waited for them."""
         self.used_bytes -= size
         left = self._held[holder] - size
         if left:
@@ -107,11 +107,11 @@ class Budget:
                 if self._held.get(holder, 0) + size > self._holder_bytes:
                     continue
                 if self.used_bytes + size > self._total_bytes:
-                    return  # whoever is first for what all share: else smaller ones would pass it for ever
+                    return  # first come, first served: smaller requests must not overtake this one for ever
                 self.used_bytes += size
                 self._held[holder] = self._held.get(holder, 0) + size
                 waits.popleft().granted.set()
-                # The next turn is another's.
+                # The holder goes to the end, so that the next grant is another holder's.
                 del self._waiting[holder]
                 if waits:
                     self._waiting[holder] = waits
@@ -126,7 +126,10 @@ class Budget:
 
 
 class Budgets:
-    """The owner has one alone: what tokens ask for never keeps the owner waiting. `closed` counts connections."""
+    """One budget for the owner and one for all tokens: requests of tokens never make the owner wait.
+
+    `closed` counts the connections that the daemon closed, by cause.
+    """
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.closed: Counter[Cause] = Counter()
@@ -134,7 +137,7 @@ class Budgets:
         self.others = Budget(64 * MIB, 48 * MIB, patience_s)
 
     async def take(self, caller: Caller, peer: Hashable, size: int) -> Share:
-        """A share for something of this caller's, who is the same on all connections where a token says so."""
+        """A share for the caller. The holder is the token or the run, on all its connections; else the connection."""
         if caller.kind == "owner":
             return await self.owner.take(peer, size)
         return await self.others.take(caller.token_id or caller.run_id or peer, size)

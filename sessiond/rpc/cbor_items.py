@@ -11,21 +11,21 @@ import trio
 from sessiond.errors import InvalidRequest, LimitExceeded, ParseError
 from sessiond.rpc.limits import MAX_CBOR_ITEMS
 
-# What an open container still wants: how many items, or one of these.
+# What an open container still needs: a number of items, or one of these.
 _ARRAY = -1  # indefinite-length array: any number of items, then a break
 _MAP_KEY = -2  # indefinite-length map, next a key or a break
 _MAP_VALUE = -3  # indefinite-length map, next a value
 _BYTES, _TEXT = -4, -5  # string in chunks: strings of its own kind, then a break
 _CHUNKED = {2: _BYTES, 3: _TEXT}
 _BREAK = 0xFF
-# Seven milliseconds, if it is nothing but small numbers.
+# Scanning so many bytes takes up to 7 ms (all of them one-byte integers); longer frames go to a worker thread.
 _SLOW_BYTES = 16 * 1024
 
 
 class ItemScanner:
-    """Follows one item after the other through a growing buffer, without reading a byte twice.
+    """Finds the end of each item in a growing buffer, without reading a byte twice.
 
-    `position` is where the next head begins; it lies beyond the buffer while a string's bytes are still to come.
+    `position` is where the next head begins; it lies beyond the buffer while bytes of a string are still missing.
     """
 
     def __init__(self, max_nesting: int) -> None:
@@ -36,14 +36,14 @@ class ItemScanner:
         self._in_item = False
 
     def shift(self, count: int) -> None:
-        """`count` bytes have been cut off the front of the buffer."""
+        """Adjust to a buffer whose first `count` bytes were removed."""
         self.position -= count
 
     def scan(self, buffer: bytes | bytearray) -> int | None:
-        """Where the current item ends in `buffer`, or None while it is not whole.
+        """The offset at which the current item ends in `buffer`, None while it is incomplete.
 
         Raises ParseError (not well-formed), InvalidRequest (nested too deeply) or LimitExceeded (too many items);
-        nothing can be read after that.
+        the scanner is of no use after that.
         """
         size = len(buffer)
         while True:
@@ -66,7 +66,7 @@ class ItemScanner:
             self._take(major, argument)
 
     def _take(self, major: int, argument: int | None) -> None:
-        """One head: what it opens, what it fills, what it ends. `argument` None is "indefinite", or a break."""
+        """Account for one head. `argument` is None for an indefinite length, and for a break."""
         if self._open and self._open[-1] in (_BYTES, _TEXT):
             self._take_chunk(major, argument)
             return
@@ -82,7 +82,7 @@ class ItemScanner:
             case 5:
                 self._enter(_MAP_KEY if argument is None else argument * 2)
             case 6:
-                self._enter(1)  # a tag is a container of one, so that chains of tags count as depth
+                self._enter(1)  # a tag counts as a container of one item, so that chains of tags count as nesting
             case 7 if argument is None:
                 if not self._open or self._open[-1] not in (_ARRAY, _MAP_KEY):
                     raise _malformed_error("a break where none can be")
@@ -115,7 +115,7 @@ class ItemScanner:
         self._item_complete()
 
     def _item_complete(self) -> None:
-        """An item is complete: its container wants one less, and may be complete by that."""
+        """One item is complete, and with it perhaps the containers that it was the last item of."""
         while self._open:
             wanted = self._open[-1]
             if wanted == _MAP_KEY:
@@ -131,13 +131,13 @@ class ItemScanner:
 
 
 def check_single_item(frame: bytes, max_nesting: int) -> None:
-    """`frame` is exactly one item. Raises ParseError or InvalidRequest."""
+    """Check that `frame` is exactly one item. Raises ParseError, InvalidRequest or LimitExceeded."""
     if ItemScanner(max_nesting).scan(frame) != len(frame):
         raise _malformed_error("a frame holds one item, whole and alone")
 
 
 async def check_item(frame: bytes, max_nesting: int) -> None:
-    """As `check_single_item`; others get their turn while a long frame is looked at."""
+    """As `check_single_item`; a long frame is checked in a worker thread."""
     if len(frame) < _SLOW_BYTES:
         check_single_item(frame, max_nesting)
     else:

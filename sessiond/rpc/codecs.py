@@ -1,7 +1,7 @@
-"""JSON and CBOR at the edge of a connection. Everything inside is JSON text; CBOR is transcoded on its way in and out.
+"""JSON and CBOR at the edge of a connection. Inside, every message is JSON text; CBOR is transcoded in both directions.
 
-Knows no JSON-RPC. CBOR pays for binary content only (200 rows: 0.05 ms in msgspec JSON, 0.5 ms in cbor2), so one road
-for both beats two decoders for every type. cbor2 is imported when the first CBOR client comes.
+Knows no JSON-RPC. Transcoding avoids a second decoder for every params type; CBOR is worth its cost for binary content
+only anyway (200 rows: 0.05 ms in msgspec JSON, 0.5 ms in cbor2). cbor2 is imported for the first CBOR client.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import msgspec
 import trio
 
 from sessiond.errors import InvalidRequest, ParseError, reason_of_reader
-from sessiond.rpc.limits import MAX_PARTS
+from sessiond.rpc.limits import MAX_VALUES
 from sessiond.rpc.pace import Pace
-from sessiond.rpc.value_count import check_parts
+from sessiond.rpc.value_count import check_value_count
 
 CodecName = Literal["json", "cbor"]
 
 _SELF_DESCRIBED = b"\xd9\xd9\xf7"  # tag 55799, RFC 8949 section 3.4.6: "this is CBOR", and nothing else
-# Every tag that cbor2 gives a meaning. None has one here, and some cost a lot (35 compiles a regular expression,
-# 2 and 3 make numbers of any size, 28 and 29 make cycles).
+# Every tag that cbor2 interprets. All are refused here, and some would be dangerous (35 compiles a regular expression,
+# 2 and 3 make integers of any size, 28 and 29 make cyclic values).
 _CBOR2_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 
 
@@ -31,7 +31,7 @@ class Codec(Protocol):
     """How the messages of a connection look on the wire."""
 
     name: CodecName
-    # From so many bytes on `to_json` takes long enough to be done in a worker thread, `from_json` to be done in pieces.
+    # From these sizes on `to_json` runs in a worker thread, and `from_json` works in pieces.
     slow_bytes: float
     slow_answer_bytes: float
 
@@ -40,7 +40,7 @@ class Codec(Protocol):
         ...
 
     def from_json(self, text: bytes) -> bytes:
-        """The outgoing frame for JSON text, with whatever ends a frame on a stream."""
+        """The outgoing frame for JSON text, with the end-of-frame bytes that the codec needs on a stream."""
         ...
 
 
@@ -48,11 +48,11 @@ class JsonCodec:
     """JSON text; a newline ends a frame."""
 
     name: CodecName = "json"
-    slow_bytes: float = MAX_PARTS
+    slow_bytes: float = MAX_VALUES
     slow_answer_bytes: float = 64 * 1024
 
     def to_json(self, frame: bytes) -> bytes:
-        check_parts(frame)
+        check_value_count(frame)
         return frame
 
     def from_json(self, text: bytes) -> bytes:
@@ -60,7 +60,7 @@ class JsonCodec:
 
 
 class CborCodec:
-    """CBOR items with the same content. A byte string stands where the JSON has base64."""
+    """CBOR items with the same content; an incoming byte string becomes base64."""
 
     name: CodecName = "cbor"
     slow_bytes: float = 16 * 1024
@@ -87,7 +87,7 @@ class CborCodec:
         for envelope in value if isinstance(value, list) else (value,):
             _check_envelope(envelope)
         try:
-            return msgspec.json.encode(_plain(value))
+            return msgspec.json.encode(_to_json_value(value))
         except (OverflowError, ValueError, TypeError) as error:
             raise InvalidRequest(f"The message holds what JSON has not: {reason_of_reader(error)}.") from None
 
@@ -98,7 +98,7 @@ class CborCodec:
 
 
 def decode_leniently(frame: bytes) -> Any:
-    """What a refused CBOR frame holds, with U+FFFD for bytes that are no UTF-8. ValueError where that is nothing."""
+    """The value of a refused CBOR frame, with U+FFFD for invalid UTF-8. ValueError where it cannot be decoded."""
     import cbor2
 
     try:
@@ -118,14 +118,14 @@ CODECS: dict[CodecName, Codec] = {"json": JSON, "cbor": CBOR}
 
 
 async def to_json(codec: Codec, frame: bytes) -> bytes:
-    """JSON text of an incoming frame, as `codec.to_json`; others get their turn while a long one is looked at."""
+    """As `codec.to_json`; a long frame is decoded in a worker thread."""
     if len(frame) < codec.slow_bytes:
         return codec.to_json(frame)
     return await trio.to_thread.run_sync(codec.to_json, frame)
 
 
 async def from_json(codec: Codec, text: bytes, pace: Pace) -> bytes:
-    """As `codec.from_json`; others get their turn while a long one is made."""
+    """As `codec.from_json`; a long frame is made in pieces, with a turn of `pace` in between."""
     if codec is JSON or len(text) < codec.slow_answer_bytes:
         return codec.from_json(text)
     frame = bytearray()
@@ -142,7 +142,7 @@ _CBOR_PIECE_BYTES = 16 * 1024
 
 
 def cbor_pieces(text: bytes | memoryview | msgspec.Raw) -> Iterator[bytes]:
-    """The CBOR of a JSON text, each piece made in a millisecond, but for a string, whose bytes are only copied."""
+    """The CBOR of a JSON text in pieces that take a millisecond each, except long strings, which are one piece."""
     import cbor2
 
     size, first = len(memoryview(text)), memoryview(text)[0]
@@ -162,7 +162,7 @@ def cbor_pieces(text: bytes | memoryview | msgspec.Raw) -> Iterator[bytes]:
 
 
 def cbor_head(major: int, count: int) -> bytes:
-    """How a map or an array of so many begins (RFC 8949, section 3), as short as it can."""
+    """The shortest head of a map or an array with `count` entries (RFC 8949, section 3)."""
     for width, info in ((0, count), (1, 24), (2, 25), (4, 26)):
         if count < (24 if width == 0 else 1 << 8 * width):
             return bytes([major | info]) + (count.to_bytes(width, "big") if width else b"")
@@ -170,31 +170,31 @@ def cbor_head(major: int, count: int) -> bytes:
 
 
 def _check_envelope(value: Any) -> None:
-    """What says which message it is would be taken for base64, and answered as if it had been text."""
+    """Refuse byte strings in the envelope: transcoded to base64 they would pass for text."""
     for name in ("jsonrpc", "id", "method"):
         if isinstance(value, dict) and isinstance(value.get(name), bytes):
             raise InvalidRequest(f"`{name}` of a message is no byte string.")
 
 
-def _plain(value: Any) -> Any:
-    """`value` with nothing in it but what JSON has. Depth is bounded by the framing.
+def _to_json_value(value: Any) -> Any:
+    """`value` in the types of JSON; InvalidRequest for what JSON cannot express. The framing has bounded the depth.
 
-    A map whose `content` is a byte string says `encoding: "base64"` afterwards, whatever it said before: an attachment
-    that came as bytes stays those bytes. Source: runs.md, "Attachments".
+    A map whose `content` is a byte string gets `encoding: "base64"`, whatever it had before, so that an attachment sent
+    as bytes is decoded to the same bytes. Source: runs.md, "Attachments".
     """
     match value:
         case dict():
             for key in value:
                 if not isinstance(key, str):
                     raise InvalidRequest("The message has a map key that is no text string.")
-            plain = {key: _plain(item) for key, item in value.items()}
+            plain = {key: _to_json_value(item) for key, item in value.items()}
             if isinstance(value.get("content"), bytes):
                 plain["encoding"] = "base64"
             return plain
         case list():
-            return [_plain(item) for item in value]
+            return [_to_json_value(item) for item in value]
         case bytes():
-            return value  # msgspec writes base64, five times as fast as binascii does
+            return value  # msgspec encodes it as base64, five times as fast as binascii
         case float() if not isfinite(value):
             raise InvalidRequest("The message holds a number that is not finite.")
         case None | bool() | int() | float() | str():
@@ -204,19 +204,19 @@ def _plain(value: Any) -> Any:
             raise InvalidRequest(f"The message holds a value that JSON has not: {what}.")
 
 
-def _no_tag(number: int) -> InvalidRequest:
+def _tag_error(number: int) -> InvalidRequest:
     return InvalidRequest(f"The CBOR tag {number} means nothing here; only 55799 before a message is taken.")
 
 
 def _refuse_tag(tag: Any, _immutable: bool) -> NoReturn:
-    raise _no_tag(tag.tag)
+    raise _tag_error(tag.tag)
 
 
 @cache
 def _refused_tags() -> dict[int, Callable[[Any, bool], NoReturn]]:
     def refusal(number: int) -> Callable[[Any, bool], NoReturn]:
         def refuse(_value: Any, _immutable: bool) -> NoReturn:
-            raise _no_tag(number)
+            raise _tag_error(number)
 
         return refuse
 

@@ -1,6 +1,6 @@
-"""From a message to an answer: checks, decodes, calls, encodes. Knows the method table, no method and no socket.
+"""From a message to its answer: check, decode, call the handler, encode. Knows the method table, no method, no socket.
 
-The one place, beside the run supervisor, where any exception is caught: it is answered with -32603, and ends nothing.
+Beside `runs/executor.py` the only place that catches every exception: the request is answered with -32603.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sessiond.errors import (
     quote,
 )
 from sessiond.model.caller import Caller
-from sessiond.rpc.answer_pieces import Text, encode_in_pieces, length
+from sessiond.rpc.answer_pieces import AnswerText, encode_in_pieces, json_length
 from sessiond.rpc.batch import Batch, Reply
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.limits import LONG_BYTES, Limits
@@ -42,9 +42,9 @@ from sessiond.rpc.messages import (
 from sessiond.rpc.method import Context, Later, LongWork, Method
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.params import cancelled_id, decode_params, take_meta
-from sessiond.rpc.parsed_message import ParsedMessage, take_apart
+from sessiond.rpc.parsed_message import ParsedMessage, parse_message
 from sessiond.rpc.peer import Peer
-from sessiond.rpc.pending import Pending, PreparedMethod, Promised
+from sessiond.rpc.pending import PendingRequest, PreparedMethod, PromisedRequest
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -52,10 +52,10 @@ CANCEL = "$/cancelRequest"
 
 
 class Dispatcher(Generic[S]):
-    """The method table at work, one for all connections.
+    """Calls the handlers of a method table; one dispatcher for all connections.
 
-    `stopping` is set when the daemon drains: new requests are then refused with -32008, running ones end.
-    `on_fault(what, error)` is told every exception that nobody expected; it writes the log.
+    `stopping` is set when the daemon shuts down: new requests are then refused with -32008, running ones finish.
+    `on_fault(what, error)` is called with every unexpected exception, and logs it.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Dispatcher(Generic[S]):
                 self._routes[name] = PreparedMethod(method)
 
     def accept(self, peer: Peer, message: bytes) -> None:
-        """Take one message (JSON text without white space around it) from `peer`, no batch; never raises.
+        """Handle one message of `peer` (JSON text without surrounding white space) that is no batch; never raises.
 
-        Handlers that do not wait have been answered when this returns.
+        When it returns, requests of handlers that do not wait have been answered.
         """
         try:
             envelope = parse(message, self.limits.max_nesting)
@@ -97,7 +97,7 @@ class Dispatcher(Generic[S]):
             self._accept(peer, ParsedMessage(envelope, b'"_meta"' in message), None)
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
-        """As `accept`, for a batch and for long messages: others get their turn while it is taken apart."""
+        """As `accept`, for batches and long messages: long ones are parsed in a worker thread, items take turns."""
         long = len(message) >= LONG_BYTES
         if not message.startswith(b"["):
             await self._accept_item(peer, message, None, long=long)
@@ -116,49 +116,49 @@ class Dispatcher(Generic[S]):
 
     async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
         try:
-            apart = partial(take_apart, message, self.limits.max_nesting, self._routes)
-            taken = await trio.to_thread.run_sync(apart) if long else apart()
+            apart = partial(parse_message, message, self.limits.max_nesting, self._routes)
+            parsed = await trio.to_thread.run_sync(apart) if long else apart()
         except MessageError as bad:
             if peer.salvage(message, bad.error):
                 if batch is not None:
-                    batch.item_without_answer()
+                    batch.skip_answer()
                 return
             (peer.reply if batch is None else batch.reply_to(bad.request_id))(encode_failure(bad.request_id, bad.error))
         else:
-            self._accept(peer, taken, batch)
+            self._accept(peer, parsed, batch)
 
-    def _accept(self, peer: Peer, taken: ParsedMessage, batch: Batch | None) -> None:
-        envelope, request_id = taken.envelope, taken.envelope.id
+    def _accept(self, peer: Peer, parsed: ParsedMessage, batch: Batch | None) -> None:
+        envelope, request_id = parsed.envelope, parsed.envelope.id
         if envelope.method is UNSET:
             peer.settle(envelope)
         elif request_id is UNSET:
-            # A notification is never answered, whatever comes of it.
-            self._perform(peer, taken, None, None, batch)
+            # A notification is never answered, not even with an error.
+            self._perform(peer, parsed, None, None, batch)
         else:
             reply = peer.reply if batch is None else batch.reply_to(request_id)
-            self._perform(peer, taken, request_id, reply, batch)
+            self._perform(peer, parsed, request_id, reply, batch)
             return
         if batch is not None:
-            batch.item_without_answer()
+            batch.skip_answer()
 
     def _perform(
-        self, peer: Peer, taken: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
+        self, peer: Peer, parsed: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> None:
-        envelope = taken.envelope
+        envelope = parsed.envelope
         try:
-            answer = self._begin(peer, taken, request_id, reply, batch)
+            answer = self._begin_request(peer, parsed, request_id, reply, batch)
         except SessiondError as error:
             answer = encode_failure(request_id, error)
         except Exception as error:  # noqa: BLE001
-            answer = self._fault(str(envelope.method), request_id, error)
+            answer = self._fault_answer(str(envelope.method), request_id, error)
         if reply is not None and answer is not None:
             reply(answer)
 
-    def _begin(
-        self, peer: Peer, taken: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
+    def _begin_request(
+        self, peer: Peer, parsed: ParsedMessage, request_id: RequestId, reply: Reply | None, batch: Batch | None
     ) -> bytes | None:
-        """The answer of a handler that does not wait; None once a task has been started for one that does."""
-        envelope = taken.envelope
+        """The answer of a handler that does not wait; None where the answer comes later, from a task or a `Later`."""
+        envelope = parsed.envelope
         name = envelope.method
         route = self._routes.get(name)  # type: ignore[arg-type]
         caller = peer.caller
@@ -173,7 +173,7 @@ class Dispatcher(Generic[S]):
         if reply is not None and request_id in peer.pending:
             raise InvalidRequest("A request with this id is still in flight.")
         params, meta = envelope.params, None
-        if taken.has_meta:
+        if parsed.has_meta:
             params, meta = take_meta(params)
             caller = peer.caller_for(meta) if meta is not None else caller
         self._admit(peer, caller, route.method)
@@ -183,7 +183,7 @@ class Dispatcher(Generic[S]):
                 limit="limits.maxInFlight",
                 value=self.limits.max_in_flight,
             )
-        decoded = decode_params(route.decode, params) if taken.params is None else taken.params
+        decoded = decode_params(route.decode, params) if parsed.params is None else parsed.params
         context = Context(
             caller=caller,
             peer=peer,
@@ -195,8 +195,8 @@ class Dispatcher(Generic[S]):
         )
         key = request_id if reply is not None else object()
         work: LongWork | None = None
-        # Behind a request that has no place yet even a handler that does not wait has to.
-        if not route.is_async and not (route.method.ordered and peer.has_line):
+        # An `ordered` method whose turn has not come needs a task to wait in, even if its handler does not wait.
+        if not route.is_async and not (route.method.ordered and peer.has_open_turns):
             outcome = route.handle(context, decoded)
             if not route.waits:
                 return encode_result(request_id, outcome)
@@ -204,40 +204,40 @@ class Dispatcher(Generic[S]):
                 self._promise(peer, outcome, request_id, key, reply)
                 return None
             work = outcome
-        pending = Pending(route, context, decoded, key, reply)
+        pending = PendingRequest(route, context, decoded, key, reply)
         pending.work = work
         if route.method.ordered:
-            pending.turn = peer.join_line()
-            context.in_line = pending.turn.pass_on
+            pending.turn = peer.take_turn()
+            context.in_line = pending.turn.end
         peer.start(pending, self._run, before_auth=route.method.before_auth)
         return None
 
     def _promise(self, peer: Peer, later: Later, request_id: RequestId, key: object, reply: Reply | None) -> None:
-        """Answer when the result is brought, or when the wait is cancelled, whichever is first."""
+        """Answer when `later` is settled, or when the request is cancelled, whichever is first."""
 
         def answer(value: object, error: SessiondError | None) -> None:
             peer.request_finished(promised)
             if reply is not None:
                 reply(encode_result(request_id, value) if error is None else encode_failure(request_id, error))
 
-        promised = Promised(key, answer)
+        promised = PromisedRequest(key, answer)
         peer.add(promised)
         later.when_settled(promised.settle)
 
     def _admit(self, peer: Peer, caller: Caller, method: Method) -> None:
-        # A call for a run (`_meta`) is no longer good than the connection that it came on.
+        # A call on behalf of a run (`_meta`) is valid no longer than the token of its connection.
         for one in (peer.caller, caller):
             if one.expires_at_ms is not None and one.expires_at_ms <= self._now_ms() and not method.before_auth:
                 raise Unauthenticated("The token has expired.")
         if method.scope is not None and not caller.has(method.scope):
             raise Forbidden(f"`{method.name}` needs the scope `{method.scope}`.")
-        if method.streams and not peer.lasting:
+        if method.streams and not peer.persistent:
             raise Unsupported(f"`{method.name}` needs a lasting connection: a socket or a WebSocket.")
 
-    async def _run(self, pending: Pending) -> None:
-        """The task of one request. An answer is due whatever happens, unless the connection itself is gone."""
+    async def _run(self, pending: PendingRequest) -> None:
+        """The task of one request. It is answered whatever happens, unless the connection itself was closed."""
         context, reply, request_id = pending.context, pending.reply, pending.context.request_id
-        answer: bytes | Text | None = None
+        answer: bytes | AnswerText | None = None
         try:
             with pending.scope:
                 if context.caller.kind != "owner":
@@ -255,16 +255,16 @@ class Dispatcher(Generic[S]):
         except SessiondError as error:
             answer = encode_failure(request_id, error)
         except Exception as error:  # noqa: BLE001
-            answer = self._fault(pending.route.method.name, request_id, error)
+            answer = self._fault_answer(pending.route.method.name, request_id, error)
         finally:
             if pending.turn is not None:
-                pending.turn.pass_on()
+                pending.turn.end()
             context.peer.request_finished(pending)
             if answer is None or reply is None:
                 context.release(gone=answer is None)
         if reply is not None:
             reply(answer)
-            context.answer_queued(length(answer))
+            context.hold_share_until_sent(json_length(answer))
 
     def _cancel(self, peer: Peer, envelope: Envelope, request_id: RequestId) -> bytes:
         pending = peer.pending.get(cancelled_id(envelope.params))
@@ -272,31 +272,31 @@ class Dispatcher(Generic[S]):
             pending.cancel()
         return encode_result(request_id, None)
 
-    def _fault(self, what: str, request_id: RequestId, error: Exception) -> bytes:
+    def _fault_answer(self, what: str, request_id: RequestId, error: Exception) -> bytes:
         return encode_failure(request_id, self._error_for_client(what, error))
 
     def _error_for_client(self, what: str, error: Exception) -> SessiondError:
-        """What the client is told of an exception; one that nobody expected is logged."""
-        expected = _only_leaf(error)
+        """The error that the client gets for an exception; an unexpected one is logged and answered as internal."""
+        expected = _unwrap_groups(error)
         if isinstance(expected, SessiondError):
             return expected
         self._on_fault(what, error)
         return InternalError("Something went wrong inside; the daemon's log says what.")
 
     async def run_guarded(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`, which raises nothing but a SessiondError: a fault is logged and is an InternalError.
+        """The result of `work`. Any exception is raised as a SessiondError; an unexpected one is logged first.
 
-        For the handlers of routes, which have no message to answer.
+        For handlers of HTTP routes, which answer no JSON-RPC message.
         """
         try:
             return await work()
         except Exception as error:
             raise self._error_for_client(what, error) from error
 
-    async def contain(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work`, and let no exception out of it but a cancellation: a fault is logged under the name `what`.
+    async def run_contained(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work`; an exception is logged under the name `what` and not raised, except cancellation.
 
-        For the task of a connection, so that one client never ends the server.
+        For the task of a connection: one client must not end the server.
         """
         try:
             await work()
@@ -304,8 +304,8 @@ class Dispatcher(Generic[S]):
             self._on_fault(what, group)
 
 
-def _only_leaf(error: BaseException) -> BaseException:
-    """What a nursery has wrapped: the single exception inside nested groups, else the group."""
+def _unwrap_groups(error: BaseException) -> BaseException:
+    """The single exception inside nested exception groups, as nurseries wrap it; else the group itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""What a typed error looks like on the wire: slug -> JSON-RPC code and HTTP status. The only place with numbers.
+"""Typed errors on the wire: slug -> JSON-RPC code and HTTP status. The only module that has these numbers.
 
 Knows nothing of methods or transports.
 """
@@ -30,7 +30,7 @@ _TABLE: dict[str, tuple[int, int]] = {
     "cancelled": (-32800, 499),
 }
 _STATUS_OF_CODE = dict(_TABLE.values())
-_RETRY_AFTER_MS = 1000  # for an overload or a stop whose raiser knows nothing better
+_RETRY_AFTER_MS = 1000  # where the raiser of Overloaded or Stopping gave no `retryAfterMs`
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
@@ -52,14 +52,14 @@ def status_of(slug: str) -> int:
 
 
 def status_of_code(code: int) -> int:
-    """The HTTP status of a JSON-RPC code, 500 for a code that is not ours."""
+    """The HTTP status of a JSON-RPC code, 500 for a code that is not in the table."""
     return _STATUS_OF_CODE.get(code, 500)
 
 
 def error_object(error: SessiondError) -> ErrorObject:
     """The wire form of a typed error.
 
-    What the raiser put into `error.data` comes along; it cannot replace `type` or `code`.
+    `data` has everything in `error.data`, except that `type` and `code` cannot be overridden.
     """
     data: dict[str, Any] = {**error.data, "type": error.slug}
     if error.code is not None:
@@ -70,5 +70,5 @@ def error_object(error: SessiondError) -> ErrorObject:
 
 
 def wire_errors() -> list[dict[str, Any]]:
-    """Every error that a method may answer with, as OpenRPC writes them."""
+    """Every error that a method may answer with, as OpenRPC error objects."""
     return [{"code": code, "message": slug, "data": {"type": slug}} for slug, (code, _) in _TABLE.items()]

@@ -1,6 +1,6 @@
 """Cut a stream of bytes into messages: NDJSON lines, or the items of a CBOR sequence (RFC 8742).
 
-Sans-io: bytes in, whole messages out, in any chunking. Knows the extent of a message, not what it says.
+Sans-io: bytes in any chunking go in, whole messages come out. Knows where a message ends, not what it means.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from sessiond.rpc.cbor_items import ItemScanner
 
 
 class Framer(Protocol):
-    """What both framings offer.
+    """The interface of both framings.
 
-    `error` is set once the stream cannot be read on (too large, not well-formed). Messages before the fault are still
-    handed out; afterwards `feed` and `finish` give nothing. `limit` is the largest message in bytes, and may be raised
-    between two calls.
+    `error` is set when the stream cannot be read any further (message too large or not well-formed). Messages before
+    that are still returned; afterwards `feed` and `finish` return nothing. `limit` is the largest message in bytes; it
+    may be raised between two calls.
     """
 
     limit: int
@@ -24,7 +24,7 @@ class Framer(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How much there is of a message that is not whole."""
+        """How many bytes of an incomplete message are buffered."""
         ...
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -32,7 +32,7 @@ class Framer(Protocol):
         ...
 
     def finish(self) -> list[bytes]:
-        """What the end of the stream leaves: at most one message, perhaps only half of one."""
+        """What is left at the end of the stream: at most one message, which may be incomplete."""
         ...
 
 
@@ -42,7 +42,7 @@ def too_large(limit: int) -> LimitExceeded:
 
 
 class LineFramer:
-    """NDJSON: one message a line. Blank lines mean nothing; the last line needs no newline."""
+    """NDJSON: one message per line. Blank lines are skipped; the last line needs no newline."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -78,7 +78,7 @@ class LineFramer:
 
     def _check_lengths(self, lines: list[bytes]) -> list[bytes]:
         messages = []
-        # A chunk may be nothing but newlines: those are passed over in C.
+        # A chunk may consist of newlines only; `filter` skips them in C.
         for line in filter(None, lines):
             if len(line) > self.limit:
                 self.error = too_large(self.limit)
@@ -117,7 +117,7 @@ class ItemFramer:
                     raise too_large(self.limit)
                 messages.append(bytes(self._buffer[start:end]))
                 start = end
-            # What is announced counts, so that a string of 4 GiB is refused before its bytes are collected.
+            # The announced length counts, so that a string of 4 GiB is refused before its bytes are buffered.
             if max(len(self._buffer), self._scanner.position) - start > self.limit:
                 raise too_large(self.limit)
         except SessiondError as error:
@@ -129,7 +129,7 @@ class ItemFramer:
         return messages
 
     def finish(self) -> list[bytes]:
-        """Half an item, which no decoder will take: the answer to it is a parse error."""
+        """The incomplete last item, if any. Decoding it fails, so that the client gets a parse error."""
         if self.error is not None or not self._buffer:
             return []
         rest = bytes(self._buffer)

@@ -1,4 +1,4 @@
-"""What a connection knows of a request in flight: how to cancel it, and its turn where requests are accepted in order.
+"""A request in flight as its connection sees it: cancellable, with a turn if it must be accepted in order.
 
 Does not know methods or handlers.
 """
@@ -29,25 +29,25 @@ class InFlight(Protocol):
 
 
 class OrderedTurn:
-    """A request's place among those of its connection that are accepted in order."""
+    """A request's turn among those requests of its connection that must be accepted in the order of their arrival."""
 
-    __slots__ = ("_came", "_line")
+    __slots__ = ("_begun", "_turns")
 
     def __init__(self, line: dict[OrderedTurn, None]) -> None:
-        self._line = line
-        self._came = trio.Event()
+        self._turns = line
+        self._begun = trio.Event()
         line[self] = None
         if next(iter(line)) is self:
-            self._came.set()
+            self._begun.set()
 
     async def wait(self) -> None:
-        """Return when all that came before are in line. Where there are none, at once."""
-        if not self._came.is_set():
-            await self._came.wait()
+        """Wait until every earlier request has ended its turn."""
+        if not self._begun.is_set():
+            await self._begun.wait()
 
-    def pass_on(self) -> None:
-        """The request is in line, or never will be: the next one may follow. Again is nothing."""
-        self._line.pop(self, None)
-        following = next(iter(self._line), None)
+    def end(self) -> None:
+        """Let the next request begin: this one was accepted, or refused. May be called more than once."""
+        self._turns.pop(self, None)
+        following = next(iter(self._turns), None)
         if following is not None:
-            following._came.set()
+            following._begun.set()

@@ -1,4 +1,4 @@
-"""What a peer asks of a connection, whatever dialect it speaks. Knows frames; knows no messages."""
+"""The interface between a peer and its connection, the same for every dialect. Knows frames; knows no messages."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from sessiond.rpc.sending import FrameSink
 
 
 class Link(FrameSink, Protocol):
-    """A connection in some dialect: whole messages in, frames out."""
+    """A connection that receives whole messages and sends frames."""
 
     codec: Codec
     limit: int
-    # Awaited before more of a long message is read; set by the peer.
+    # Awaited with the message limit before the rest of a long message is read; set by the peer.
     before_long: Callable[[int], Awaitable[None]] | None
-    # Awaited before a piece of what came is taken apart; set by the peer.
+    # Awaited before a chunk of received bytes is processed; set by the peer.
     before_piece: Callable[[], Awaitable[None]] | None
 
     async def receive(self) -> list[bytes]:
-        """At least one incoming frame; none at the end of the stream.
+        """At least one incoming frame; an empty list at the end of the stream.
 
-        Raises SessiondError where the stream cannot be read on, trio.BrokenResourceError or trio.ClosedResourceError
-        where there is none any more.
+        Raises SessiondError where the stream cannot be parsed any further, trio.BrokenResourceError or
+        trio.ClosedResourceError where the connection broke or was closed.
         """
         ...
 
     def has_hung_up(self) -> bool:
-        """Whether the other side has gone altogether, and not only ended its own half."""
+        """Whether the other side closed the connection, and not only its sending half."""
         ...
 
     def has_left_unread(self) -> bool:
-        """Whether the other side is known to have closed without reading the last frame that it was sent."""
+        """Whether the other side is known to have closed without reading the last frame sent to it."""
         ...

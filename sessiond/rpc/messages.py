@@ -1,6 +1,6 @@
-"""The JSON-RPC 2.0 envelope: read one, write one. Knows JSON text; knows no methods, codecs or sockets.
+"""Parse and encode the JSON-RPC 2.0 envelope. Knows JSON text; knows no methods, codecs or sockets.
 
-`params` and `result` stay the bytes that they were (`msgspec.Raw`): whoever knows their type decodes them, once.
+`params` and `result` stay raw JSON (`msgspec.Raw`), so that they are decoded once, by whoever knows their type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sessiond.rpc.errors import ErrorObject, error_object
 
 RequestId = int | str | float | None
 
-ABSENT = Raw(b"")  # told apart by identity: a member that is not there
+ABSENT = Raw(b"")  # the value of a member that is missing; compare with `is`
 
 
 class Envelope(msgspec.Struct):
@@ -32,7 +32,7 @@ class Envelope(msgspec.Struct):
 
 
 class MessageError(Exception):
-    """A message that cannot be taken, and the id to answer with (None where there was none to be read)."""
+    """A message that is refused, and the id to answer with (None where none could be read)."""
 
     def __init__(self, error: SessiondError, request_id: RequestId = None) -> None:
         super().__init__(error.message)
@@ -70,14 +70,14 @@ def parse(message: bytes, max_nesting: int) -> Envelope:
     """
     try:
         if not message.isascii():
-            message.decode()  # msgspec does not look into the strings of members that it leaves raw
+            message.decode()  # msgspec does not check the UTF-8 of members that stay raw
         envelope = _decode_envelope(message)
     except msgspec.ValidationError as error:
-        raise _explain(message, str(error)) from None
+        raise _invalid_request_error(message, str(error)) from None
     except RecursionError:
         raise MessageError(_too_deep(max_nesting)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _unreadable(message, error) from None
+        raise _parse_error(message, error) from None
     if _is_deeper(message, max_nesting):
         request_id = None if envelope.id is UNSET else envelope.id
         raise MessageError(_too_deep(max_nesting), request_id)
@@ -123,28 +123,31 @@ def encode_call(method: str, params: Any, request_id: RequestId | UnsetType = UN
     return _encode(_Call(method, params, request_id))
 
 
-def _explain(message: bytes, reason: str) -> MessageError:
-    """Why well-formed JSON is no envelope, with the id where one can be read."""
+def _invalid_request_error(message: bytes, reason: str) -> MessageError:
+    """The error for JSON that is no JSON-RPC 2.0 envelope, with the id where it can be read."""
     try:
         members = _decode_members(message)
     except RecursionError:
         return MessageError(InvalidRequest("The message is nested too deeply."))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Either no object, or broken behind the member that msgspec complained about first.
+        # Either no object, or malformed behind the member that msgspec refused first.
         if _is_json(message):
             return MessageError(InvalidRequest(f"A message is an object or a batch of objects: {reason}."))
         return MessageError(ParseError("The message is not JSON."))
-    return MessageError(InvalidRequest(f"This is no JSON-RPC 2.0 message: {reason}."), _id_among(members))
+    return MessageError(InvalidRequest(f"This is no JSON-RPC 2.0 message: {reason}."), _id_of_members(members))
 
 
-def _unreadable(message: bytes, error: Exception) -> MessageError:
-    """Why a message is no JSON; with its id where no more is wrong than half of a surrogate pair, or bytes of a text
-    that are no text, as programs write what was cut within an emoji: the client waits for an answer."""
+def _parse_error(message: bytes, error: Exception) -> MessageError:
+    """The error for a message that is no JSON, with its id where it can be read, since the client waits for an answer.
+
+    The id can be read where the only defects are lone surrogates or invalid UTF-8: programs write them when they cut a
+    text within an emoji.
+    """
     reason, request_id = reason_of_reader(error), None
-    if len(message) <= _MENDED_BYTES:
-        mended = _HALVES.sub(rb"\1\\ufffd", message).decode(errors="replace")
+    if len(message) <= _MAX_MENDED_BYTES:
+        mended = _SURROGATE_ESCAPES.sub(rb"\1\\ufffd", message).decode(errors="replace")
         try:
-            request_id = _id_among(_decode_members(mended))
+            request_id = _id_of_members(_decode_members(mended))
         except (msgspec.DecodeError, RecursionError):
             pass
         else:
@@ -155,13 +158,13 @@ def _unreadable(message: bytes, error: Exception) -> MessageError:
     return MessageError(ParseError(f"The message is not JSON: {reason}."), request_id)
 
 
-# Looked at on the loop, in two milliseconds.
-_MENDED_BYTES = 64 * 1024
-# Whole pairs too, which stand in an id at most.
-_HALVES = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+# The id of a larger message is not looked for: this size takes 2 ms on the event loop.
+_MAX_MENDED_BYTES = 64 * 1024
+# Replaces whole surrogate pairs too, which matters only inside an id.
+_SURROGATE_ESCAPES = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
-def _id_among(members: dict[str, Raw]) -> RequestId:
+def _id_of_members(members: dict[str, Raw]) -> RequestId:
     try:
         return _decode_id(members["id"]) if "id" in members else None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -172,7 +175,7 @@ def _is_json(message: bytes) -> bool:
     try:
         msgspec.json.decode(message, type=Raw)
     except RecursionError:
-        return True  # as far as it was read
+        return True  # nested too deeply to check; well-formed as far as it was read
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True
@@ -187,8 +190,8 @@ def _too_deep(max_nesting: int) -> InvalidRequest:
 def _is_deeper(message: bytes, max_nesting: int) -> bool:
     """Whether well-formed JSON is nested deeper than `max_nesting`.
 
-    The count alone decides for nearly every message. Else the brackets are added up, in C; the codec has seen to it
-    that they are not too many for that.
+    Counting the opening brackets decides nearly every message. For the others the depth is summed up in C; the codec
+    has limited the number of brackets.
     """
     if message.count(b"{") + message.count(b"[") <= max_nesting:
         return False
@@ -201,8 +204,8 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def _outside_strings(message: bytes) -> bytes:
-    # Without escapes every second stretch between quotes is a string. An escaped backslash has to go first, or the
-    # second of `\\"` would be taken for the escape of the quote.
+    # Once escapes are removed, every second part between quotes is a string. Escaped backslashes are removed first, or
+    # the second backslash of `\\"` would be taken for the escape of the quote.
     if b"\\" in message:
         message = message.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b"".join(message.split(b'"')[::2])

@@ -1,4 +1,4 @@
-"""What a method is, and what its handler is given. Knows no method by name."""
+"""The definition of a method, and the context that its handler gets. Knows no method by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
 from sessiond.rpc.batch import Batch
-from sessiond.rpc.budget import MAKING, Budgets, Share
+from sessiond.rpc.budget import ANSWER_FACTOR, Budgets, Share
 from sessiond.rpc.messages import RequestId
 from sessiond.rpc.peer import Peer
 
@@ -20,17 +20,17 @@ S = TypeVar("S")
 
 
 class Context(Generic[S]):
-    """What a handler is given beside its params.
+    """What a handler gets besides its params.
 
-    `caller` is whom every check is made against; where a request carried `_meta`, it may differ from `peer.caller`.
-    `request_id` is None for a notification too. `params_meta` is the `_meta` object of the params.
+    Every authorization check uses `caller`; where the params had `_meta`, it may differ from `peer.caller`.
+    `request_id` is None for a notification. `params_meta` is the `_meta` object of the params.
     """
 
     __slots__ = (
         "batch",
         "budgets",
         "caller",
-        "has_turn",
+        "holds_batch_lock",
         "in_line",
         "params_meta",
         "peer",
@@ -55,60 +55,60 @@ class Context(Generic[S]):
         self.services = services
         self.request_id = request_id
         self.params_meta = params_meta
-        # For handlers of `ordered` methods: call it once the request has its place, and later ones may follow.
+        # Handlers of `ordered` methods call it when the order of their request is settled: the next one may begin.
         self.in_line: Callable[[], None] = _do_nothing
         self.budgets = budgets
         self.batch = batch
         self.share: Share | None = None
-        self.has_turn = False
+        self.holds_batch_lock = False
 
     async def reserve(self, answer_bytes: int) -> None:
-        """Wait until an answer of so many bytes may be made. For handlers whose answers can be large, before the work.
+        """Wait until memory for an answer of so many bytes is free. Handlers with large answers await it first.
 
-        What is reserved lasts until the client has taken the answer. LimitExceeded where the answers of a batch are too
+        It is reserved until the client has read the answer. Raises LimitExceeded where the answers of the batch are too
         large already, Overloaded after too long a wait.
         """
         if self.budgets is None:
             return
         batch = self.batch
         if batch is not None:
-            if not self.has_turn:
-                await batch.turn.acquire()
-                self.has_turn = True
+            if not self.holds_batch_lock:
+                await batch.large_answer_lock.acquire()
+                self.holds_batch_lock = True
             if batch.is_full:
-                raise batch.too_large()
-        held = self.share if batch is None else batch.share
-        if held is None:
-            most = answer_bytes if batch is None else batch.most_bytes(answer_bytes)
-            held = await self.budgets.take(self.caller, self.peer, MAKING * most)
+                raise batch.too_large_error()
+        share = self.share if batch is None else batch.share
+        if share is None:
+            most = answer_bytes if batch is None else batch.max_answer_bytes(answer_bytes)
+            share = await self.budgets.take(self.caller, self.peer, ANSWER_FACTOR * most)
             if batch is None:
-                self.share = held
+                self.share = share
             else:
-                batch.share = held
+                batch.share = share
 
     @property
     def is_large(self) -> bool:
-        """Whether the answer may be a large one."""
+        """Whether `reserve` was called, so that the answer may be large."""
         return self.share is not None or (self.batch is not None and self.batch.share is not None)
 
-    def answer_queued(self, size: int) -> None:
-        """The answer of so many bytes is on its way."""
+    def hold_share_until_sent(self, size: int) -> None:
+        """The answer, of `size` bytes, was queued for sending: reduce the share to that until it is sent."""
         if self.share is not None:
-            self.peer.reserved.answer_queued(self.share, size)
-        self._pass_turn_on()
+            self.peer.reservations.hold_until_sent(self.share, size)
+        self._release_batch_lock()
 
     def release(self, *, gone: bool) -> None:
-        """There is no answer, and what was reserved for it is free. `gone`: nor is there anybody to answer."""
+        """Free what was reserved: there is no answer. `gone` says that the connection is gone too."""
         if self.share is not None:
             self.share.release()
         if gone and self.batch is not None and self.batch.share is not None:
             self.batch.share.release()
-        self._pass_turn_on()
+        self._release_batch_lock()
 
-    def _pass_turn_on(self) -> None:
-        if self.has_turn and self.batch is not None:
-            self.has_turn = False
-            self.batch.turn.release()
+    def _release_batch_lock(self) -> None:
+        if self.holds_batch_lock and self.batch is not None:
+            self.holds_batch_lock = False
+            self.batch.large_answer_lock.release()
 
 
 def _do_nothing() -> None:
@@ -116,9 +116,9 @@ def _do_nothing() -> None:
 
 
 class Later:
-    """A result that somebody else will bring: whoever holds it calls `bring` or `fail`, once, from the loop.
+    """A promise of a result: whoever holds it calls `settle_with` or `fail`, once, from the event loop.
 
-    For handlers whose whole wait is for one event elsewhere: a task and its wake-ups would cost more than their work.
+    For handlers that only wait for one event elsewhere: a task and its wake-ups would cost more than their work.
     """
 
     __slots__ = ("_outcome", "_settle")
@@ -136,7 +136,7 @@ class Later:
         self._resolve(None, error)
 
     def when_settled(self, settle: Callable[[object, SessiondError | None], None]) -> None:
-        """Call `settle(result, error)` with what comes; at once where it has come."""
+        """Call `settle(result, error)` once it is settled, which may be now."""
         self._settle = settle
         if self._outcome is not None:
             settle(*self._outcome)
@@ -172,16 +172,16 @@ class LongWork:
 class Method:
     """One entry of the method table.
 
-    `handle(context, params)` is a plain function where it does not wait: it is then answered in the read loop, at half
-    the cost. An async one gets a task, and counts as a request in flight.
+    `handle(context, params)` is a plain function if it does not wait: it then runs in the read loop, at half the cost.
+    An async one runs in a task, and counts as a request in flight.
 
-    `scope` None asks for no scope, but still for a caller who is somebody, unless `before_auth`. While a method of
-    `before_auth` runs, nothing else of its connection is read: what follows is judged by what it made of the caller.
-    `later` marks a plain handler that gives a `Later`, or `LongWork` that gives one: it waits like an async one, and
-    without the cost of a task where it can.
-    `ordered` marks what is accepted in the order in which it came on its connection: a handler begins when those before
-    it have called `ctx.in_line`, or have ended.
-    `streams` marks what needs a lasting connection; `POST /rpc` refuses it.
+    `scope` None requires no scope, but the caller must be authenticated unless `before_auth`. While a `before_auth`
+    method runs, nothing else is read from its connection, because it may change the caller.
+    `later` marks a plain handler that returns a `Later`, or `LongWork` that gives one: it waits like an async one,
+    without the cost of a task where that is possible.
+    `ordered` marks methods whose requests are accepted in the order of their arrival on a connection: a handler begins
+    when each earlier one has called `ctx.in_line` or has ended.
+    `streams` marks methods that need a persistent connection; `POST /rpc` refuses them.
     """
 
     name: str

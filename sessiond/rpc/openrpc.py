@@ -1,4 +1,4 @@
-"""The OpenRPC document of a method table: what `rpc.discover` answers. Knows JSON Schema, no method."""
+"""The OpenRPC document of a method table, as `rpc.discover` returns it. Knows JSON Schema, no method."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
 
 
 def _resolve(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """What a bare reference stands for."""
+    """The schema that a bare `$ref` refers to; any other schema as it is."""
     reference = schema.get("$ref", "")
     found: dict[str, Any] = components.get(reference.removeprefix(_REF), schema) if reference else schema
     return found

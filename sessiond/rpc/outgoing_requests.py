@@ -1,6 +1,6 @@
-"""Requests that the daemon makes of a client (`run.start`, `channel.deliver`): ids, waiting, answers.
+"""Requests from the daemon to a client (`run.start`, `channel.deliver`): ids, waiting, answers.
 
-Knows messages; knows neither connections nor what is asked.
+Knows messages; knows neither connections nor methods.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sessiond.rpc.sending import PeerGone
 
 
 class PeerNotReached(PeerGone):
-    """The connection ended before the other side read the request: it knows nothing of it."""
+    """The connection ended before the other side read the request, so that nothing was done about it."""
 
 
 class RemoteError(Exception):
-    """The other side answered a request of ours with an error, or with something that is no answer (code 0)."""
+    """The other side answered a request of the daemon with an error, or with an unreadable answer (code 0)."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class _ErrorMember(msgspec.Struct):
     data: Any = None
 
 
-class _Asked:
+class _AwaitedAnswer:
     __slots__ = ("answer", "done", "end", "unread", "unreadable")
 
     def __init__(self) -> None:
@@ -51,18 +51,20 @@ class _Asked:
         self.unread = False
 
 
-def _surely(_end: int) -> bool:
+def _always(_end: int) -> bool:
     return True
 
 
 class OutgoingRequests:
-    """The requests of one connection that wait for an answer. `send` takes JSON text, never waits, and gives where it
-    ends among all that was sent; `is_broken` says afterwards whether the connection was found broken by it.
+    """The requests of one connection that wait for an answer.
+
+    `send` queues JSON text without waiting and returns the position of its end in the stream of sent bytes; `is_broken`
+    says afterwards whether the connection was found broken.
     """
 
     def __init__(self, send: Callable[[bytes], int], is_broken: Callable[[], bool]) -> None:
         self._send, self._is_broken = send, is_broken
-        self._asked: dict[int, _Asked] = {}
+        self._awaited: dict[int, _AwaitedAnswer] = {}
         self._ids = count(1)
         self._ended = False
 
@@ -71,50 +73,50 @@ class OutgoingRequests:
         if self._ended or self._is_broken():
             raise PeerNotReached("The connection is gone.")
         request_id = next(self._ids)
-        asked = self._asked[request_id] = _Asked()
-        asked.end = self._send(encode_call(method, params, request_id))
+        awaited = self._awaited[request_id] = _AwaitedAnswer()
+        awaited.end = self._send(encode_call(method, params, request_id))
         try:
             if self._is_broken():
                 raise PeerNotReached("The connection is gone.")
             with trio.fail_after(float("inf") if timeout is None else timeout):
-                await asked.done.wait()
+                await awaited.done.wait()
         finally:
-            del self._asked[request_id]
-            if not asked.done.is_set():
+            del self._awaited[request_id]
+            if not awaited.done.is_set():
                 self._send(encode_call("$/cancelRequest", {"id": request_id}))
-        if asked.unreadable:
-            raise RemoteError(0, f"The answer cannot be read: {asked.unreadable}")
-        if asked.answer is None and asked.unread:
+        if awaited.unreadable:
+            raise RemoteError(0, f"The answer cannot be read: {awaited.unreadable}")
+        if awaited.answer is None and awaited.unread:
             raise PeerNotReached("The connection closed before the request was read.")
-        if asked.answer is None:
+        if awaited.answer is None:
             raise PeerGone("The connection closed before the answer came.")
-        return _result_of(asked.answer, result_type)
+        return _result_of(awaited.answer, result_type)
 
     @property
-    def waits(self) -> bool:
-        """Whether an answer is due."""
-        return bool(self._asked)
+    def has_waiting(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._awaited)
 
-    def refuse(self, request_id: int, reason: str) -> None:
-        """An answer has come that cannot be read."""
-        asked = self._asked.get(request_id)
-        if asked is not None and not asked.done.is_set():
-            asked.unreadable = reason
-            asked.done.set()
+    def fail(self, request_id: int, reason: str) -> None:
+        """End the wait of a request whose answer cannot be read."""
+        awaited = self._awaited.get(request_id)
+        if awaited is not None and not awaited.done.is_set():
+            awaited.unreadable = reason
+            awaited.done.set()
 
     def settle(self, answer: Envelope) -> None:
-        """An answer has come in. One that nobody waits for any more is no news."""
-        asked = self._asked.get(answer.id) if isinstance(answer.id, int) else None
-        if asked is not None and not asked.done.is_set():
-            asked.answer = answer
-            asked.done.set()
+        """Hand an answer to its request; one for which nobody waits is ignored."""
+        awaited = self._awaited.get(answer.id) if isinstance(answer.id, int) else None
+        if awaited is not None and not awaited.done.is_set():
+            awaited.answer = answer
+            awaited.done.set()
 
     def salvage(self, frame: bytes, error: SessiondError, codec: CodecName, max_nesting: int) -> bool:
-        """Whether a frame that was refused with `error` is an answer to a request of ours and could be mended.
+        """Whether a frame that was refused with `error` holds an answer that could be repaired and was handed over.
 
-        One that could not be mended ends the wait for it.
+        An answer that could not be repaired ends the wait of its request.
         """
-        if not self.waits:
+        if not self.has_waiting:
             return False
         mended = False
         for answer in salvage(frame, codec):
@@ -125,15 +127,15 @@ class OutgoingRequests:
                     continue
             except MessageError as bad:
                 error = bad.error
-            self.refuse(answer.request_id, error.message)
+            self.fail(answer.request_id, error.message)
         return mended
 
-    def end(self, may_have_read: Callable[[int], bool] = _surely) -> None:
-        """No answer will come any more. `may_have_read` says of what ends there whether the other side read it."""
+    def end(self, may_have_read: Callable[[int], bool] = _always) -> None:
+        """End every wait: no answer will come. `may_have_read(end)`: whether the request that ends there was read."""
         self._ended = True
-        for asked in self._asked.values():
-            asked.unread = asked.unread or not may_have_read(asked.end)
-            asked.done.set()
+        for awaited in self._awaited.values():
+            awaited.unread = awaited.unread or not may_have_read(awaited.end)
+            awaited.done.set()
 
 
 def _result_of(answer: Envelope, result_type: Any) -> Any:

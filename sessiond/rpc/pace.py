@@ -1,7 +1,7 @@
-"""How much is done in one turn of the event loop for those who are not the owner. Knows time; does not know the work.
+"""Limit the work done in one turn of the event loop for callers other than the owner. Knows time, not the work.
 
-Each piece of work is short, but all that became ready at once is done in one turn: sixty-four requests of each of two
-hundred connections. So pieces are let through one after the other, and what does not fit waits for the next turn.
+Each piece of work is short, but everything that is ready runs in the same turn: 64 requests of each of 200 connections.
+So pieces get a turn one after the other, and those beyond the time limit wait for the next turn of the loop.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import trio
 
-# A turn of so long goes unnoticed; a ping takes two turns.
+# Nobody notices a loop blocked for so long; a ping takes two turns.
 TURN_S = 0.004
 
 
 class Pace(trio.abc.Instrument):
-    """One of these a daemon. Whoever has a piece of work to do awaits `turn` before it."""
+    """One per daemon. Await `turn` before each piece of work."""
 
     def __init__(self, turn_s: float = TURN_S, now: Callable[[], float] = time.perf_counter) -> None:
         self._turn_s, self._now = turn_s, now
@@ -26,11 +26,11 @@ class Pace(trio.abc.Instrument):
         self._waiting: deque[trio.Event] = deque()
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002
-        """Trio begins a turn."""
+        """Called by Trio at the beginning of a turn."""
         self._began = self._now()
 
     async def turn(self) -> None:
-        """Returns at once while this turn of the loop has time left, else in a later one; first come, first served."""
+        """Return at once while this turn of the loop has time left, else in a later turn; first come, first served."""
         if not self._running:
             self._running = True
             trio.lowlevel.add_instrument(self)

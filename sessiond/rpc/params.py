@@ -1,6 +1,6 @@
-"""Params of a request: by name, decoded into the method's struct, with errors that name the field.
+"""Decode the params of a request into the method's struct, with errors that name the field.
 
-Knows msgspec's words for what is wrong; knows no method.
+Knows the texts of msgspec's errors; knows no method.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def decode_params(decode: Callable[[Any], Any], params: Raw) -> Any:
     `$.attachments[0].name`.
     """
     try:
-        return decode(_object(params))
+        return decode(_as_object(params))
     except msgspec.ValidationError as error:
-        raise _name_field(str(error)) from None
+        raise _invalid_params(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # The envelope left the bytes of the params alone; this is where broken JSON inside them shows.
+        # The params were left raw with the envelope, so malformed JSON inside them is found here.
         raise ParseError(f"The params are not JSON: {error}.") from None
 
 
 def take_meta(params: Raw) -> tuple[Raw, dict[str, Any] | None]:
-    """`params` without its `_meta`, and that."""
+    """`params` without `_meta`, and the `_meta` object, None where there is none."""
     try:
-        members = msgspec.json.decode(_object(params), type=dict[str, Raw])
+        members = msgspec.json.decode(_as_object(params), type=dict[str, Raw])
         meta = members.pop("_meta", None)
         if meta is None:
             return params, None
@@ -62,7 +62,7 @@ def cancelled_id(params: Raw) -> RequestId:
     return cancel.id
 
 
-def _object(params: Raw) -> bytes | Raw:
+def _as_object(params: Raw) -> bytes | Raw:
     if params is ABSENT:
         return _NO_PARAMS
     match memoryview(params)[0]:
@@ -78,7 +78,7 @@ def _object(params: Raw) -> bytes | Raw:
             raise InvalidRequest("Params are an object.")
 
 
-def _name_field(reason: str) -> InvalidParams:
+def _invalid_params(reason: str) -> InvalidParams:
     found = _PATH.match(reason)
     what, path = (found["what"], found["path"] or "$") if found else (reason, "$")
     if named := _MISSING_OR_UNKNOWN.match(what):

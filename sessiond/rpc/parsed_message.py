@@ -1,4 +1,4 @@
-"""A message taken apart, as far as that takes long: it can be done off the loop. Knows routes; calls no handler."""
+"""Parse a message as far as that can take long, so that a worker thread can do it. Knows routes; calls no handler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sessiond.rpc.pending import PreparedMethod
 
 
 class ParsedMessage:
-    """`params` are decoded already where that took long."""
+    """An envelope. `params` are already decoded for a long message, else None."""
 
     __slots__ = ("envelope", "has_meta", "params")
 
@@ -25,12 +25,12 @@ class ParsedMessage:
         self.params: Any = None
 
 
-def take_apart(message: bytes, max_nesting: int, routes: Mapping[str, PreparedMethod]) -> ParsedMessage:
-    """The envelope, and of a long message the params as well. Raises MessageError."""
+def parse_message(message: bytes, max_nesting: int, routes: Mapping[str, PreparedMethod]) -> ParsedMessage:
+    """The envelope, and for a long message the decoded params too. Raises MessageError."""
     envelope = parse(message, max_nesting)
-    taken = ParsedMessage(envelope, b'"_meta"' in message)
+    parsed = ParsedMessage(envelope, b'"_meta"' in message)
     route = None if envelope.method is UNSET else routes.get(envelope.method)
-    if len(message) >= LONG_BYTES and not taken.has_meta and route is not None:
-        with suppress(SessiondError):  # found again, and told, where it is asked for
-            taken.params = decode_params(route.decode, envelope.params)
-    return taken
+    if len(message) >= LONG_BYTES and not parsed.has_meta and route is not None:
+        with suppress(SessiondError):  # the dispatcher decodes them again and reports the error
+            parsed.params = decode_params(route.decode, envelope.params)
+    return parsed

@@ -1,7 +1,7 @@
-"""One connection as seen from inside: a read loop, a writer that mostly sleeps, and a task for each waiting request.
+"""One JSON-RPC connection: a read loop, a writer that mostly sleeps, and a task for each request that waits.
 
 Knows messages and links; knows no dialect, no method and no session. A broken connection ends its own requests and
-nothing else: no exception of a connection leaves `run`.
+nothing else: `run` raises no exception of the connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import trio
 
 from sessiond.errors import SessiondError, Stopping
 from sessiond.model.caller import Caller
-from sessiond.rpc.answer_pieces import Answer, frame_pieces, length
+from sessiond.rpc.answer_pieces import Answer, frame_pieces, json_length
 from sessiond.rpc.budget import Budgets, Share
 from sessiond.rpc.codecs import CodecName, from_json, to_json
 from sessiond.rpc.in_flight import InFlight, OrderedTurn
@@ -22,21 +22,21 @@ from sessiond.rpc.link import Link
 from sessiond.rpc.messages import Envelope, encode_call, encode_failure
 from sessiond.rpc.outgoing_requests import OutgoingRequests
 from sessiond.rpc.pace import Pace
-from sessiond.rpc.reservations import Reserved
-from sessiond.rpc.sending import PeerGone, Piecewise, SendQueue, Unmade
+from sessiond.rpc.reservations import ConnectionReservations
+from sessiond.rpc.sending import DeferredFrame, PeerGone, PiecewiseFrame, SendQueue
 
 R = TypeVar("R", bound=InFlight)
 
-_PAUSE_BYTES = 1024 * 1024  # of unread answers, above which no more requests are read
-_TURN = 64  # messages handled before other connections get their turn: 64 pings take a third of a millisecond
-# A message of so many bytes has a turn of its own: a thousand tiny messages in one take twenty milliseconds.
-_LARGE_BYTES = 4 * 1024
-_HANGUP_CHECK_S = 1.0  # a half-closed client may still vanish; nothing but asking tells
-_LAST_WORDS_S = 30.0  # for a client that asked, half-closed and does not read its answers
+_PAUSE_BYTES = 1024 * 1024  # with more unsent answers than this, no more requests are read
+_MESSAGES_PER_TURN = 64  # then other connections get their turn: 64 pings take a third of a millisecond
+# A message of this size gets a turn of its own, because a batch of this size can hold many requests.
+_OWN_TURN_BYTES = 4 * 1024
+_HANGUP_CHECK_S = 1.0  # a half-closed client may also close the other half; only asking the socket tells
+_REMAINING_ANSWERS_S = 30.0  # how long a client that half-closed its connection may take to read its answers
 
 
 class MessageHandler(Protocol):
-    """What a connection hands its messages to: the dispatcher. It never raises."""
+    """The interface of the dispatcher, to which a connection gives its messages. Its methods never raise."""
 
     @property
     def limits(self) -> Limits: ...
@@ -46,24 +46,24 @@ class MessageHandler(Protocol):
     def pace(self) -> Pace: ...
 
     def accept(self, peer: Peer, message: bytes) -> None:
-        """Take one message, which is no batch and not long."""
+        """Handle one message that is neither a batch nor long."""
         ...
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
-        """Take a batch or a long message; others get their turn meanwhile."""
+        """Handle a batch or a long message, without blocking the event loop."""
         ...
 
 
 class Peer:
     """One client.
 
-    `caller` may be set (by `initialize`); the frame limit of strangers then falls away. `nursery` is there while `run`
-    runs: what is started in it ends with the connection. `pending` are the requests in flight by id. `lasting` is false
-    for the single exchange of `POST /rpc`. `meta_caller` turns the `_meta` of a request into another caller.
+    `initialize` sets `caller`, which also lifts the frame limit for unauthenticated clients. `nursery` exists while
+    `run` runs; tasks in it end with the connection. `pending` are the requests in flight by id. `persistent` is false
+    for the single exchange of `POST /rpc`. `meta_caller` returns the caller for the `_meta` of a request.
     """
 
-    def __init__(self, link: Link, dispatcher: MessageHandler, caller: Caller, *, lasting: bool = True) -> None:
-        self.lasting = lasting
+    def __init__(self, link: Link, dispatcher: MessageHandler, caller: Caller, *, persistent: bool = True) -> None:
+        self.persistent = persistent
         self.pending: dict[object, InFlight] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery
@@ -75,13 +75,13 @@ class Peer:
         self._limits = dispatcher.limits
         self._out = SendQueue(link)
         self._idle = trio.lowlevel.ParkingLot()
-        self._hold = False
-        self._asking = OutgoingRequests(self._ask, lambda: self._out.broken)
-        self._line: dict[OrderedTurn, None] = {}
+        self._paused_for_auth = False
+        self._outgoing = OutgoingRequests(self._send_request, lambda: self._out.broken)
+        self._turns: dict[OrderedTurn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
-        self.reserved = Reserved(self, self._out, dispatcher.budgets)
-        link.before_long = self.reserved.before_long
-        link.before_piece = self._turn
+        self.reservations = ConnectionReservations(self, self._out, dispatcher.budgets)
+        link.before_long = self.reservations.reserve_message
+        link.before_piece = self._wait_turn
         self._caller = caller
         self._set_limit()
 
@@ -92,26 +92,26 @@ class Peer:
     @caller.setter
     def caller(self, caller: Caller) -> None:
         if self.on_caller is not None:
-            self.on_caller(caller)  # it may refuse: then nothing has changed
+            self.on_caller(caller)  # it may raise: then the caller stays as it was
         self._caller = caller
         self._set_limit()
 
     @property
     def codec(self) -> CodecName:
-        """The codec of this connection, by which shared frames are chosen."""
+        """The codec of this connection; frames are shared between peers with the same one."""
         return self._link.codec.name
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes accepted for sending that the system has not yet taken."""
+        """Bytes queued for sending that the kernel has not taken yet."""
         return self._out.queued_bytes
 
     def caller_for(self, meta: Mapping[str, Any]) -> Caller:
-        """Whose a request with this `_meta` is."""
+        """The caller of a request with this `_meta`."""
         return self._caller if self.meta_caller is None else self.meta_caller(meta)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the connection is gone (at once, if it is)."""
+        """Call `callback` once when the connection has ended, which may be now."""
         if self.closed.is_set():
             callback()
         else:
@@ -120,9 +120,9 @@ class Peer:
     # Sending
 
     def send_nowait(self, frame: bytes) -> bool:
-        """Send a frame that `encode_notification` made; True when the system took all of it at once.
+        """Send a frame made by `encode_notification`; True if the kernel took all of it at once.
 
-        What does not fit is queued and never dropped: look at `queued_bytes`, or await `drained`, before sending more.
+        What does not fit is queued, never dropped: check `queued_bytes` or await `wait_drained` before sending more.
         """
         return self._out.send(frame)
 
@@ -131,7 +131,7 @@ class Peer:
         return self._link.codec.from_json(encode_call(method, params))
 
     async def encode_slowly(self, method: str, params: Any) -> bytes:
-        """As `encode_notification`; others get their turn while a long one is made."""
+        """As `encode_notification`, without blocking the event loop on a long frame."""
         return await from_json(self._link.codec, encode_call(method, params), self._dispatcher.pace)
 
     def notify(self, method: str, params: Any) -> bool:
@@ -143,90 +143,92 @@ class Peer:
         await self._out.wait_drained(below)
 
     def reply(self, answer: Answer) -> None:
-        """Send an answer, given as JSON text: a long one in pieces, each made when the one before it has been sent."""
+        """Send an answer, given as JSON text. The pieces of a long one are made one by one as they are sent."""
         codec = self._link.codec
         if isinstance(answer, bytes) and len(answer) < codec.slow_answer_bytes:
             self._out.send(codec.from_json(answer))
         else:
             turn = trio.lowlevel.checkpoint if self._caller.kind == "owner" else self._dispatcher.pace.turn
-            self._out.send_later(Piecewise(length(answer), frame_pieces(answer, codec), turn))
+            self._out.send_later(PiecewiseFrame(json_length(answer), frame_pieces(answer, codec), turn))
 
-    def send_made_later(self, size: int, make: Callable[[], Awaitable[bytes]]) -> None:
-        """Send a frame of about `size` bytes that takes long to make; it keeps its place among the others."""
-        self._out.send_later(Unmade(size, make))
+    def send_deferred(self, size: int, make: Callable[[], Awaitable[bytes]]) -> None:
+        """Send a frame of about `size` bytes that `make` returns once the frames before it have been sent."""
+        self._out.send_later(DeferredFrame(size, make))
 
     def reply_for_batch(self, answers: Answer, share: Share | None) -> None:
-        """Send the answers of a batch, if there are any; `share` is what they have of the budget."""
+        """Send the answers of a batch, if there are any; `share` is their share of the budget."""
         if answers:
             self.reply(answers)
         if share is not None:
-            self.reserved.answer_queued(share, length(answers))
+            self.reservations.hold_until_sent(share, json_length(answers))
 
-    # Requests of ours
+    # Requests to the client
 
     async def request(self, method: str, params: Any, *, timeout: float | None = None, result_type: Any = Any) -> Any:
-        """Ask the client, and wait for its answer, decoded as `result_type`.
+        """Send a request to the client and wait for its result, decoded as `result_type`.
 
-        Raises RemoteError (it answered with an error, or not what was asked for), PeerGone, or trio.TooSlowError after
-        `timeout` seconds. A wait that is given up, by time or cancellation, sends `$/cancelRequest`.
+        Raises RemoteError (an error answer, or a result of another type), PeerGone, or trio.TooSlowError after
+        `timeout` seconds. On timeout and cancellation `$/cancelRequest` is sent.
         """
-        return await self._asking.ask(method, params, timeout, result_type)
+        return await self._outgoing.ask(method, params, timeout, result_type)
 
-    def _ask(self, text: bytes) -> int:
-        """Send a request of ours; where it ends among all that was ever sent."""
+    def _send_request(self, text: bytes) -> int:
+        """Queue a request to the client; the position of its end in the stream of all bytes sent."""
         self.reply(text)
         return self._out.end
 
     def _may_have_read(self, end: int) -> bool:
-        """Whether the other side, which is gone, may have read what ends there: it left, and was not left unread."""
+        """Whether the client, which has closed, may have read the frame that ends at this position."""
         return self._out.may_have_left(end) and not (self._out.is_last(end) and self._link.has_left_unread())
 
     def settle(self, answer: Envelope) -> None:
-        """An answer to a request of ours has come in."""
-        self._asking.settle(answer)
+        """Hand an answer of the client to the request that waits for it."""
+        self._outgoing.settle(answer)
 
     def salvage(self, frame: bytes, error: SessiondError, codec: CodecName = "json") -> bool:
-        """As `Asking.salvage`."""
-        return self._asking.salvage(frame, error, codec, self._limits.max_nesting)
+        """As `OutgoingRequests.salvage`."""
+        return self._outgoing.salvage(frame, error, codec, self._limits.max_nesting)
 
-    # Requests of the client
+    # Requests from the client
 
     @property
-    def has_line(self) -> bool:
-        """Whether a request is still to be accepted that later ones may not overtake."""
-        return bool(self._line)
+    def has_open_turns(self) -> bool:
+        """Whether an `ordered` request has not been accepted yet, so that later ones have to wait."""
+        return bool(self._turns)
 
     def add(self, request: InFlight) -> None:
-        """A request is in flight. A long message keeps its share until it is answered."""
+        """Note a request in flight. A long message keeps its budget share until the answer."""
         self.pending[request.key] = request
-        request.held = self.reserved.hand_on()
+        request.held = self.reservations.hand_over()
 
     def start(self, request: R, run: Callable[[R], Awaitable[None]], *, before_auth: bool) -> None:
-        """Give a request its task. While one of `before_auth` runs, nothing more is read."""
+        """Run a request in a task of its own. While one of `before_auth` runs, no more messages are read."""
         self.add(request)
-        self._hold = self._hold or before_auth
+        self._paused_for_auth = self._paused_for_auth or before_auth
         self.nursery.start_soon(run, request)
 
-    def join_line(self) -> OrderedTurn:
-        """A turn behind all requests of this connection that are still to be accepted in order."""
-        return OrderedTurn(self._line)
+    def take_turn(self) -> OrderedTurn:
+        """A turn behind all requests of this connection whose order is not settled yet."""
+        return OrderedTurn(self._turns)
 
     def request_finished(self, pending: InFlight) -> None:
+        """Forget a request that was answered, and free the budget share of its message."""
         del self.pending[pending.key]
         if pending.held is not None:
             pending.held.release()
         if not self.pending:
             self._idle.unpark_all()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no request is in flight."""
         while self.pending:
             await self._idle.park()
 
-    def stop_waits(self) -> None:
-        """The daemon stops: every request in flight is answered with -32008 now.
+    def stop_requests(self) -> None:
+        """Answer every request in flight with -32008 (stopping) now.
 
-        What one of them has handed to the disk may still be stored: `begun` tells it from a request that was refused.
+        What a request has given to the disk may still be stored. `begun` in the error data says so: a refused request
+        has it not.
         """
         for pending in list(self.pending.values()):
             pending.cancel(
@@ -248,14 +250,14 @@ class Peer:
                 self.nursery = nursery
                 nursery.start_soon(self._write)
                 if await self._read():
-                    await self._answer_the_rest()
+                    await self._send_remaining_answers()
                 nursery.cancel_scope.cancel()
         except* PeerGone:
-            pass  # what a subscription's pump learns when it waits for room on a broken connection
+            pass  # raised by the pump of a subscription that waits for room on a broken connection
         finally:
             self._out.break_off()
-            self.reserved.release()
-            self._asking.end(self._may_have_read)
+            self.reservations.release()
+            self._outgoing.end(self._may_have_read)
             self.closed.set()
             for callback in self._callbacks:
                 callback()
@@ -265,7 +267,7 @@ class Peer:
         self.nursery.cancel_scope.cancel()
 
     async def _read(self) -> bool:
-        """Take messages until the client ends its half. False where the whole connection is gone."""
+        """Handle messages until the client ends its sending half; False where the whole connection is closed."""
         while True:
             try:
                 frames = await self._link.receive()
@@ -278,26 +280,27 @@ class Peer:
                 return True
             if self.on_message is not None:
                 self.on_message()
-            self.reserved.is_whole(frames)
-            for start in range(0, len(frames), _TURN):
+            self.reservations.shrink_to_messages(frames)
+            for start in range(0, len(frames), _MESSAGES_PER_TURN):
                 if start:
                     await trio.lowlevel.checkpoint()
-                await self._turn()
-                await self._take(frames[start : start + _TURN] if len(frames) > _TURN else frames)
-            self.reserved.release()
+                await self._wait_turn()
+                some = frames[start : start + _MESSAGES_PER_TURN] if len(frames) > _MESSAGES_PER_TURN else frames
+                await self._handle_frames(some)
+            self.reservations.release()
 
-    async def _turn(self) -> None:
-        """Wait while strangers have had all of this turn of the loop; the owner never waits."""
+    async def _wait_turn(self) -> None:
+        """Wait for a turn in the event loop; the owner never waits."""
         if self._caller.kind != "owner":
             await self._dispatcher.pace.turn()
 
-    async def _take(self, frames: list[bytes]) -> None:
+    async def _handle_frames(self, frames: list[bytes]) -> None:
         out = self._out
         out.cork()
         for place, frame in enumerate(frames):
-            if place and len(frame) > _LARGE_BYTES:
+            if place and len(frame) > _OWN_TURN_BYTES:
                 await trio.lowlevel.checkpoint()
-                await self._turn()
+                await self._wait_turn()
             try:
                 text = await to_json(self._link.codec, frame)
             except SessiondError as error:
@@ -308,8 +311,8 @@ class Peer:
                 self._dispatcher.accept(self, text)
             else:
                 await self._dispatcher.accept_slowly(self, text)
-                self.reserved.release()
-            if self._hold or out.queued_bytes > _PAUSE_BYTES:
+                self.reservations.release()
+            if self._paused_for_auth or out.queued_bytes > _PAUSE_BYTES:
                 out.uncork()
                 await self._wait_readable()
                 out.cork()
@@ -318,25 +321,25 @@ class Peer:
             await self._wait_readable()
 
     async def _wait_readable(self) -> None:
-        """Wait while the client has to be known first, or to read its answers first."""
-        if self._hold:
-            await self.idle()
-            self._hold = False
+        """Wait while a request of `before_auth` runs, and while too many answers are unsent."""
+        if self._paused_for_auth:
+            await self.wait_idle()
+            self._paused_for_auth = False
         if self._out.queued_bytes > _PAUSE_BYTES and not self._out.broken:
             try:
                 await self._out.wait_drained(_PAUSE_BYTES)
             except PeerGone:
                 return
 
-    async def _answer_the_rest(self) -> None:
-        """The client has ended its half (`printf ... | socat`): it still gets what it asked for."""
-        self._asking.end()
+    async def _send_remaining_answers(self) -> None:
+        """Finish and send the answers to a client that ended its sending half, as `printf ... | socat` does."""
+        self._outgoing.end()
         while self.pending and not self._link.has_hung_up():
             with trio.move_on_after(_HANGUP_CHECK_S):
-                await self.idle()
+                await self.wait_idle()
         if self._link.has_hung_up():
             return
-        with trio.move_on_after(_LAST_WORDS_S):
+        with trio.move_on_after(_REMAINING_ANSWERS_S):
             try:
                 await self._out.wait_drained()
             except PeerGone:

@@ -20,7 +20,7 @@ from sessiond.rpc.method import Context, LongWork, Method
 
 
 class PreparedMethod:
-    """A method made ready: its decoder built, its kind known."""
+    """A method with its params decoder, and whether its handler waits."""
 
     __slots__ = ("decode", "handle", "is_async", "method", "waits")
 
@@ -32,11 +32,11 @@ class PreparedMethod:
         self.decode = msgspec.json.Decoder(method.params).decode
 
 
-class Pending:
-    """A request whose handler runs in a task of its own, from its acceptance to its answer.
+class PendingRequest:
+    """A request whose handler runs in a task of its own.
 
-    `held` is what its message has of the budget, where it was a long one; `work` what its handler has left to do, where
-    it was called already.
+    `held` is the budget share of its message, where that was long; `work` is what is left to do for a handler that was
+    called already.
     """
 
     __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn", "work")
@@ -66,14 +66,14 @@ class Pending:
         return await later.wait()
 
     def cancel(self, reason: SessiondError | None = None) -> None:
-        """End the wait; the request is answered with `reason` (-32800 unless told otherwise)."""
+        """End the wait; the request is answered with `reason` (-32800 unless given)."""
         if reason is not None:
             self.reason = reason
         self.scope.cancel()
 
 
-class Promised:
-    """A request whose handler gave a `Later`: in flight without a task, answered once."""
+class PromisedRequest:
+    """A request whose handler returned a `Later`: in flight without a task, answered once."""
 
     __slots__ = ("_answer", "held", "key")
 
@@ -83,11 +83,11 @@ class Promised:
         self._answer: Callable[[object, SessiondError | None], None] | None = answer
 
     def settle(self, value: object, error: SessiondError | None) -> None:
-        """The result, or why there is none. What comes after a cancellation counts for nothing."""
+        """Answer with the result or the error; ignored after a cancellation."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer(value, error)
 
     def cancel(self, reason: SessiondError | None = None) -> None:
-        """As `Pending.cancel`."""
+        """As `PendingRequest.cancel`."""
         self.settle(None, reason or RequestCancelled("The request was cancelled."))

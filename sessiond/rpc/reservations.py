@@ -1,6 +1,6 @@
-"""What one connection has of the budget: for the long message that is coming, and for answers on their way.
+"""The budget shares of one connection: for the long message being received, and for answers until they are sent.
 
-Knows the budget and the queue of what is sent. Does not know messages.
+Knows the budget and the send queue. Does not know messages.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Protocol
 import trio
 
 from sessiond.model.caller import Caller
-from sessiond.rpc.budget import COMING, Budgets, Share
+from sessiond.rpc.budget import MESSAGE_FACTOR, Budgets, Share
 from sessiond.rpc.sending import SendQueue
 
-_STALL_S = 20.0  # for a client that reads nothing of a large answer, which keeps others from theirs
+_STALL_S = 20.0  # a client that reads nothing of a large answer for so long is closed: its share blocks others
 _SMALL_SHARE_BYTES = 256 * 1024
 
 
 class ReservingPeer(Protocol):
-    """What is needed of the connection whose reservations these are."""
+    """What the reservations need of their connection."""
 
-    lasting: bool
+    persistent: bool
     closed: trio.Event
     nursery: trio.Nursery
 
@@ -30,54 +30,57 @@ class ReservingPeer(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Reserved:
-    """`unsent` are the shares of answers that somebody else will send, where the peer is not `lasting`."""
+class ConnectionReservations:
+    """`unsent` are shares of answers that the HTTP exchange sends, where the peer is not `persistent`."""
 
     def __init__(self, peer: ReservingPeer, out: SendQueue, budgets: Budgets) -> None:
         self.unsent: list[Share] = []
         self._peer, self._out, self._budgets = peer, out, budgets
         self._coming: Share | None = None
 
-    async def before_long(self, limit: int) -> None:
-        """Wait until a message of up to `limit` bytes may come."""
+    async def reserve_message(self, limit: int) -> None:
+        """Wait until the budget has room for a message of up to `limit` bytes."""
         if self._coming is None:
-            self._coming = await self._budgets.take(self._peer.caller, self._peer, COMING * limit)
+            self._coming = await self._budgets.take(self._peer.caller, self._peer, MESSAGE_FACTOR * limit)
 
-    def is_whole(self, messages: list[bytes]) -> None:
-        """It has come, among these: what it is and what it says count, instead of all that it might have been."""
+    def shrink_to_messages(self, messages: list[bytes]) -> None:
+        """The long message was received, as one of `messages`: reduce its share from the limit to its size."""
         if self._coming is not None:
             self._coming.shrink(2 * max(map(len, messages)))
 
-    def hand_on(self) -> Share | None:
-        """The share of the message that has come, which is the receiver's now."""
+    def hand_over(self) -> Share | None:
+        """The share of the received message, which the caller has to release."""
         share, self._coming = self._coming, None
         return share
 
     def release(self) -> None:
-        """Nothing of the message is kept any more."""
-        share = self.hand_on()
+        """Release the share of the received message, if it was not handed over."""
+        share = self.hand_over()
         if share is not None:
             share.release()
 
-    def answer_queued(self, share: Share, size: int) -> None:
-        """The answer of so many bytes, for which there is this share, has been queued: it lasts until it is sent."""
-        share.shrink(size if self._out.joins else 2 * size)  # sent in pieces, or made whole once more
-        if not self._peer.lasting:
+    def hold_until_sent(self, share: Share, size: int) -> None:
+        """Keep the share of an answer of `size` bytes, which was queued, until it is sent."""
+        share.shrink(size if self._out.joins else 2 * size)  # a link that cannot send pieces joins them to a copy
+        if not self._peer.persistent:
             self.unsent.append(share)
         elif self._out.queued_bytes == 0 or self._peer.closed.is_set():
             share.release()
         else:
-            self._peer.nursery.start_soon(self._keep, share)
+            self._peer.nursery.start_soon(self._hold, share)
 
-    async def _keep(self, share: Share) -> None:
-        """A client that takes nothing for so long ends, but for the owner: its answers are in the way of others'."""
+    async def _hold(self, share: Share) -> None:
+        """Release the share when the answer is sent. A client that reads nothing for `_STALL_S` is closed.
+
+        The owner's connections are not: only shares of other callers block others.
+        """
         patient = self._peer.caller.kind == "owner" or share.size < _SMALL_SHARE_BYTES
         try:
             target = self._out.end
             while not self._out.has_delivered(target):
                 before = self._out.delivered_bytes
                 with trio.move_on_after(_STALL_S):
-                    await self._out.progress(target)
+                    await self._out.wait_progress(target)
                 if self._out.delivered_bytes == before and not patient and not self._out.broken:
                     self._budgets.closed["unread"] += 1
                     self._peer.close()

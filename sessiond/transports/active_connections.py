@@ -59,16 +59,16 @@ class ActiveConnections:
         peers = [visitor for visitor in self if isinstance(visitor, Peer)]
         with trio.move_on_after(grace_s):
             for peer in peers:
-                await peer.idle()
+                await peer.wait_idle()
         for peer in peers:
-            peer.stop_waits()
+            peer.stop_requests()
         with trio.move_on_after(_LAST_ANSWERS_S):
             for peer in peers:
                 await _wait_answered(peer)
 
 
 async def _wait_answered(peer: Peer) -> None:
-    await peer.idle()
+    await peer.wait_idle()
     try:
         await peer.wait_drained()
     except PeerGone:

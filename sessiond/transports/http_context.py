@@ -15,7 +15,7 @@ import trio
 
 from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller
-from sessiond.rpc.budget import COMING, Share
+from sessiond.rpc.budget import MESSAGE_FACTOR, Share
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.link import Link
 from sessiond.rpc.peer import Peer
@@ -103,7 +103,7 @@ class HttpConnection:
         route.check_query(target.query)
 
         async def before_long(limit: int) -> None:
-            self._unsent.append(await self._site.dispatcher.budgets.take(caller, self, COMING * limit))
+            self._unsent.append(await self._site.dispatcher.budgets.take(caller, self, MESSAGE_FACTOR * limit))
 
         body = await self._wire.body(head, route.max_body_bytes, before_long)  # not of those who may not come in
         for share in self._unsent:

@@ -169,10 +169,10 @@ async def call_over_http(
     except SessiondError as error:
         return await _answer(encode_failure(None, error), codec, dispatcher.pace)
     exchange = _Exchange(text)
-    peer = Peer(exchange, dispatcher, request.caller, lasting=False)
+    peer = Peer(exchange, dispatcher, request.caller, persistent=False)
     with visitors.present(peer):
         await peer.run()
-    request.unsent.extend(peer.reserved.unsent)
+    request.unsent.extend(peer.reservations.unsent)
     if not exchange.answers:
         return HttpResponse(204)
     return await _answer(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)

@@ -137,7 +137,7 @@ class Server:
                 pass  # the client has gone, which is its right
 
         try:
-            await self._dispatcher.contain(f"connection on {door.name}", converse)
+            await self._dispatcher.run_contained(f"connection on {door.name}", converse)
         finally:
             if place is not None:
                 place.leave()

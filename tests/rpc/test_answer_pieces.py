@@ -38,7 +38,7 @@ def pages() -> st.SearchStrategy[Page]:
     return st.builds(Page, st.lists(raw, max_size=12), st.text(), rows)
 
 
-async def in_pieces(result: Any) -> bytes | pieces.Text:
+async def in_pieces(result: Any) -> bytes | pieces.AnswerText:
     return await pieces.encode_in_pieces(7, result, trio.lowlevel.checkpoint)
 
 
@@ -48,7 +48,7 @@ async def test_an_answer_in_pieces_is_the_answer(page: Page) -> None:
     whole = encode_result(7, page)
     made = await in_pieces(page)
     assert b"".join(pieces.frame_pieces(made, JSON)) == whole + b"\n"
-    assert pieces.length(made) == len(whole)
+    assert pieces.json_length(made) == len(whole)
     assert cbor2.loads(b"".join(pieces.frame_pieces(made, CBOR))) == json.loads(whole)
 
 
@@ -58,7 +58,7 @@ async def test_so_is_the_answer_to_a_batch(found: list[Page]) -> None:
     answers = [await in_pieces(page) for page in found] + [b'{"small":1}']
     whole = b"[" + b",".join([encode_result(7, page) for page in found] + [b'{"small":1}']) + b"]"
     assert b"".join(pieces.frame_pieces(answers, JSON)) == whole + b"\n"
-    assert pieces.length(answers) == len(whole)
+    assert pieces.json_length(answers) == len(whole)
     assert cbor2.loads(b"".join(pieces.frame_pieces(answers, CBOR))) == json.loads(whole)
 
 

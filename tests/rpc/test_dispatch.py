@@ -307,7 +307,7 @@ async def test_a_stopping_daemon_takes_nothing_new_and_ends_what_waits(connect):
         stopping = {"type": "stopping", "retryAfterMs": 1000}
         message = "The daemon is stopping; try again when it is back."
         assert await client.call("ping", request_id=3) == failure(-32008, message, stopping, 3)
-        client.peer.stop_waits()
+        client.peer.stop_requests()
         cut_off = "The daemon is stopping before this has ended: it may have been done or not."
         answer = await client.line()
         assert answer["error"].pop("message").startswith(cut_off)
@@ -345,8 +345,8 @@ async def test_a_contained_task_logs_its_fault_and_lets_cancellation_through(con
                 nursery.start_soon(trio.sleep_forever)
                 raise LookupError("x")
 
-        await client.dispatcher.contain("connection", fails)
+        await client.dispatcher.run_contained("connection", fails)
         assert [what for what, _ in client.services.faults] == ["connection"]
         with trio.move_on_after(0) as scope:
-            await client.dispatcher.contain("connection", trio.sleep_forever)
+            await client.dispatcher.run_contained("connection", trio.sleep_forever)
         assert scope.cancelled_caught

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.rpc.salvage import Salvaged, salvage
+from sessiond.rpc.salvage import SalvagedAnswer, salvage
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -23,20 +23,23 @@ ANY = st.recursive(
 @pytest.mark.parametrize(
     ("frame", "found"),
     [
-        (rb'{"id":3,"result":"cut \ud83d"}', [Salvaged(3, '{"id": 3, "result": "cut \ufffd"}'.encode())]),
+        (rb'{"id":3,"result":"cut \ud83d"}', [SalvagedAnswer(3, '{"id": 3, "result": "cut \ufffd"}'.encode())]),
         (
             rb'{"id":3,"result":"\ude00 \ud83d\ude00"}',
-            [Salvaged(3, '{"id": 3, "result": "\ufffd \U0001f600"}'.encode())],
+            [SalvagedAnswer(3, '{"id": 3, "result": "\ufffd \U0001f600"}'.encode())],
         ),
-        (rb'{"id":3,"result":"\\ud83d"}', [Salvaged(3, rb'{"id": 3, "result": "\\ud83d"}')]),
-        (b'{"id":3,"result":NaN}', [Salvaged(3)]),
-        (b'{"id":3,"result":-Infinity}', [Salvaged(3)]),
-        (b'[{"id":1,"result":NaN},{"id":2,"result":1}]', [Salvaged(1), Salvaged(2, b'{"id": 2, "result": 1}')]),
-        (b'{"id":3,"result":"cut off', [Salvaged(3)]),
-        (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [Salvaged(9)]),
-        (b'{"id":3,"result":' + b"[" * 100_000 + b"}", [Salvaged(3)]),
-        (b'{"id":3,"result":"' + b"x" * 300_000 + b'",NaN}', [Salvaged(3)]),
-        (b'{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}', [Salvaged(4)]),
+        (rb'{"id":3,"result":"\\ud83d"}', [SalvagedAnswer(3, rb'{"id": 3, "result": "\\ud83d"}')]),
+        (b'{"id":3,"result":NaN}', [SalvagedAnswer(3)]),
+        (b'{"id":3,"result":-Infinity}', [SalvagedAnswer(3)]),
+        (
+            b'[{"id":1,"result":NaN},{"id":2,"result":1}]',
+            [SalvagedAnswer(1), SalvagedAnswer(2, b'{"id": 2, "result": 1}')],
+        ),
+        (b'{"id":3,"result":"cut off', [SalvagedAnswer(3)]),
+        (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [SalvagedAnswer(9)]),
+        (b'{"id":3,"result":' + b"[" * 100_000 + b"}", [SalvagedAnswer(3)]),
+        (b'{"id":3,"result":"' + b"x" * 300_000 + b'",NaN}', [SalvagedAnswer(3)]),
+        (b'{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}', [SalvagedAnswer(4)]),
         (b'{"id":3,"method":"m","params":NaN}', []),
         (b'{"method":"m","id":3,"params":' + b"x" * 300_000, []),
         (b'{"id":true,"result":NaN}', []),
@@ -45,27 +48,27 @@ ANY = st.recursive(
         (b"", []),
     ],
 )
-def test_what_can_be_made_of_a_json_answer(frame: bytes, found: list[Salvaged]) -> None:
+def test_what_can_be_made_of_a_json_answer(frame: bytes, found: list[SalvagedAnswer]) -> None:
     assert salvage(frame, "json") == found
 
 
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        ({"id": 3, "result": float("nan")}, [Salvaged(3)]),
-        ({"id": 3, "result": b"bytes"}, [Salvaged(3)]),
-        ({"id": 3, "result": {1: 2}}, [Salvaged(3, b'{"id": 3, "result": {"1": 2}}')]),
+        ({"id": 3, "result": float("nan")}, [SalvagedAnswer(3)]),
+        ({"id": 3, "result": b"bytes"}, [SalvagedAnswer(3)]),
+        ({"id": 3, "result": {1: 2}}, [SalvagedAnswer(3, b'{"id": 3, "result": {"1": 2}}')]),
         ({"id": 3, "method": "m", "params": float("inf")}, []),
         (3, []),
     ],
 )
-def test_what_can_be_made_of_a_cbor_answer(value: object, found: list[Salvaged]) -> None:
+def test_what_can_be_made_of_a_cbor_answer(value: object, found: list[SalvagedAnswer]) -> None:
     assert salvage(cbor2.dumps(value), "cbor") == found
 
 
 def test_text_in_cbor_that_is_no_utf8() -> None:
     frame = cbor2.dumps({"id": 3, "result": "xyz"}).replace(b"xyz", b"x\xffz")
-    assert salvage(frame, "cbor") == [Salvaged(3, '{"id": 3, "result": "x\ufffdz"}'.encode())]
+    assert salvage(frame, "cbor") == [SalvagedAnswer(3, '{"id": 3, "result": "x\ufffdz"}'.encode())]
 
 
 @given(st.binary() | ANY.map(lambda value: json.dumps(value).encode()))
