@@ -183,6 +183,20 @@ async def test_retries_come_after_5_10_20_s_and_then_each_minute_for_30_minutes(
         assert (kept["attempts"], kept["failedAt"]) == (len(times), NOW + round(1835_000 + began * 1000))
 
 
+@pytest.mark.parametrize(("early_ms", "attempts"), [(0, 4), (1, 5)])
+async def test_an_attempt_after_30_minutes_is_the_last_one(
+    tmp_path: Path, autojump_clock: Any, early_ms: int, attempts: int
+):
+    async with post(tmp_path / "store") as made:
+        await start(made)
+        made.adapter.act = made.fail
+        now_ms = NOW + round(trio.current_time() * 1000)
+        # The fourth attempt is due after 35 seconds.
+        await put(made, delivery(created_at=now_ms + 35_000 + early_ms - 30 * 60_000))
+        await made.over(1)
+        assert (len(made.times), made.settled) == (attempts, [("d1", "failed")])
+
+
 async def test_a_dead_letter_stays_dead_over_a_restart_and_is_counted(tmp_path: Path, autojump_clock: Any):
     async with post(tmp_path / "store", attach=False) as made:
         await start(made)

@@ -24,7 +24,7 @@ from support.followed_store import PATIENCE_S, Live, Reader, append, header, lin
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
-from sessiond.events.watch import Kind
+from sessiond.events.watch import Kind, open_watcher
 from sessiond.events.watch_backend import NameChanged, Rescan, WatchEvent
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
@@ -770,3 +770,38 @@ async def test_a_long_record_that_was_replaced_while_it_was_parsed_is_not_told(t
         go_on.set()
         await reader.until(lambda: any(text.startswith("y") for text in reader.texts))
         assert not any(text.startswith("x") for text in reader.texts)
+
+
+async def test_what_is_behind_is_not_read_on_while_an_append_is_under_way(tmp_path: Path) -> None:
+    """A stranger wrote more than is read in one go; right behind it the daemon writes what the disk then refuses."""
+    held = trio.Event()
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        if getattr(function, "__name__", "") == "_commit":
+            await held.wait()
+        return await trio.to_thread.run_sync(function, *args)
+
+    def sync(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+        await parts.create(KEY)
+        session, told = parts.session(KEY), []
+        _, reader = parts.follow(KEY)
+        strangers = [f"{number} {'x' * 1000}" for number in range(300)]
+        parts.write(KEY, *strangers)
+        parts.store.read_new(session)
+        read = session.entry.file.folded_to
+        assert 0 < session.entry.message_count < 300
+        parts.store.committer._sync = sync
+        parts.store.append_later(session, [Message(message("refused"))], lambda _ids, error: told.append(error))
+        async with open_watcher("polling") as watcher, trio.open_nursery() as nursery:
+            nursery.start_soon(parts.feed.run, watcher)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            folded_to = session.entry.file.folded_to
+            held.set()
+            assert folded_to == read
+            await reader.until_said(strangers[-1])
+            nursery.cancel_scope.cancel()
+        assert [type(error) for error in told] == [StorageError]
+        assert reader.texts == strangers

@@ -126,3 +126,20 @@ async def test_what_is_accepted_beside_runs_that_somebody_wrote_is_never_beyond_
         found = home.supervisor.registry.get(run.run_id)
         assert found is not None
         assert await home.end(found) == ("ok", "re: beside")
+
+
+async def test_of_runs_that_somebody_wrote_one_below_the_bound_leaves_room_for_one(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        session = await home.session()
+        forge(home.store.path / session.path, session.session_id, MAX_ACCEPTED_RUNS - 2)
+        await home.accept("one")
+        assert len(session.entry.runs) == MAX_ACCEPTED_RUNS - 1
+        assert home.supervisor.has_room(session)
+        await home.accept("two")
+        assert len(session.entry.runs) == MAX_ACCEPTED_RUNS
+        assert not home.supervisor.has_room(session)
+        with pytest.raises(Overloaded, match="another program wrote"):
+            await home.accept("three")

@@ -177,3 +177,51 @@ async def test_the_end_of_a_run_is_found_after_a_restart(tmp_path: Path, autojum
         after = await home.supervisor.registry.find(run.run_id)
         assert after is not None and after == before
         assert after.status == status
+
+
+async def test_of_several_sessions_the_first_accepted_goes_on_first(tmp_path: Path, autojump_clock: Any):
+    keys = [f"agent:main:{name}" for name in "cabd"]
+    async with house(tmp_path / "store") as home:
+        home.host.most = (1, 1)
+        home.agent.act = home.agent.wait
+        for key in keys:
+            await home.session(key)
+            await trio.sleep(1)
+        for key in keys:
+            await home.accept(f"to {key}", key)
+            await trio.sleep(1)
+        home.agent.gate.set()
+        photo = home.photo(tmp_path / "photo")
+    host = FakeHost(tmp_path)
+    host.most = (1, 1)
+    async with house(photo, host=host) as home:
+        for run in list(home.supervisor.registry.live.values()):
+            await run.done.wait()
+        # The first one had begun.
+        assert [turn.message for turn in home.agent.turns] == [f"to {key}" for key in keys[1:]]
+
+
+async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        await home.accept("live")
+        run = await home.accept("queued")
+        photo = home.photo(tmp_path / "photo")
+        path = photo / run.session.path
+    text = path.read_text().replace(f'"{MAIN}"', '"agent:main:copy"').replace(f'"id":"{path.stem}"', '"id":"copied"')
+    path.with_name("copied.jsonl").write_text(text)
+    async with house(photo) as home:
+        assert set(home.store.catalog.by_key) == {MAIN, "agent:main:copy"}
+        live = list(home.supervisor.registry.live.values())
+        assert len(live) == 2
+        for one in live:
+            await one.done.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [turn.message for turn in home.agent.turns] == ["queued"]
+        steps = [
+            [status for run_id, status in home.steps(key) if run_id == run.run_id] for key in (MAIN, "agent:main:copy")
+        ]
+        assert sorted(steps) == [["accepted"], ["accepted", "running", "ok"]]
+        with trio.fail_after(60):
+            for key in (MAIN, "agent:main:copy"):
+                assert await home.end(await home.accept("more", key)) == ("ok", "re: more")

@@ -383,3 +383,39 @@ def check_once(store: Path, ends: dict[str, str]) -> None:
     for run_id, found in statuses.items():
         assert found.count("accepted") == 1 and sum(status in FINAL for status in found) == 1, found
         assert ends.setdefault(run_id, found[-1]) == found[-1]
+
+
+async def test_what_is_accepted_while_the_daemon_stops_starts_after_the_restart(tmp_path: Path, autojump_clock: Any):
+    made = "agent:main:subagent:1"
+    async with house(tmp_path / "store") as home:
+        await home.session()
+        home.supervisor.interrupt_all()
+        await home.accept("late")
+        await home.supervisor.create(made, request("task"), cwd="/w")
+    async with house(tmp_path / "store") as home:
+        for run in list(home.supervisor.registry.live.values()):
+            assert await home.end(run) == ("ok", f"re: {run.request.text}")
+        for key in (MAIN, made):
+            assert [status for _, status in home.steps(key)] == ["accepted", "running", "ok"]
+
+
+async def test_what_the_disk_refuses_while_the_daemon_begins_to_stop_is_tried_once_more(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello")
+        await home.agent.lives("hello").wait()
+        refused = []
+
+        def refuses(parts: Any) -> bool:
+            if not refused:
+                home.supervisor.interrupt_all()
+                refused.append(parts)
+                return True
+            return False
+
+        refuse_appends(home, refuses)
+        home.agent.gate.set()
+        with trio.fail_after(60):
+            assert await home.end(run) == ("ok", "re: hello")

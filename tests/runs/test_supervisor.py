@@ -16,7 +16,7 @@ from support.supervised_runs import MAIN, Agent, FakeHost, House, ScriptedFollow
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
 from sessiond.runs.run import Run
-from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSink, RunSpec
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 
@@ -659,3 +659,82 @@ async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_end
         assert found is not None
         assert await home.end(found) == ("error", "interrupted")
         assert [status for _, status in home.steps()] == ["accepted", "running", "error"]
+
+
+async def test_a_session_that_is_being_made_when_its_caller_goes_away_is_made_and_its_run_starts(
+    tmp_path: Path, autojump_clock: Any
+):
+    key = "agent:main:subagent:1"
+    async with house(tmp_path / "store", run_sync=trio.to_thread.run_sync) as home:
+        home.host.most = (1, 1)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await home.supervisor.create(key, request("task"), cwd="/w")
+        [run] = home.supervisor.registry.of_session(key)
+        assert await home.end(run) == ("ok", "re: task")
+        # Its place is free again.
+        assert await home.end(await home.accept("more", key)) == ("ok", "re: more")
+
+
+async def test_who_stops_a_run_that_is_then_refused_by_the_disk_does_not_wait_for_ever(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        session, slow = await home.session(), trio.Event()
+
+        async def refuse(*_: Any) -> Any:
+            await slow.wait()
+            raise StorageError("no space left on device")
+
+        home.store.append = refuse  # type: ignore[method-assign]
+
+        async def ask() -> None:
+            with pytest.raises(StorageError):
+                await home.supervisor.accept(session, request("hello"))
+
+        async def stop() -> None:
+            assert await home.supervisor.stop(session) == []
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for task in (ask, stop):
+                    nursery.start_soon(task)
+                    await trio.testing.wait_all_tasks_blocked()
+                slow.set()
+        assert home.supervisor.live_runs() == 0
+
+
+async def test_what_is_accepted_while_an_agent_comes_is_behind_what_waits(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        key, agent = "agent:alice:main", Agent()
+        runs = [await home.accept("one", key), await home.accept("two", key)]
+        home.host.agents["alice"] = agent
+        # Nobody has told the supervisor yet; it finds the agent there.
+        runs.append(await home.accept("three", key))
+        for run in runs:
+            assert (await home.end(run))[0] == "ok"
+        assert [turn.message for turn in agent.turns] == ["one", "two", "three"]
+
+
+async def test_a_run_whose_agent_went_before_it_took_it_is_the_first_when_it_is_back(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with house(tmp_path / "store") as home:
+        key, agent = "agent:alice:main", Agent()
+
+        async def go(spec: RunSpec, sink: RunSink) -> RunOutcome:
+            del home.host.agents["alice"]
+            await agent.gate.wait()
+            raise AgentAway
+
+        agent.act = go
+        home.host.agents["alice"] = agent
+        runs = [await home.accept(text, key) for text in ("one", "two", "three")]
+        agent.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert home.supervisor.queues.runs_of(key) == runs
+        home.host.agents["alice"] = again = Agent()
+        home.supervisor.agents_changed()
+        for run in runs:
+            assert (await home.end(run))[0] == "ok"
+        assert [turn.message for turn in again.turns] == ["one", "two", "three"]

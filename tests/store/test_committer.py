@@ -245,6 +245,28 @@ async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answ
     assert max(together) <= LANES
 
 
+async def test_whoever_waits_for_an_append_goes_on_when_all_of_it_was_announced(tmp_path, folder):
+    session, events, left = made(folder, tmp_path), [], 5
+
+    def announce(_: Session) -> bool:
+        nonlocal left
+        left -= 1
+        events.append("announced")
+        return left > 0
+
+    async with committing(on_committed=announce, now=Passing()) as committer, trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            await append(committer, session, "a")
+            events.append("answered")
+
+        nursery.start_soon(wait)
+        # Somebody else's lane: between two slices there is a turn for everybody.
+        await append(committer, made(folder, tmp_path, "other"), "b")
+    assert [event for event in events if event == "answered" or left == 0][-1] == "answered"
+    assert events.index("answered") >= 5
+
+
 async def test_nothing_is_written_to_a_session_while_what_was_written_is_announced(tmp_path, folder):
     session, sizes, rest = made(folder, tmp_path), [], 6
 

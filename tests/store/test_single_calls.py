@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -176,6 +177,97 @@ def test_a_file_that_was_refused_is_removed_or_at_least_no_session(
         pytest.skip("strace may not trace")
     assert done.stdout.strip() == "5"
     assert [path.read_bytes() for path in tmp_path.iterdir()] == left
+
+
+_COMMITTED = """
+from sessiond.model.entry import Entry
+from sessiond.model.record import header_line
+from sessiond.store import folding
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.writing import Append, Writing
+def record(own, parent):
+    parent = '"' + parent + '"' if parent else "null"
+    return ('{"type":"message","id":"%s","parentId":%s,"message":{}}\\n' % (own, parent)).encode()
+def appends(*ids):
+    return [Append(lambda parent, own=own: [record(own, parent)], own) for own in ids]
+def put(name):
+    with open(place + "/" + name, "wb") as file:
+        file.write(header_line("s", "agent:main:main", "main", 1, cwd="/") + record("first", None))
+        file.flush()
+        os.fsync(file.fileno())
+put("s.jsonl")
+fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+os.fsync(fd)
+session = Session("agent:main:main", Entry(session_id="s"), Folder("main", fd))
+session.entry = folding.advance(fd, session.entry, "s.jsonl", 1 << 20).entry
+"""
+_WRITTEN_APART = """
+some = appends("a", "b", "c")
+Writing(session, some, "first", record_limit=1 << 20, sync=os.fdatasync).run()
+print([one.error for one in some])
+"""
+_REPLACED = """
+put("new")
+os.rename(place + "/new", place + "/s.jsonl")
+(one,) = appends("a")
+Writing(session, [one], "first", record_limit=1 << 20, sync=os.fdatasync).run()
+print([one.error])
+"""
+
+
+def test_appends_that_have_to_be_written_one_by_one_name_each_other(shim: Path, tmp_path: Path) -> None:
+    _, calls = run(shim, tmp_path, _COMMITTED + _WRITTEN_APART, None)
+    (joint,) = [number for number, call in enumerate(calls, 1) if call.name == "write" and b'"c"' in call.data]
+    told, _ = run(shim, tmp_path / "again", _COMMITTED + _WRITTEN_APART, Point(Mode.FAIL, joint, errno.ENOSPC))
+    assert told == "[None, None, None]"
+    lines = [json.loads(line) for line in (tmp_path / "again/place/s.jsonl").read_bytes().splitlines()]
+    assert [(line["id"], line["parentId"]) for line in lines[1:]] == [
+        ("first", None),
+        ("a", "first"),
+        ("b", "a"),
+        ("c", "b"),
+    ]
+
+
+def test_what_was_written_into_a_file_that_somebody_put_in_place_outlasts_a_power_cut(
+    shim: Path, tmp_path: Path
+) -> None:
+    """Whoever put it there need not have synced its name: with the old file under the name our record would be gone."""
+    told, calls = run(shim, tmp_path, _COMMITTED + _REPLACED, None)
+    assert told == "[None]"
+    left = power.last_cut({}, calls).files["s.jsonl"]
+    assert left is not None and [json.loads(line)["id"] for line in left.splitlines()][1:] == ["first", "a"]
+
+
+_ADOPTED = """
+from sessiond.clock import Clock, Ids
+from sessiond.model.keys import KeyRules
+from sessiond.store import index, scan
+from sessiond.store.catalog import Folder
+fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+for name, text in (
+    ("s.jsonl", '{"type":"session","id":"s"}\\n'),
+    ("sessions.json", '{"agent:main:main":{"sessionId":"s","label":"dear"}}'),
+):
+    with open(place + "/" + name, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+os.fsync(fd)
+settings = scan.ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
+found = scan.scan_folder(Folder("main", fd), settings, lambda *_: None, [])
+index.save(fd, index.lines(found))
+print([one.key for one in found])
+"""
+
+
+def test_what_another_programs_index_said_outlasts_a_power_cut_when_ours_stands_in_its_place(
+    shim: Path, tmp_path: Path
+) -> None:
+    told, calls = run(shim, tmp_path, _ADOPTED, None)
+    assert told == "['agent:main:main']"
+    left = power.last_cut({}, calls).files["s.jsonl"]
+    assert left is not None and b'"label":"dear"' in left
 
 
 _IMPORTED = """

@@ -498,3 +498,12 @@ def test_a_strangers_bytes_in_the_place_of_a_remnant_are_left_alone(house):
     house.session.remnants = (Remnant(house.file.stat().st_ino, len(header()), record("refused")),)
     house.check(*house.write("again"))
     assert house.ids() == ["s", "first", "again"]
+
+
+def test_another_file_that_begins_alike_loses_nothing_to_a_remnant(house):
+    """A write that was cut short may leave a few bytes only, and those stand in many a file."""
+    house.session.remnants = (Remnant(house.file.stat().st_ino, len(header()), record("first")[:9]),)
+    replaced_by_a_copy(house)
+    house.check(*house.write("again"))
+    assert house.ids() == ["s", "first", "again"]
+    assert house.session.remnants == ()
