@@ -1,0 +1,302 @@
+"""How strong the tests are: change the code in one place, run the tests that reach it, and see whether one fails.
+
+    just mutants                  those chosen by hand (`tests/mutants/*.toml`) and a hundred drawn
+    just mutants --room store     of one room;  --drawn 0 --only adopt: by a part of their names
+    just mutants --seed 2         another hundred
+
+A change that no test notices is a hole in the tests, or changes nothing that anybody could see; those are written down
+with the reason (`equivalent.toml`). Works in a copy of the tree, one change at a time; a few seconds each, after some
+minutes in which it learns which test reaches which line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mutants.drawing import draw
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+ROOMS = ("store", "runs", "policy", "auth", "attachments", "events", "rpc")
+# Whose tests may notice a change in these rooms. Those that start daemons are not measured: see `tests` in the lists.
+FOLDERS = (*ROOMS, "sessions", "subagents", "conversations", "delivery", "methods", "transports", "trust")
+BUDGET_S, HANGS_AFTER_S = 40.0, 150.0
+
+
+class Mutant(NamedTuple):
+    """One changed file. `lines` are those of the original that it concerns; `tests` run before all that reach these."""
+
+    name: str
+    file: str
+    text: str
+    lines: range
+    shown: str
+    tests: tuple[str, ...] = ()
+
+    @property
+    def room(self) -> str:
+        return self.file.split("/")[1]
+
+
+class TestMap:
+    """Which tests reach a line, and how long each takes."""
+
+    def __init__(self, path: Path) -> None:
+        told = json.loads(path.read_text())
+        self.seconds: dict[str, float] = told["seconds"]
+        self._reached: dict[str, dict[str, list[str]]] = told["reached"]
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests to run: the quickest first, before all those of the mutant's own room; so many as there is time."""
+        reached = self._reached.get(mutant.file, {})
+        found = {test for line in mutant.lines for test in reached.get(str(line), ())}
+        if not found:  # a constant, a default: what is read when the module is imported
+            found = {test for tests in reached.values() for test in tests}
+        own = f"tests/{mutant.room}/"
+        chosen, left_s = list(mutant.tests), BUDGET_S
+        for test in sorted(found, key=lambda test: (self.seconds[test] / (5 if test.startswith(own) else 1), test)):
+            left_s -= self.seconds[test]
+            if left_s < 0:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def by_hand() -> Iterator[Mutant]:
+    """The mutants of the lists. `old` stands once in its file; one that is not found any more is said to be stale."""
+    for path in sorted(HERE.glob("*.toml")):
+        for one in tomllib.loads(path.read_text()).get("mutant", []):
+            file = f"sessiond/{one['file']}"
+            text, old, new = (ROOT / file).read_text(), one["old"], one["new"]
+            if text.count(old) != 1:
+                print(f"stale     {one['name']}: its text stands {text.count(old)} times in {file}", flush=True)
+                continue
+            at = text.index(old)
+            first = text.count("\n", 0, at) + 1
+            lines = range(first, first + old.rstrip("\n").count("\n") + 1)
+            changed = text.replace(old, new)
+            yield Mutant(one["name"], file, changed, lines, f"{file}:{first}", tuple(one.get("tests", ())))
+
+
+def drawn(count: int, seed: int) -> Iterator[Mutant]:
+    """Mutants by chance, the same ones for the same code."""
+    paths = [path for room in ROOMS for path in (ROOT / "sessiond" / room).glob("*.py")]
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    for change in draw(sources, count, seed):
+        text = sources[change.file]
+        old = " ".join(text[change.begin : change.end].split())
+        changed = text[: change.begin] + change.new + text[change.end :]
+        name = f"{Path(change.file).stem}:{old[:60]} -> {' '.join(change.new.split())[:60]}"
+        shown = f"{change.file}:{change.first}"
+        yield Mutant(name, change.file, changed, range(change.first, change.last + 1), shown)
+
+
+def equivalents() -> dict[tuple[str, str], str]:
+    """The mutants that change nothing anybody could see, by file and name, and why."""
+    told = tomllib.loads((HERE / "equivalent.toml").read_text())
+    return {(f"sessiond/{one['file']}", one["name"]): one["why"] for one in told.get("equivalent", [])}
+
+
+def in_process(work: Callable[[], int], output: Path, tree: Path, patience_s: float) -> int | None:
+    """What `work` gives in a process of its own, in the tree; None where it did not come to an end."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.chdir(tree)
+        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.environ["PYTHONPATH"] = f"{tree}:{tree}/tests"
+        sys.path[:0] = [str(tree), str(tree / "tests")]
+        code = 70
+        try:
+            code = work()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    deadline = time.monotonic() + patience_s
+    ended: int | None = None
+    while ended is None and time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            ended = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.02)  # noqa: TID251 - at a process border, with a deadline
+    # The daemons that a test started and could not end any more, too.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if ended is None:
+        os.waitpid(child, 0)
+    return ended
+
+
+def learn(tree: Path, path: Path) -> None:
+    """Run the tests once, unchanged, and note which lines each of them reaches. A test that fails is left out."""
+
+    def work() -> int:
+        import coverage
+        import pytest
+
+        meter = coverage.Coverage(data_file=None, source=[str(tree / "sessiond")], config_file=False)
+        seconds: dict[str, float] = {}
+        failed: set[str] = set()
+
+        class Noting:
+            @pytest.hookimpl(hookwrapper=True)
+            def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+                meter.switch_context(item.nodeid)
+                begun = time.perf_counter()
+                yield
+                seconds[item.nodeid] = time.perf_counter() - begun
+                meter.switch_context("")
+
+            def pytest_runtest_logreport(self, report: Any) -> None:
+                if not report.passed:
+                    failed.add(report.nodeid)
+
+        meter.start()
+        folders = [f"tests/{folder}" for folder in FOLDERS]
+        pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not system and not benchmark", *folders], [Noting()])
+        meter.stop()
+        data = meter.get_data()
+        reached: dict[str, dict[str, list[str]]] = {}
+        for file in data.measured_files():
+            lines = data.contexts_by_lineno(file)
+            known = {str(line): sorted(set(tests) - failed - {""}) for line, tests in lines.items()}
+            reached[str(Path(file).relative_to(tree))] = known
+        path.write_text(json.dumps({"seconds": seconds, "reached": reached}))
+        print(f"{len(seconds)} tests, {len(failed)} of them failed or were skipped: {sorted(failed)[:10]}")
+        return 0
+
+    output = path.with_suffix(".out")
+    if in_process(work, output, tree, 3600) != 0:
+        sys.exit(f"the tests could not be run: {output}")
+    print(output.read_text().splitlines()[-1])
+
+
+class Judge:
+    """Runs the tests of one mutant after the other, in a copy of the tree."""
+
+    def __init__(self, tree: Path, tests: TestMap) -> None:
+        self._tree, self._tests = tree, tests
+        self._moment = itertools.count(int(time.time()))
+
+    def judge(self, mutant: Mutant) -> tuple[str, str]:
+        """`killed`, `alive` or `hung`, and the test that told."""
+        tests = self._tests.of(mutant)
+        if not tests:
+            return "alive", "no test reaches it"
+        path = self._tree / mutant.file
+        whole = path.read_text()
+        output = self._tree.parent / "output.txt"
+        try:
+            self._write(path, mutant.text)
+
+            def work() -> int:
+                import pytest
+
+                options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-m", "not benchmark"]
+                return int(pytest.main([*options, *tests]))
+
+            code = in_process(work, output, self._tree, HANGS_AFTER_S)
+        finally:
+            self._write(path, whole)
+        lines = output.read_text(errors="replace").splitlines()
+        told = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        verdict = "hung" if code is None else "alive" if code == 0 else "killed"
+        return verdict, told[0] if told else f"{len(tests)} tests"
+
+    def _write(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        # Python takes a compiled file for current by seconds and size.
+        moment = next(self._moment)
+        os.utime(path, (moment, moment))
+
+
+def copy_tree(to: Path) -> Path:
+    """A copy of what is under test, where changes hurt nobody."""
+    shutil.rmtree(to, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", ".*cache*", ".venv*", ".git", ".hypothesis", "dist", "build")
+    shutil.copytree(ROOT, to, ignore=ignored)
+    return to
+
+
+def import_once() -> None:
+    """What every run of the tests imports, and no mutant changes."""
+    import cbor2
+    import coverage
+    import cryptography.hazmat.primitives.asymmetric.ed25519
+    import h11
+    import hypothesis
+    import msgspec
+    import pytest
+    import structlog
+    import trio.testing
+    import trio_websocket
+
+    assert all((cbor2, coverage, cryptography, h11, hypothesis, msgspec, pytest, structlog, trio, trio_websocket))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--drawn", type=int, default=100, help="how many are drawn by chance")
+    parser.add_argument("--seed", type=int, default=12)
+    parser.add_argument("--no-list", action="store_true", help="without those chosen by hand")
+    parser.add_argument("--room", choices=ROOMS)
+    parser.add_argument("--only", default="", help="those with this in their name")
+    parser.add_argument("--scratch", type=Path, default=Path("/tmp/sessiond-mutants"))
+    parser.add_argument("--learn", action="store_true", help="learn again which test reaches which line")
+    parser.add_argument("--show", action="store_true", help="print them and run nothing")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    mutants = [] if asked.no_list else list(by_hand())
+    mutants += drawn(asked.drawn, asked.seed)
+    mutants = [one for one in mutants if asked.room in (None, one.room) and asked.only in one.name]
+    if asked.show:
+        for one in mutants:
+            print(f"{one.shown}  {one.name}")
+        return
+    asked.scratch.mkdir(parents=True, exist_ok=True)
+    import_once()
+    tree, known = copy_tree(asked.scratch / "tree"), asked.scratch / "reached.json"
+    if asked.learn or not known.exists():
+        learn(tree, known)
+    judge, harmless = Judge(tree, TestMap(known)), equivalents()
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    with open(asked.scratch / "results.txt", "a") as log:
+        for one in mutants:
+            begun = time.monotonic()
+            verdict, told = judge.judge(one)
+            why = harmless.get((one.file, one.name))
+            if verdict == "alive" and why is not None:
+                verdict, told = "equal", why
+            counts[one.room][verdict] += 1
+            line = f"{verdict:<9} {time.monotonic() - begun:4.0f} s  {one.shown}  {one.name}  [{told}]"
+            for out in (sys.stdout, log):
+                print(line, file=out, flush=True)
+    total: Counter[str] = Counter()
+    for room, count in counts.items():
+        print(f"{room:<12} {dict(count)}")
+        total += count
+    dead, alive = total["killed"] + total["hung"], total["alive"]
+    print(f"{'all':<12} {dict(total)}: {100 * dead / max(1, dead + alive):.1f} % of those that matter")
+
+
+if __name__ == "__main__":
+    main()
