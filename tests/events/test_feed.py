@@ -794,7 +794,8 @@ async def test_what_is_behind_is_not_read_on_while_an_append_is_under_way(tmp_pa
         read = session.entry.file.folded_to
         assert 0 < session.entry.message_count < 300
         parts.store.committer._sync = sync
-        parts.store.append_later(session, [Message(message("refused"))], lambda _ids, error: told.append(error))
+        drafts = parts.store.make_drafts([Message(message("refused"))])
+        parts.store.append_later(session, drafts, lambda _ids, error: told.append(error))
         async with open_watcher("polling") as watcher, trio.open_nursery() as nursery:
             nursery.start_soon(parts.feed.run, watcher)
             await trio.testing.wait_all_tasks_blocked(0.05)
