@@ -41,7 +41,7 @@ class TranscriptFeed:
 
     `changed` is set whenever an entry changed; who waits for it puts a new one in its place. `on_lost(session)` is told
     of every session that left the catalog by somebody else's doing, `on_found(session)` of every one that appeared so,
-    or is back.
+    is back, or has another transcript under its name.
     """
 
     def __init__(
@@ -281,6 +281,7 @@ class TranscriptFeed:
         self._bus.rewrite(session.key, FollowPlace(session.session_id, 0, 0, "rewritten"), live=live)
         if live:
             self.publish(session, "patch", "rewritten")
+            self._on_found(session)
 
     def _rename(self, session: Session, entry: Entry) -> None:
         """The file says another key than before: one session is gone, another is found, as after a restart."""

@@ -225,12 +225,26 @@ class Folders:
         self._news.session_appeared(session)
 
     def _returning_session(self, read: Session) -> Session:
-        """The session that left and is back, as those know it who still hold it; else the one that was read."""
-        known = self._left.pop((read.folder.agent_id, read.session_id), None)
+        """The session that left and is back, as those know it who still hold it; else the one that was read.
+
+        Under another name as well: whoever renames a transcript takes nothing from those who write to it.
+        """
+        self._drop_renamed(read)
+        place = (read.folder.agent_id, read.session_id)
+        known = self._left.get(place)
+        if known is None:
+            known = next((left for left in self._left.values() if _is_renamed(left, read)), None)
         if known is None or known.key != read.key or self._store.catalog.has(known):
             return read
+        del self._left[known.folder.agent_id, known.session_id]
         known.come_back(read)
         return known
+
+    def _drop_renamed(self, read: Session) -> None:
+        """Some watchers tell of the new name first."""
+        holder = self._store.catalog.by_key.get(read.key)
+        if holder is not None and _is_renamed(holder, read) and not exists(holder.folder.fd, holder.file_name):
+            self._drop(holder)
 
     def _foreign(self, folder: Folder) -> Foreign | None:
         """What another program's index says, None where that is not known yet; read once for many files that come
@@ -338,3 +352,9 @@ class Folders:
             if namesake is not session:
                 for twin in (session, namesake):
                     self._twins[twin.folder.agent_id, twin.session_id] = twin
+
+
+def _is_renamed(before: Session, read: Session) -> bool:
+    """Whether what was read is the transcript of `before` under another name."""
+    same_folder = before.folder is read.folder and before.key == read.key
+    return same_folder and before.entry.file.inode == read.entry.file.inode != 0

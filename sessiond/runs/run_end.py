@@ -54,6 +54,13 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
     )
 
 
+def end_of(run: Run) -> RunEnd:
+    """How a run ended, for a copy of its transcript that does not say so; without the reply, which is no part of it."""
+    assert run.status != "queued"
+    assert run.status != "running"
+    return RunEnd(status=run.status, error=run.error, by_reset=run.by_reset)
+
+
 def failed_end(error: str) -> RunEnd:
     return RunEnd(status="error", error=error)
 

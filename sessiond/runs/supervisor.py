@@ -16,12 +16,13 @@ import trio
 from sessiond.clock import Clock, Ids
 from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
+from sessiond.model.entry import LiveRun
 from sessiond.model.keys import agent_of
 from sessiond.runs import run_end as ending
 from sessiond.runs.acceptance import Acceptance
 from sessiond.runs.executor import Host, RunExecutor, UnendedRun
 from sessiond.runs.persistence import Persistence
-from sessiond.runs.run import Run
+from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.unattended import UnattendedRuns
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
@@ -71,6 +72,8 @@ class RunSupervisor(Acceptance):
         )
         # Runs of an earlier life whose end is still to be written: listed, not yet gone on with.
         self._cut_off: list[Run] = []
+        # Until then an open run is one of an earlier life.
+        self._recovered = False
         # Runs that nobody lives and that are to end, and whether somebody is ending them.
         self._to_end: deque[tuple[Run, ending.RunEnd]] = deque()
         self._ends = False
@@ -131,6 +134,7 @@ class RunSupervisor(Acceptance):
 
     def resume(self) -> None:
         """Go on with what `restore` listed."""
+        self._recovered = True
         cut_off, self._cut_off = self._cut_off, []
         for run in cut_off:
             self._end_soon(run, ending.interrupted_end())
@@ -186,8 +190,30 @@ class RunSupervisor(Acceptance):
             self.follow(self._forsake, session)
 
     def regain(self, session: Session) -> None:
-        """The transcript is there: what had to wait for it goes on."""
+        """The transcript is there: what had to wait for it goes on.
+
+        Another program may have put it there. What it leaves open and nobody lives here gets an end: what was going on
+        or waiting when that copy was made is not done again.
+        """
         self.persistence.regain(session)
+        if self._recovered and self._store.catalog.by_key.get(session.key) is session and self._strays(session):
+            self.follow(self._close_strays, session)
+
+    def _strays(self, session: Session) -> list[LiveRun]:
+        return [live for live in session.entry.runs if live.run_id not in self.registry.live]
+
+    async def _close_strays(self, session: Session) -> None:
+        facts = None
+        while facts != session.entry.file:  # a file that is still being written may say later how they ended
+            facts = session.entry.file
+            await trio.sleep(self._store.standing.patience_s)
+        for live in self._strays(session):
+            if self._store.catalog.by_key.get(session.key) is not session:
+                return
+            stray = Run(live.run_id, session, RunRequest(text="", message={}), live.accepted_at)
+            stray.started_at = live.started_at
+            known = self.registry.get(live.run_id)
+            await self._life.end(stray, ending.end_of(known) if known else ending.interrupted_end(), lambda _run: ())
 
     def _open_runs(self, session: Session) -> list[Run]:
         return [one for one in self.registry.live.values() if one.session is session]
