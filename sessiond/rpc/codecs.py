@@ -114,7 +114,6 @@ def decode_leniently(frame: bytes) -> Any:
 
 JSON = JsonCodec()
 CBOR = CborCodec()
-CODECS: dict[CodecName, Codec] = {"json": JSON, "cbor": CBOR}
 
 
 async def to_json(codec: Codec, frame: bytes) -> bytes:

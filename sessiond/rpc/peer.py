@@ -60,16 +60,26 @@ class Peer:
     `initialize` sets `caller`, which also lifts the frame limit for unauthenticated clients. `nursery` exists while
     `run` runs; tasks in it end with the connection. `pending` are the requests in flight by id. `persistent` is false
     for the single exchange of `POST /rpc`. `meta_caller` returns the caller for the `_meta` of a request.
+
+    `on_caller` is called before the caller changes, and may raise; `on_first_message` after the first message.
     """
 
-    def __init__(self, link: Link, dispatcher: MessageHandler, caller: Caller, *, persistent: bool = True) -> None:
+    def __init__(
+        self,
+        link: Link,
+        dispatcher: MessageHandler,
+        caller: Caller,
+        *,
+        persistent: bool = True,
+        on_caller: Callable[[Caller], None] | None = None,
+        on_first_message: Callable[[], None] | None = None,
+    ) -> None:
         self.persistent = persistent
         self.pending: dict[object, InFlight] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery
         self.meta_caller: Callable[[Mapping[str, Any]], Caller] | None = None
-        self.on_caller: Callable[[Caller], None] | None = None
-        self.on_message: Callable[[], None] | None = None
+        self._on_caller, self._on_first_message = on_caller, on_first_message
         self._link = link
         self._dispatcher = dispatcher
         self._limits = dispatcher.limits
@@ -91,8 +101,8 @@ class Peer:
 
     @caller.setter
     def caller(self, caller: Caller) -> None:
-        if self.on_caller is not None:
-            self.on_caller(caller)  # it may raise: then the caller stays as it was
+        if self._on_caller is not None:
+            self._on_caller(caller)  # it may raise: then the caller stays as it was
         self._caller = caller
         self._set_limit()
 
@@ -278,8 +288,9 @@ class Peer:
                 return True
             if not frames:
                 return True
-            if self.on_message is not None:
-                self.on_message()
+            if self._on_first_message is not None:
+                self._on_first_message()
+                self._on_first_message = None
             self.reservations.shrink_to_messages(frames)
             for start in range(0, len(frames), _MESSAGES_PER_TURN):
                 if start:

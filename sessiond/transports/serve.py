@@ -16,27 +16,23 @@ import trio
 
 from sessiond.errors import InvalidRequest, Overloaded, SessiondError, Unauthenticated
 from sessiond.model.caller import NOBODY, OWNER, Caller
-from sessiond.rpc.codecs import CODECS, JSON, Codec
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.messages import encode_failure
 from sessiond.rpc.peer import Peer
 from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.admission import Admission, ConnectionPlace
-from sessiond.transports.framed import cbor_link, ndjson_link
+from sessiond.transports.dialects import HTTP, NDJSON, Dialect
+from sessiond.transports.framed import FramedLink
 from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
 from sessiond.transports.routes import Router, add_standard_routes
-from sessiond.transports.sniff import Dialect, dialect_of
+from sessiond.transports.sniff import dialect_of
 from sessiond.transports.streams import ByteStream, load
 
 _OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
 _FULL_PAUSE_S = 0.1  # no descriptors, no memory: clients wait in the backlog until somebody has closed something
 _DECLINE_S = 1.0
 _MAX_TURNING_AWAY = 32
-_HTTP_503 = (
-    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
-    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +165,7 @@ class Server:
         if self._turning_away < _MAX_TURNING_AWAY:  # else too many wait to be told
             self._turning_away += 1
             try:
-                await _decline(stream, dialect, error)
+                await _last_words(stream, error, dialect)
             finally:
                 self._turning_away -= 1
         return None
@@ -188,32 +184,29 @@ class Server:
                 if door.name == "sessiond" and self._peer_uid(stream.socket) != os.geteuid():
                     raise Unauthenticated("This socket is another user's.")
                 dialect = await _sniff(stream)
-                if door.name == "http" and dialect != "http":
+                if door.name == "http" and dialect is not HTTP:
                     raise InvalidRequest(
                         "Only HTTP/1.1 and WebSocket are spoken on TCP; the rest is on the Unix sockets."
                     )
             except SessiondError as error:
                 await _last_words(stream, error)
                 return
-            if dialect == "http":
+            if dialect is None:
+                return
+            if dialect.link is None:
                 patience.deadline = float("inf")  # HTTP has deadlines of its own, one for each request
                 await self._serve_http(stream, door, place)
-            elif dialect is not None:
-                await self._serve_peer(stream, dialect, door, place, patience)
+            else:
+                await self._serve_peer(stream, dialect.link(stream, self._dispatcher.limits), door, place, patience)
         if patience.cancelled_caught:
             self._closed["silent"] += 1
         if patience.cancelled_caught and dialect is not None:
-            await _last_words(stream, self._too_slow(place), CODECS["cbor" if dialect == "cbor" else "json"])
+            await _last_words(stream, self._too_slow(place), dialect)
 
     async def _serve_peer(
-        self, stream: ByteStream, dialect: Dialect, door: Door, place: ConnectionPlace, patience: trio.CancelScope
+        self, stream: ByteStream, link: FramedLink, door: Door, place: ConnectionPlace, patience: trio.CancelScope
     ) -> None:
-        limits = self._dispatcher.limits
-        link = (cbor_link if dialect == "cbor" else ndjson_link)(stream, limits)
-        peer = Peer(link, self._dispatcher, door.caller)
-
         def note_message() -> None:
-            peer.on_message = None
             if not place.stranger:
                 place.identify(peer.caller)
                 patience.deadline = float("inf")
@@ -223,7 +216,7 @@ class Server:
                 place.identify(caller)
                 patience.deadline = float("inf")
 
-        peer.on_message, peer.on_caller = note_message, note_caller
+        peer = Peer(link, self._dispatcher, door.caller, on_caller=note_caller, on_first_message=note_message)
         with self.visitors.present(peer):
             await peer.run()
         if link.failed:
@@ -266,20 +259,10 @@ async def _sniff(stream: ByteStream) -> Dialect | None:
     if not first:
         return None
     stream.push_back(first)
-    return "http"  # the beginning of `Content-Length:` and nothing more: HTTP will say what is wrong
+    return HTTP  # the beginning of `Content-Length:` and nothing more: HTTP will say what is wrong
 
 
-async def _last_words(stream: ByteStream, error: SessiondError, codec: Codec = JSON) -> None:
-    """One error that says it all, and the end."""
-    stream.send_now(codec.from_json(encode_failure(None, error)))
-    await stream.linger()
-
-
-async def _decline(stream: ByteStream, dialect: Dialect | None, error: SessiondError) -> None:
-    """Say that there is no place, to a silent client in JSON."""
-    text = encode_failure(None, error)
-    if dialect == "http":
-        stream.send_now(_HTTP_503 % (len(text), text))
-    else:
-        stream.send_now(CODECS["cbor" if dialect == "cbor" else "json"].from_json(text))
+async def _last_words(stream: ByteStream, error: SessiondError, dialect: Dialect | None = None) -> None:
+    """One error that says it all, to who has said nothing yet in JSON, and the end."""
+    stream.send_now((dialect or NDJSON).encode_refusal(encode_failure(None, error)))
     await stream.linger()

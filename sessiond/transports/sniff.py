@@ -5,12 +5,10 @@ Source: protocol.md, "The first byte of a connection chooses the dialect".
 
 from __future__ import annotations
 
-from typing import Literal
-
 from sessiond.errors import InvalidRequest
+from sessiond.transports.dialects import DIALECTS, HTTP, Dialect
 
-Dialect = Literal["ndjson", "cbor", "http"]
-
+_BY_FIRST_BYTE = {byte: dialect for dialect in DIALECTS for byte in dialect.first_bytes}
 _LSP = b"content-length:"
 _ACCEPTED = (
     "Accepted are JSON-RPC 2.0 with one JSON message a line, JSON-RPC 2.0 as a sequence of CBOR items, "
@@ -25,20 +23,15 @@ def dialect_of(first: bytes) -> Dialect | None:
     """
     if not first:
         return None
-    match first[0]:
-        case 0x7B | 0x5B | 0x20 | 0x09 | 0x0A | 0x0D:  # { [ and white space
-            return "ndjson"
-        case byte if 0x80 <= byte <= 0xDB:
-            return "cbor"
-        case byte if 0x41 <= byte <= 0x5A:
-            return _http_or_lsp(first[: len(_LSP)].lower())
-        case byte:
-            raise InvalidRequest(f"A connection cannot begin with the byte 0x{byte:02x}. {_ACCEPTED}.")
+    dialect = _BY_FIRST_BYTE.get(first[0])
+    if dialect is None:
+        raise InvalidRequest(f"A connection cannot begin with the byte 0x{first[0]:02x}. {_ACCEPTED}.")
+    return _http_or_lsp(first[: len(_LSP)].lower()) if dialect is HTTP else dialect
 
 
 def _http_or_lsp(first: bytes) -> Dialect | None:
     if not _LSP.startswith(first):
-        return "http"
+        return HTTP
     if len(first) < len(_LSP):
         return None
     raise InvalidRequest(f"This is LSP framing (Content-Length: headers), which is not spoken here. {_ACCEPTED}.")

@@ -11,7 +11,7 @@ from support.in_process import inside
 
 from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, ResyncEvent
-from sessiond.rpc.codecs import CODECS, CodecName
+from sessiond.rpc.codecs import CBOR, JSON, CodecName
 from sessiond.rpc.messages import encode_call
 
 KEY = "agent:main:main"
@@ -28,7 +28,8 @@ class Client:
 
     def encode_notification(self, method: str, params: Any) -> bytes:
         self.made += 1
-        return CODECS[self.codec].from_json(encode_call(method, params))
+        codec = CBOR if self.codec == "cbor" else JSON
+        return codec.from_json(encode_call(method, params))
 
 
 def said(message: bytes = MESSAGE) -> MessageEvent:

@@ -1,6 +1,7 @@
 import pytest
 
 from sessiond.errors import InvalidRequest
+from sessiond.transports.dialects import CBOR_SEQUENCE, DIALECTS, HTTP, NDJSON
 from sessiond.transports.sniff import dialect_of
 
 
@@ -11,16 +12,16 @@ def test_every_first_byte_has_one_dialect_or_one_clear_error():
             found[byte] = dialect_of(bytes([byte, 0x20]))
         except InvalidRequest as error:
             assert f"0x{byte:02x}" in error.message and "HTTP/1.1" in error.message  # noqa: PT017
-            found[byte] = "error"
-    assert {byte for byte, dialect in found.items() if dialect == "ndjson"} == set(b"{[ \t\r\n")
-    assert {byte for byte, dialect in found.items() if dialect == "cbor"} == set(range(0x80, 0xDC))
-    assert {byte for byte, dialect in found.items() if dialect == "http"} == set(range(0x41, 0x5B))
+            found[byte] = None
+    assert {byte for byte, dialect in found.items() if dialect is NDJSON} == set(b"{[ \t\r\n")
+    assert {byte for byte, dialect in found.items() if dialect is CBOR_SEQUENCE} == set(range(0x80, 0xDC))
+    assert {byte for byte, dialect in found.items() if dialect is HTTP} == set(range(0x41, 0x5B))
 
 
 @pytest.mark.parametrize("size", range(1, 15))
 def test_the_beginning_of_content_length_needs_more(size):
     assert dialect_of(b"Content-Length: 12\r\n"[:size]) is None
-    assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") == "http"
+    assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") is HTTP
 
 
 def test_nothing_needs_more():
@@ -35,4 +36,9 @@ def test_lsp_framing_is_named(first):
 
 @pytest.mark.parametrize("first", [b"CONNECT ", b"COPY", b"GET / HTTP/1.1", b"Contents /"])
 def test_other_capitals_are_http(first):
-    assert dialect_of(first) == "http"
+    assert dialect_of(first) is HTTP
+
+
+def test_no_two_dialects_begin_alike():
+    first = [byte for dialect in DIALECTS for byte in dialect.first_bytes]
+    assert len(first) == len(set(first))

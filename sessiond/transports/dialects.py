@@ -1,0 +1,43 @@
+"""What may be spoken on a connection: one object for each dialect, in one table.
+
+Knows how a connection in it begins, how it is served as messages and how a refusal is said in it. Reads nothing.
+Source: protocol.md, "The first byte of a connection chooses the dialect".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sessiond.rpc.codecs import CBOR, JSON
+from sessiond.rpc.limits import Limits
+from sessiond.transports.framed import FramedLink, cbor_link, ndjson_link
+from sessiond.transports.streams import ByteStream
+
+_HTTP_503 = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`first_bytes` are those that a connection in it may begin with. `link` makes of the connection one for a peer; it
+    is None for HTTP, where each request is served on its own. `encode_refusal` makes of an error, as JSON text, what
+    tells a client that it is not served.
+    """
+
+    name: str
+    first_bytes: bytes
+    link: Callable[[ByteStream, Limits], FramedLink] | None
+    encode_refusal: Callable[[bytes], bytes]
+
+
+def _encode_503(text: bytes) -> bytes:
+    return _HTTP_503 % (len(text), text)
+
+
+NDJSON = Dialect("ndjson", b"{[ \t\n\r", ndjson_link, JSON.from_json)
+CBOR_SEQUENCE = Dialect("cbor", bytes(range(0x80, 0xDC)), cbor_link, CBOR.from_json)
+HTTP = Dialect("http", bytes(range(ord("A"), ord("Z") + 1)), None, _encode_503)
+DIALECTS = (NDJSON, CBOR_SEQUENCE, HTTP)
