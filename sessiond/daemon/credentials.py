@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sessiond.errors import StorageError, reason_of
 from sessiond.runs.run import Run
+from sessiond.runtimes.runtime import raise_shortage
 from sessiond.sessions.tokens import Tokens
 
 
@@ -28,7 +29,7 @@ class RunCredentials:
                     os.unlink(self._folder / name)
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
-        """The file with the run's token. StorageError where it cannot be made.
+        """The file with the run's token. StorageError where it cannot be made, Shortage where it can be later.
 
         In the place of the one of an earlier turn of the same run, which reached nobody.
         """
@@ -38,13 +39,8 @@ class RunCredentials:
         )
         path = self._folder / f"{run.run_id}.token"
         try:
-            # Under socket activation the sockets' folder need not be there, nor stay.
-            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="ascii") as file:
-                os.fchmod(fd, 0o600)
-                file.write(text)
+            with raise_shortage("the run's token cannot be written"):
+                self._write(path, text)
         except OSError as error:
             reason = reason_of(error)
             raise StorageError(
@@ -52,6 +48,15 @@ class RunCredentials:
             ) from None
         self._files[run.run_id] = path
         return path
+
+    def _write(self, path: Path, text: str) -> None:
+        # Under socket activation the sockets' folder need not be there, nor stay.
+        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            os.fchmod(fd, 0o600)
+            file.write(text)
 
     def retire(self, run: Run) -> None:
         """The run is over."""

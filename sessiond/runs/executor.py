@@ -22,10 +22,13 @@ from sessiond.runs import run_end as ending
 from sessiond.runs.persistence import Persistence, TranscriptGone
 from sessiond.runs.run import INTERRUPTED, Run
 from sessiond.runs.transcript_sink import TranscriptSink
-from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSpec, Runtime
+from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSpec, Runtime, Shortage
 from sessiond.store.store import Part, SessionStore
 
 log = structlog.get_logger("sessiond.runs")
+
+# A lack of descriptors passes quickly or lasts; looking costs little.
+_SHORTAGE_S = 1.0
 
 
 class Host(Protocol):
@@ -118,8 +121,7 @@ class RunExecutor:
             sink = TranscriptSink(self._store, self._bus, run, self._clock)
             limit_s = run.request.timeout_s
             with trio.move_on_after(limit_s or float("inf")):
-                outcome: RunOutcome = await runtime.run(self._host.spec(run), sink)
-                return ending.end_of_turn(outcome, sink.said)
+                return ending.end_of_turn(await self._reach(runtime, run, sink), sink.said)
             return ending.timeout_end(limit_s or 0)
         except AgentAway:
             return UnendedRun.UNATTENDED
@@ -132,6 +134,15 @@ class RunExecutor:
         except Exception:
             log.exception("run failed inside the daemon", run_id=run.run_id, session_key=run.key)
             return ending.failed_end("internal error in sessiond; its log says more")
+
+    async def _reach(self, runtime: Runtime, run: Run, sink: TranscriptSink) -> RunOutcome:
+        """What the runtime made of the turn, which waits while the machine has nothing left to start it with."""
+        while True:
+            try:
+                return await runtime.run(self._host.spec(run), sink)
+            except Shortage as error:
+                log.warning("a run cannot start just now; tried again", run_id=run.run_id, reason=str(error))
+                await trio.sleep(_SHORTAGE_S)
 
     async def _begin(self, run: Run) -> None:
         """Put the start on record; only this says that a run has begun."""

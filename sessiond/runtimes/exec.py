@@ -34,7 +34,7 @@ from sessiond.runtimes.output import (
 )
 from sessiond.runtimes.presets import PRESETS
 from sessiond.runtimes.presets.preset import session_to_resume
-from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, raise_shortage
 from sessiond.runtimes.turn_summary import TurnSummary
 
 # What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
@@ -137,10 +137,11 @@ class ExecRuntime:
             argv, stdin = self._preset.command(spec, argv), _text(spec)
         fds: Mapping[int, int] = {}
         if spec.sandboxed:
-            missing = await self._bubblewrap.unavailable()
-            if missing is not None:
-                raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
-            box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
+            with raise_shortage("the sandbox cannot be made"):
+                missing = await self._bubblewrap.unavailable()
+                if missing is not None:
+                    raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
+                box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
         return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
 

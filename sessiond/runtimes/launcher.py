@@ -24,6 +24,7 @@ import trio
 import sessiond
 from sessiond.runtimes import forkserver
 from sessiond.runtimes.keeper import END, LENGTH
+from sessiond.store import dirfd
 
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from sessiond.runtimes.forkserver import main; main()"
 _ROOT = str(Path(sessiond.__file__).parents[1])
@@ -152,28 +153,37 @@ class ForkServer:
 
     def _open(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                pid = self._spawn(theirs)
+        except BaseException:
+            ours.close()
+            raise
         ours.setblocking(False)
-        with theirs, ExitStack() as spare:
-            actions: list[tuple[Any, ...]] = [
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
-                (os.POSIX_SPAWN_DUP2, 0, 1),
-            ]
-            numbers = {forkserver.SOCKET_FD: theirs.fileno()}
-            if self._hold_fd is not None:
-                numbers[forkserver.HOLD_FD] = self._hold_fd
+        self._socket = ours
+        self._finish = weakref.finalize(self, _finish, ours, pid)
+
+    def _spawn(self, theirs: socket.socket) -> int:
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+        ]
+        numbers = {forkserver.SOCKET_FD: theirs.fileno()}
+        if self._hold_fd is not None:
+            numbers[forkserver.HOLD_FD] = self._hold_fd
+        with ExitStack() as spare:
             for number, fd in numbers.items():
                 high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _SPARE_FD)
                 spare.callback(os.close, high)
                 actions.append((os.POSIX_SPAWN_DUP2, high, number))
             argv = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _CODE, _ROOT, str(len(numbers))]
             try:
-                pid = os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True)
+                return os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True)
             except OSError as error:
-                ours.close()
+                if dirfd.is_shortage(error):
+                    raise
                 reason = os.strerror(error.errno or 0)
                 raise CannotStart(f"no program can be started: Python itself ({sys.executable}): {reason}") from None
-        self._socket = ours
-        self._finish = weakref.finalize(self, _finish, ours, pid)
 
 
 def _finish(ours: socket.socket, pid: int) -> None:

@@ -82,7 +82,9 @@ class Mounts:
             fd = self._open(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder))
             if stat.S_ISLNK(os.fstat(fd).st_mode):
                 raise dirfd.SymlinkRefused(name)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and dirfd.is_shortage(error):
+                raise
             raise NoSandbox(
                 f"{path} (sandbox.readOnly) is no file or folder of the workspace itself: a link could lead anywhere"
             ) from None
@@ -104,6 +106,8 @@ class Mounts:
         except dirfd.SymlinkRefused:
             raise NoSandbox("a symbolic link stands in the workspace where the attachments are") from None
         except OSError as error:
+            if dirfd.is_shortage(error):
+                raise
             raise NoSandbox(f"the workspace cannot be mounted: {os.strerror(error.errno or 0)}") from None
         self.args += ["--ro-bind", str(spec.socket), str(SOCKET)]
         if spec.token_file is not None:

@@ -18,6 +18,7 @@ import trio
 from sessiond.errors import SessiondError
 from sessiond.runtimes import launcher as starting
 from sessiond.runtimes.launcher import CannotStart, Program, ProgramCommand
+from sessiond.runtimes.runtime import raise_shortage
 
 READ_BYTES = 65_536
 # What of stderr is shown: enough for the end of a traceback.
@@ -118,8 +119,8 @@ async def run(
 ) -> ProgramExit:
     """Run `command` to its end, giving its stdout to `read`, and end whatever is left of it.
 
-    Raises CannotStart, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to all,
-    KILL after `kill_grace_s`, then Cancelled again.
+    Raises CannotStart or Shortage, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to
+    all, KILL after `kill_grace_s`, then Cancelled again.
     """
     program = await _start(command, kill_grace_s)
     tail, failures = OutputTail(), list[SessiondError]()
@@ -161,7 +162,8 @@ async def _start(command: ProgramCommand, grace_s: float) -> Program:
     if not command.argv:
         raise CannotStart("the runtime has no command")
     try:
-        return await starting.current().start(command, grace_s)
+        with raise_shortage(f"command cannot be started: {command.argv[0]}"):
+            return await starting.current().start(command, grace_s)
     except (OSError, ValueError) as error:
         raise CannotStart(_why(command, error)) from None
 

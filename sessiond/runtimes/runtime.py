@@ -6,11 +6,15 @@ message gets into a transcript.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+
+from sessiond.store import dirfd
 
 Message = dict[str, Any] | msgspec.Raw
 RunStep = Literal["primary", "reply", "announce"]
@@ -92,8 +96,27 @@ class AgentAway(Exception):
     """Nobody runs the agent any more, and the turn has not reached anybody: it waits until somebody comes."""
 
 
+class Shortage(Exception):
+    """The machine has no descriptor, process or memory left to start the turn with; nothing of it has begun, and it is
+    tried again. The message says what, for the log.
+    """
+
+
+@contextmanager
+def raise_shortage(what: str) -> Iterator[None]:
+    """Turn an OSError that says no more than that the machine has nothing left into a Shortage. For what is done before
+    a turn begins.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not dirfd.is_shortage(error):
+            raise
+        raise Shortage(f"{what}: {os.strerror(error.errno or 0)}") from None
+
+
 class Runtime(Protocol):
-    """Runs turns. Failures of the agent are an `Outcome`; only AgentAway and programming errors are raised.
+    """Runs turns. Failures of the agent are an `Outcome`; only AgentAway, Shortage and programming errors are raised.
 
     Cancelling `run` is an abort or a time-out: the runtime ends whatever it started, then lets Cancelled through.
     """

@@ -24,6 +24,7 @@ import trio
 from sessiond.config.settings import SandboxConfig
 from sessiond.runtimes.mounts import HOME, USR_TWINS, Mounts, NoSandbox, find_program, passes_through
 from sessiond.runtimes.runtime import RunSpec
+from sessiond.store import dirfd
 
 # A full tmpfs is memory of the machine.
 _TMPFS_BYTES = 1 << 30
@@ -60,7 +61,10 @@ class Bubblewrap:
         self._options: frozenset[str] | None = None
 
     async def unavailable(self) -> str | None:
-        """Why there is no sandbox on this machine, None where there is. Success is remembered, failure asked again."""
+        """Why there is no sandbox on this machine, None where there is. Success is remembered, failure asked again.
+
+        OSError where the machine has nothing left to find that out with.
+        """
         if self._options is not None:
             return None
         program = shutil.which(self._program)
@@ -71,6 +75,8 @@ class Bubblewrap:
                 help_text = (await _run([program, "--help"])).stdout.decode("utf-8", "replace")
                 trial = await _run([program, *_NAMESPACES, "--unshare-net", *_system(), "--proc", "/proc", "/bin/true"])
         except (trio.TooSlowError, OSError) as error:
+            if isinstance(error, OSError) and dirfd.is_shortage(error):
+                raise
             return f"bubblewrap does not run ({type(error).__name__})"
         if trial.returncode != 0:
             said = trial.stderr.decode("utf-8", "replace").strip() or f"exit status {trial.returncode}"

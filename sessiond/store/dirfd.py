@@ -31,6 +31,8 @@ _RENAME_NOREPLACE = 1
 _PASSING = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ETIMEDOUT}
 )
+# Of the kernel alone: it has nothing left to give just now.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 
 class SymlinkRefused(OSError):
@@ -56,6 +58,11 @@ def is_passing(error: OSError) -> bool:
     there, so it is looked at again, and never taken for gone.
     """
     return error.errno in _PASSING
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the machine has no descriptor, process or memory left: what needs one is tried again in a second."""
+    return error.errno in _SHORTAGES
 
 
 def check_component(name: str) -> str:

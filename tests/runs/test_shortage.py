@@ -1,0 +1,54 @@
+"""No free descriptor at the start of a run: it waits until there is one, as everything else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from support.in_process import inside
+from support.in_process_agents import until
+from support.patience import PATIENCE_S
+
+KEY = "agent:main:x"
+PROGRAM = [sys.executable, "-c", "import sys; print('heard', sys.stdin.read().strip())"]
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """While this lasts so many are left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fds = set(map(int, os.listdir("/proc/self/fd")))
+    filled = [os.open("/dev/null", os.O_RDONLY) for number in range(max(fds)) if number not in fds]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fds) + 1 + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in filled:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("left", [2, 4, 6, 8, 10])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+async def test_a_run_waits_for_descriptors_to_start_its_program_with(tmp_path: Path, left: int, first: bool):
+    config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {json.dumps(PROGRAM)} }}\n'
+    async with inside(tmp_path, config) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        if not first:
+            assert await owner.say(KEY, "before") == "heard before"
+        with free_descriptors(left):
+            sent = await owner.call("chat.send", sessionKey=KEY, message="hello")
+            await until(lambda: (run := there.services.supervisor.current(KEY)) is not None and run.begun)
+            with trio.move_on_after(0.3):
+                await there.services.supervisor.registry.live[sent["runId"]].done.wait()
+        ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
+        assert (ended["status"], ended.get("reply"), ended.get("error")) == ("ok", "heard hello", None)
+        said = (await owner.call("sessions_history", sessionKey=KEY))["messages"]
+        assert len(said) == (2 if first else 4)
