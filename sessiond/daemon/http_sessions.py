@@ -211,7 +211,7 @@ async def _follow(
     for share in unsent:
         share.release()
     services.bus.follow(following, key, EventFilter(services, stream.caller).sees)
-    following.fall_back(key, start)
+    following.start_lag(key, start)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sink.run)

@@ -9,10 +9,10 @@ from sessiond.model.event import Event
 
 
 class EventBus:
-    """All subscriptions. When `publish` returns, everyone has the event, has it queued, or will read it."""
+    """All subscriptions. After `publish` every follower has the event, has it queued, or will read it from the file."""
 
     def __init__(self) -> None:
-        # Dictionaries for their order: who came first is told first.
+        # Dictionaries as ordered sets: subscriptions get events in the order in which they began to follow.
         self._everything: dict[Subscription, None] = {}
         self._by_key: dict[str, dict[Subscription, None]] = {}
 
@@ -20,11 +20,11 @@ class EventBus:
         return len({*self._everything, *(follower for group in self._by_key.values() for follower in group)})
 
     def has_follower(self, key: str) -> bool:
-        """Whether anyone follows this session: no event need be made where nobody does."""
+        """Whether anyone follows this session. If not, no event has to be built."""
         return bool(self._everything) or key in self._by_key
 
-    def count_of(self, key: str) -> int:
-        """How many are told of what is said in this session, at most."""
+    def count_followers(self, key: str) -> int:
+        """An upper bound for the number of subscriptions that get the messages of this session."""
         return len(self._everything) + len(self._by_key.get(key, ()))
 
     @property
@@ -33,7 +33,7 @@ class EventBus:
         return bool(self._everything)
 
     def follow(self, subscription: Subscription, key: str | None, sees: Sees) -> None:
-        """Follow one session, or with None everything, as far as `sees` says."""
+        """Follow one session, or all with None, as far as `sees` permits."""
         if key is None:
             subscription.everything = sees
             self._everything[subscription] = None
@@ -42,11 +42,11 @@ class EventBus:
             self._by_key.setdefault(key, {})[subscription] = None
 
     def unfollow(self, subscription: Subscription, key: str | None) -> None:
-        """The opposite of `follow`; not following is no error."""
+        """Undo `follow`. A subscription that does not follow is no error."""
         if key is None:
             subscription.everything = None
             self._everything.pop(subscription, None)
-            subscription.forget_others()
+            subscription.forget_unfollowed()
             return
         subscription.keys.pop(key, None)
         followers = self._by_key.get(key)
@@ -57,7 +57,7 @@ class EventBus:
         subscription.forget(key)
 
     def forget(self, subscription: Subscription) -> None:
-        """Drop everything the subscription follows, when its connection ends."""
+        """Remove the subscription altogether, when its connection ends."""
         for key in [*subscription.keys, None]:
             self.unfollow(subscription, key)
 
@@ -66,19 +66,19 @@ class EventBus:
         for subscription in self._followers(event.key):
             subscription.offer(event)
 
-    def begin(self, key: str, place: FollowPlace, *, known_only: bool = False) -> None:
-        """Another session has the key from now on: let everyone read on from `place`, or those who knew the key."""
+    def switch_session(self, key: str, place: FollowPlace, *, known_only: bool = False) -> None:
+        """Another session has the key now: its followers read on from `place`, with `known_only` the earlier ones."""
         for subscription in self._followers(key):
-            if not known_only or subscription.knew(key):
-                subscription.begin(key, place)
+            if not known_only or subscription.has_known(key):
+                subscription.switch_session(key, place)
 
-    def rewrite(self, key: str, place: FollowPlace, *, live: bool) -> None:
-        """The file of a session of the key was written anew: `place` is its beginning."""
+    def reread(self, key: str, place: FollowPlace, *, live: bool) -> None:
+        """The file of a session was rewritten: its followers read it again from `place`, its beginning."""
         for subscription in self._followers(key):
-            subscription.rewrite(key, place, live=live)
+            subscription.reread(key, place, live=live)
 
     def wake(self, key: str) -> None:
-        """There is more to read in a session of the key that is not the live one."""
+        """Let followers look again: an older session of the key (reset or deleted) has more to read."""
         for subscription in self._followers(key):
             subscription.wake(key)
 
@@ -86,6 +86,6 @@ class EventBus:
         everything = self._everything
         yield from tuple(everything)
         for subscription in tuple(self._by_key.get(key, ())):
-            # Who follows both gets each event once.
+            # A subscription that follows both everything and the key gets each event once.
             if subscription not in everything:
                 yield subscription

@@ -1,4 +1,4 @@
-"""What a record means for the rows that subscribers show, as events. Pure."""
+"""The `sessions.changed` event of a record, for the session rows that subscribers show. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     request: object = None
 
 
-def end_of(session: Session) -> FollowPlace:
-    """Where those stand who have had all that was read of a session."""
+def end_place_of(session: Session) -> FollowPlace:
+    """The place of a follower that has had everything read of the session so far."""
     return FollowPlace(session.session_id, session.entry.file.folded_to, session.entry.message_count)
 
 
 def changed_event(session: Session, step: FoldedLine, phase: Phase, reason: str | None) -> ChangedEvent:
+    """The event for one folded line, with the entry as it was after that line."""
     return ChangedEvent(
         key=session.key,
         session_id=session.session_id,
@@ -36,7 +37,7 @@ def changed_event(session: Session, step: FoldedLine, phase: Phase, reason: str 
 
 
 def change_of(record: Record) -> tuple[Phase, str | None] | None:
-    """The phase that a record means for `sessions.changed`, None where it changes no row."""
+    """The phase and reason of `sessions.changed` for a record, None where it changes no row."""
     if record.message is not None:
         return "message", None
     if record.custom_type == ENTRY or record.type in ("model_change", "thinking_level_change", "session_info"):
@@ -52,7 +53,7 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
         case status if status in FINAL:
             return "end", status
         case "accepted" if isinstance(data.request, dict) and "message" in data.request:
-            # Only a run that has to wait carries its message; one that starts at once has it in the next record.
+            # The message is in this record only if the run has to wait; else it is in the next record.
             return "patch", "queued"
         case _:
             return None

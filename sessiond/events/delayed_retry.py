@@ -1,4 +1,4 @@
-"""What could not be looked at is looked at again in a second. Knows errors that pass, not what is looked at."""
+"""Retry in a second what failed with a temporary error. Knows which errors are temporary, not what is retried."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import trio
 
 from sessiond.store import dirfd
 
-# A lack of descriptors and a half line pass quickly or last; looking costs little.
-LOOK_AGAIN_S = 1.0
+# A lack of descriptors or an incomplete line either passes quickly or lasts; a retry costs little.
+RETRY_S = 1.0
 T = TypeVar("T", bound=Hashable)
 
 
 class DelayedRetry(Generic[T]):
-    """Sleeps while there is nothing. `run` belongs to the background nursery."""
+    """Calls `retry(thing)` for each thing scheduled. `run` is a background task that sleeps while there is none."""
 
-    def __init__(self, look: Callable[[T], Awaitable[None]]) -> None:
-        self._look = look
-        self._refused: dict[T, None] = {}
-        self._refusal = trio.Event()
+    def __init__(self, retry: Callable[[T], Awaitable[None]]) -> None:
+        self._retry = retry
+        self._scheduled: dict[T, None] = {}
+        self._wake = trio.Event()
 
-    def takes(self, thing: T, error: OSError) -> bool:
-        """Whether `thing` is looked at again, because the error says nothing of it."""
+    def retry_if_passing(self, thing: T, error: OSError) -> bool:
+        """Schedule a retry for `thing` if `error` is a temporary one (no free descriptor ...); whether it was."""
         if not dirfd.is_passing(error):
             return False
-        self._refused[thing] = None
-        self._refusal.set()
+        self._scheduled[thing] = None
+        self._wake.set()
         return True
 
     async def run(self) -> None:
-        """Look again at what was refused a second ago, until cancelled."""
+        """Retry what was scheduled, a second later, until cancelled."""
         while True:
-            await self._refusal.wait()
-            self._refusal = trio.Event()
-            await trio.sleep(LOOK_AGAIN_S)
-            refused, self._refused = self._refused, {}
-            for thing in refused:
-                await self._look(thing)
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.sleep(RETRY_S)
+            scheduled, self._scheduled = self._scheduled, {}
+            for thing in scheduled:
+                await self._retry(thing)

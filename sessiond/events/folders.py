@@ -1,7 +1,7 @@
-"""The agents' folders: which transcripts appear in them, change and go. Tells the feed which session to look at.
+"""The agents' folders: which transcripts appear, change and disappear in them. Tells the feed which session to read.
 
-Watches every folder, lists it afterwards, and adopts what strangers put there. Knows the store and the watcher. Does
-not know events or subscribers.
+Watches every folder, lists it afterwards, and adopts what other programs put there. Knows the store and the watcher.
+Does not know events or subscribers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Foreign = dict[str, dict[str, Any]]
 
 
 class FolderListener(Protocol):
-    """Who is told."""
+    """What gets the news: the feed."""
 
     async def read_on(self, session: Session) -> None:
-        """The session's file changed."""
+        """The session's file changed: read what is new."""
 
     def session_appeared(self, session: Session) -> None:
         """The session is new to the catalog."""
@@ -42,31 +42,31 @@ class FolderListener(Protocol):
 
 
 class Folders:
-    """Every agent's folder, under the path by which the watcher names it."""
+    """Every agent's folder, by the path under which the watcher reports it."""
 
     def __init__(self, store: SessionStore, news: FolderListener) -> None:
-        self._store, self._news = store, news
+        self._store, self._listener = store, news
         self._agents = str(store.path / layout.AGENTS)
         self._root = os.path.realpath(store.path)
         self._watcher: Watcher | None = None
         self._by_path: dict[str, Folder] = {}
-        # Copies of a transcript under several agents share its id; the catalog finds one of them by it.
+        # Copies of one transcript under several agents have the same session id, by which the catalog has only one.
         self._twins: dict[tuple[str, str], Session] = {}
-        # Those whose file went, for as long as somebody holds them: a run goes on when the file is there again.
-        self._left: WeakValueDictionary[tuple[str, str], Session] = WeakValueDictionary()
+        # Sessions whose file was removed, while a run still refers to them: it goes on if the file comes back.
+        self._removed: WeakValueDictionary[tuple[str, str], Session] = WeakValueDictionary()
         self._indexes: dict[str, tuple[tuple[int, ...], index.Index]] = {}
         self._retired: list[Folder] = []
-        self._adopting = trio.Lock()
-        # By agent and file; no file is the folder itself, no agent all of them.
-        self.again = DelayedRetry[tuple[str, str]](self._look_again)
-        store.on_displaced = self._look_for_it
+        self._adopt_lock = trio.Lock()
+        # By (agent id, file name). An empty name is the folder itself, an empty agent id everything.
+        self.retries = DelayedRetry[tuple[str, str]](self._retry)
+        store.on_displaced = self._recheck_store_path
 
     @property
     def backend(self) -> str:
         return self._watcher.backend if self._watcher is not None else "none"
 
     def folder_opened(self, folder: Folder) -> None:
-        """The store opened a folder, or made it: watch it."""
+        """Watch a folder that the store opened or created."""
         path = self._path(folder.agent_id)
         self._by_path[path] = folder
         if self._watcher is not None:
@@ -80,7 +80,7 @@ class Folders:
         self._by_path = {self._path(agent_id): folder for agent_id, folder in self._store.folders.items()}
         self._find_twins()
         try:
-            await self._look_around()
+            await self._check_everything()
             async for batch in watcher:
                 lost = any(
                     isinstance(event, Rescan) or (isinstance(event, NameGone) and not event.name) for event in batch
@@ -94,39 +94,39 @@ class Folders:
                         case Rescan():
                             pass
                 if lost:
-                    await self._look_around()
+                    await self._check_everything()
         finally:
             for folder in self._retired:
                 os.close(folder.fd)
 
-    async def _look_again(self, what: tuple[str, str]) -> None:
+    async def _retry(self, what: tuple[str, str]) -> None:
         agent_id, name = what
         folder = self._store.folders.get(agent_id)
         if name and folder is not None:
-            await self._look_at(folder, name)
+            await self._check_file(folder, name)
         elif agent_id:
-            await self._look_into(agent_id)
+            await self._scan_folder(agent_id)
         else:
-            await self._look_around()
+            await self._check_everything()
 
-    async def read_again(self, session: Session, again: DelayedRetry[Session]) -> Entry | None:
-        """The entry of a session whose file was written anew without saying its key: adopted once more. None where
-        there is no file. One that was emptied, or has no header, gets an entry without a key.
+    async def reread_entry(self, session: Session, again: DelayedRetry[Session]) -> Entry | None:
+        """The entry of a session whose rewritten file has no session key: the file is adopted again. None where there
+        is no file. A file without a header, such as an empty one, gives an entry without a key.
         """
         folder, name = session.folder, session.file_name
 
         def read() -> Entry:
-            made = scan.read_session(
-                folder, name, session.entry, self._foreign(folder), self._store.settings, problems=[]
+            found = scan.read_session(
+                folder, name, session.entry, self._foreign_rows(folder), self._store.settings, problems=[]
             )
-            if made is not None:
-                return made.entry
+            if found is not None:
+                return found.entry
             return folding.advance(folder.fd, session.entry, name, self._store.record_limit, collect=False).entry
 
         try:
             entry: Entry = await self._store.run_sync(read)
         except OSError as error:
-            again.takes(session, error)
+            again.retry_if_passing(session, error)
             return None
         return entry
 
@@ -139,15 +139,15 @@ class Folders:
     async def _on_changed(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)
         if folder is not None:
-            await self._look_at(folder, name)
+            await self._check_file(folder, name)
         elif directory == self._agents:
             if layout.is_agent_folder(name):
-                await self._look_into(name)
+                await self._scan_folder(name)
         elif name == layout.SESSIONS and directory != self._root:
-            await self._look_into(os.path.basename(directory))
+            await self._scan_folder(os.path.basename(directory))
 
-    async def _look_into(self, agent_id: str) -> None:
-        """A folder appeared, or may have changed unseen: watch it, then list it."""
+    async def _scan_folder(self, agent_id: str) -> None:
+        """A folder appeared, or may have changed unnoticed: watch it, then check every file in it."""
         assert self._watcher is not None
         try:
             self._watcher.add(self._parent(agent_id))
@@ -157,14 +157,14 @@ class Folders:
             if layout.INDEX in folder.waiting:
                 await self._read_index(folder)
         except OSError as error:
-            self.again.takes((agent_id, ""), error)
+            self.retries.retry_if_passing((agent_id, ""), error)
             return
         for count, name in enumerate(names):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
-            await self._look_at(folder, name)
+            await self._check_file(folder, name)
 
-    async def _look_at(self, folder: Folder, name: str) -> None:
+    async def _check_file(self, folder: Folder, name: str) -> None:
         session_id = layout.session_id_of(name)
         if session_id is None or name in self._store.busy_names:
             return
@@ -175,12 +175,12 @@ class Folders:
             try:
                 look = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             except FileNotFoundError:
-                self._drop(session)  # some systems tell of a change and a removal in no order
+                self._drop(session)  # some systems report a change and a removal in any order
             except OSError as error:
-                self.again.takes((folder.agent_id, name), error)
+                self.retries.retry_if_passing((folder.agent_id, name), error)
             else:
                 if not folding.is_current(session.entry.file, look):
-                    await self._news.read_on(session)
+                    await self._listener.read_on(session)
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:
         """The session of a file in this folder."""
@@ -193,24 +193,26 @@ class Folders:
         problems: list[scan.Problem] = []
 
         def read() -> Session | None:
-            return scan.read_session(folder, name, None, self._foreign(folder), self._store.settings, problems=problems)
+            foreign = self._foreign_rows(folder)
+            return scan.read_session(folder, name, None, foreign, self._store.settings, problems=problems)
 
         try:
-            # One at a time: two who look at a file at once would both adopt it.
-            async with self._adopting:
+            # One at a time: two concurrent calls would adopt the same file twice.
+            async with self._adopt_lock:
                 if self._session(folder, name[: -len(layout.SUFFIX)]) is not None:
                     return
                 session: Session | None = await self._store.run_sync(read)
         except OSError as error:
-            if not self.again.takes((folder.agent_id, name), error) and not isinstance(error, FileNotFoundError):
-                told = scan.problem_of(scan.path_of(folder, name), error)
-                log.warning("passed over", path=told.path, reason=told.reason)
-            return  # gone again, or not ours to read; doctor looks more closely
+            is_retried = self.retries.retry_if_passing((folder.agent_id, name), error)
+            if not is_retried and not isinstance(error, FileNotFoundError):
+                problem = scan.problem_of(scan.path_of(folder, name), error)
+                log.warning("passed over", path=problem.path, reason=problem.reason)
+            return  # removed again, or not readable, which `doctor` reports
         for one in problems:
             log.warning("passed over", path=one.path, reason=one.reason)
         folder.waiting.discard(name)
         if session is None or name in self._store.busy_names or self._session(folder, session.session_id) is not None:
-            return  # no transcript, or not yet; or the daemon has made it in the meantime
+            return  # no transcript, or not complete yet; or the daemon has created it meanwhile
         session = self._returning_session(session)
         catalog = self._store.catalog
         namesake = catalog.by_id.get(session.session_id)
@@ -222,33 +224,34 @@ class Folders:
             namesake.folder.dirty = True
         catalog.add(session)
         folder.dirty = True
-        self._news.session_appeared(session)
+        self._listener.session_appeared(session)
 
     def _returning_session(self, read: Session) -> Session:
-        """The session that left and is back, as those know it who still hold it; else the one that was read.
+        """The earlier `Session` object of a file that was removed and is back, if a run still has it; else `read`.
 
-        Under another name as well: whoever renames a transcript takes nothing from those who write to it.
+        The file may have another name now: renaming a transcript must not take it from those who write to it.
         """
         self._drop_renamed(read)
         place = (read.folder.agent_id, read.session_id)
-        known = self._left.get(place)
+        known = self._removed.get(place)
         if known is None:
-            known = next((left for left in self._left.values() if _is_renamed(left, read)), None)
+            known = next((left for left in self._removed.values() if _is_renamed(left, read)), None)
         if known is None or known.key != read.key or self._store.catalog.has(known):
             return read
-        del self._left[known.folder.agent_id, known.session_id]
+        del self._removed[known.folder.agent_id, known.session_id]
         known.come_back(read)
         return known
 
     def _drop_renamed(self, read: Session) -> None:
-        """Some watchers tell of the new name first."""
+        """Drop the session under the old name of a renamed file, since some watchers report the new name first."""
         holder = self._store.catalog.by_key.get(read.key)
         if holder is not None and _is_renamed(holder, read) and not exists(holder.folder.fd, holder.file_name):
             self._drop(holder)
 
-    def _foreign(self, folder: Folder) -> Foreign | None:
-        """What another program's index says, None where that is not known yet; read once for many files that come
-        together."""
+    def _foreign_rows(self, folder: Folder) -> Foreign | None:
+        """The rows of another program's index, None where it cannot be read yet. Cached, for many files that appear
+        together.
+        """
         try:
             look = os.stat(layout.INDEX, dir_fd=folder.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -261,22 +264,22 @@ class Folders:
         return scan.foreign_of(known[1], folder, self._store.settings)
 
     async def _read_index(self, folder: Folder) -> None:
-        """The index could not be read at the start: read it now, for the sessions that it alone knows."""
+        """Read an index that could not be read at the start, for the sessions that only it knows."""
         problems: list[scan.Problem] = []
 
         def read() -> list[Session]:
-            foreign = self._foreign(folder)
+            foreign = self._foreign_rows(folder)
             if foreign is None:
                 raise scan.IndexUnknown(layout.INDEX)
             return scan.settings_only(folder, foreign, self._store.settings, problems)
 
-        async with self._adopting:
-            made: list[Session] = await self._store.run_sync(read)
+        async with self._adopt_lock:
+            found: list[Session] = await self._store.run_sync(read)
             folder.waiting.discard(layout.INDEX)
             folder.dirty = True
-            for session in made:
+            for session in found:
                 self._store.catalog.add(session)
-                self._news.session_appeared(session)
+                self._listener.session_appeared(session)
 
     def _on_gone(self, directory: str, name: str) -> None:
         folder = self._by_path.get(directory)
@@ -295,37 +298,37 @@ class Folders:
     def _drop(self, session: Session) -> None:
         self._store.catalog.remove(session)
         self._twins.pop((session.folder.agent_id, session.session_id), None)
-        self._left[session.folder.agent_id, session.session_id] = session
+        self._removed[session.folder.agent_id, session.session_id] = session
         session.folder.dirty = True
-        self._news.session_disappeared(session, "file removed")
+        self._listener.session_disappeared(session, "file removed")
 
     def _folder_gone(self, folder: Folder) -> None:
         """The folder was removed or moved away, with everything in it."""
         store = self._store
-        # A copy may stand there already: whoever makes a session now waits until that was looked at.
+        # There may be another folder of the same name already: creating sessions waits until that was checked.
         store.standing.doubt()
         del self._by_path[self._path(folder.agent_id)]
-        gone = [store.folders.pop(folder.agent_id)]
+        removed = [store.folders.pop(folder.agent_id)]
         if folder.agent_id in store.archives:
-            gone.append(store.archives.pop(folder.agent_id))
+            removed.append(store.archives.pop(folder.agent_id))
         for session in [*store.catalog.by_id.values(), *self._twins.values()]:
-            if session.folder in gone:
+            if session.folder in removed:
                 self._drop(session)
         # A worker thread may still be using a descriptor: closed now, its number could become another file's.
-        self._retired += gone
+        self._retired += removed
 
-    def _look_for_it(self) -> None:
-        """Somebody found a folder in another place. Where a folder above the store was moved, no watcher tells."""
+    def _recheck_store_path(self) -> None:
+        """Check again: a folder is no longer at its path. A move of a folder above the store triggers no watcher."""
         if self._watcher is not None:
-            self.again.takes(("", ""), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+            self.retries.retry_if_passing(("", ""), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
-    async def _look_around(self) -> None:
-        """Look by path at what there is: at the start, when the watcher missed something, and when a folder went."""
+    async def _check_everything(self) -> None:
+        """Compare everything with the disk: at the start, after missed events, and after a folder was removed."""
         await self._store.standing.regain(self._rescan)
 
     async def _rescan(self) -> None:
         assert self._watcher is not None
-        # Where it goes, everything goes: the watcher tells of a folder's own end only where that is watched.
+        # The root is watched too, because the removal of a folder is reported only to a watch of its own or its parent.
         with contextlib.suppress(NotADirectoryError):
             self._watcher.add(self._root)
         self._watcher.add(self._agents)
@@ -334,9 +337,9 @@ class Folders:
                 self._folder_gone(folder)
         try:
             for agent_id in filter(layout.is_agent_folder, sorted(os.listdir(self._agents))):
-                await self._look_into(agent_id)
+                await self._scan_folder(agent_id)
         except OSError as error:
-            if not self.again.takes(("", ""), error):
+            if not self.retries.retry_if_passing(("", ""), error):
                 raise
             return
         for count, session in enumerate([*self._store.catalog.by_id.values(), *self._twins.values()]):

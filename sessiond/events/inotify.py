@@ -38,14 +38,14 @@ IN_DONT_FOLLOW = 0x0200_0000
 IN_EXCL_UNLINK = 0x0400_0000
 IN_ISDIR = 0x4000_0000
 
-# No IN_CLOSE_WRITE: it would answer every open and close for writing, the daemon's own included, with an event.
-# IN_EXCL_UNLINK: a file that is only open, without a name, is nobody's transcript.
+# Not IN_CLOSE_WRITE: every open and close for writing would be an event, those of the daemon included.
+# IN_EXCL_UNLINK: no events for files that are open but have no name any more.
 _MASK = (
     IN_MODIFY | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
     | IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK
 )  # fmt: skip
 _HEADER = struct.Struct("=iIII")
-# Room for 240 events of the longest name; a read takes what is there and never waits for more.
+# Room for 240 events with names of maximum length. A read returns what is there and does not wait for more.
 _READ_BYTES = 64 * 1024
 _LIMITS = frozenset({errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
 
@@ -59,7 +59,7 @@ class KernelEvent(NamedTuple):
 
 
 def parse(data: bytes) -> Iterator[KernelEvent]:
-    """The events in what one read of an inotify descriptor returned. The kernel never splits an event."""
+    """The events in the bytes of one read from an inotify descriptor. The kernel never splits an event."""
     offset = 0
     while offset + _HEADER.size <= len(data):
         watch, mask, _cookie, size = _HEADER.unpack_from(data, offset)
@@ -69,7 +69,7 @@ def parse(data: bytes) -> Iterator[KernelEvent]:
 
 
 class InotifyBackend:
-    """Folders by watch number and back. A watch follows the folder's inode, so one that moves is given up."""
+    """Watches folders with inotify. A watch follows the inode, so the watch of a folder that was moved is removed."""
 
     name: Backend = "inotify"
 
@@ -85,7 +85,7 @@ class InotifyBackend:
         except OSError as error:
             error.filename = directory
             raise
-        # Another folder under the same name, or the same folder under another name: the newest word holds.
+        # Another folder under a known path, or a known folder under another path: the newest call counts.
         if self._watches.get(directory, watch) != watch:
             self.remove(directory)
         self._watches.pop(self._directories.get(watch, directory), None)
@@ -97,7 +97,7 @@ class InotifyBackend:
         if watch is None:
             return
         del self._directories[watch]
-        # EINVAL: the folder is gone, and the watch with it; the kernel's word of it is still in the queue.
+        # EINVAL: the folder was removed and the watch with it; the kernel's event for that is still queued.
         _call("inotify_rm_watch", self._fd, watch, ignore=errno.EINVAL)
 
     async def next_batch(self) -> list[WatchEvent]:
@@ -129,7 +129,7 @@ class InotifyBackend:
                 continue  # removed while this was in the queue
             name = os.fsdecode(raw_name)
             if mask & (IN_IGNORED | IN_MOVE_SELF):
-                # IN_IGNORED follows a removal and an unmount alike.
+                # IN_IGNORED comes after a removal as well as after an unmount.
                 yield from self._give_up(directory)
             elif mask & (IN_MOVED_FROM | IN_DELETE):
                 yield NameGone(directory, name)
@@ -139,7 +139,7 @@ class InotifyBackend:
                 yield NameChanged(directory, name, folder=bool(mask & IN_ISDIR))
 
     def _give_up(self, directory: str) -> Iterator[WatchEvent]:
-        """Forget a folder and what is watched below it: those watches would go on under a path that is no more."""
+        """Remove the watches of a folder and of those below it, whose paths are no longer valid."""
         for path in [path for path in self._watches if is_below(path, directory)]:
             self.remove(path)
             yield NameGone(path)
@@ -151,7 +151,7 @@ def _libc() -> Any:
 
 
 def _call(function: str, *arguments: int | bytes, ignore: int = 0) -> int:
-    """A call of the C library; its -1 as OSError, and as WatchUnavailable where the kernel has no more to give."""
+    """Call the C library. A result of -1 raises OSError, or WatchUnavailable at a limit of the kernel."""
     implementation = getattr(_libc(), function, None)
     if implementation is None:
         raise WatchUnavailable(errno.ENOSYS, "the C library has no inotify")

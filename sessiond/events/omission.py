@@ -1,6 +1,6 @@
-"""Live events that a subscriber does not take in time: what is told of them instead of what they said.
+"""Shorten live events for a subscriber that does not read in time: they then say only how many bytes were omitted.
 
-They stand in no file, so nothing can be read again; whoever follows learns how much it has missed.
+Live events are in no file, so what was omitted cannot be read later.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from sessiond.model.event import LiveEvent
 
-_KEPT = ("runId", "phase", "toolCallId", "name")
+_KEPT_FIELDS = ("runId", "phase", "toolCallId", "name")
 
 
 def omit_content(event: LiveEvent) -> LiveEvent:
-    """The event without what makes it large: `omitted.bytes` says how much that was."""
+    """The event without its content; `omitted.bytes` is the size of what was left out."""
     if "omitted" in event.fields:
         return event
-    fields = {name: event.fields[name] for name in _KEPT if name in event.fields}
+    fields = {name: event.fields[name] for name in _KEPT_FIELDS if name in event.fields}
     if event.method == "session.delta":
         fields["text"] = ""
     return replace(event, fields={**fields, "omitted": {"bytes": event.size}}, before="", size=0)
 
 
-def join(first: object, second: LiveEvent) -> LiveEvent | None:
-    """Two shortened deltas of a run as one; None where they are anything else."""
+def join_omitted(first: object, second: LiveEvent) -> LiveEvent | None:
+    """Two shortened deltas of one run as a single event; None where they are anything else."""
     if not isinstance(first, LiveEvent) or first.key != second.key or first.method != "session.delta":
         return None
     ours, theirs = first.fields, second.fields

@@ -45,21 +45,21 @@ class Watcher:
         self._deaf_kind = deaf_kind
         self._directories: set[str] = set()
         self._rescan: str | None = None
-        self._backend = self._open_next()
+        self._backend = self._open_next_backend()
 
     @property
     def backend(self) -> Backend:
-        """Which backend is at work just now. It can only change by falling back, and a `Rescan` follows."""
+        """The backend in use. It changes only by falling back to the next one, after which a `Rescan` is reported."""
         return self._backend.name
 
     def add(self, path: StrPath) -> None:
-        """Watch the folder `path`; once more is the same. Events name it as it was given here.
+        """Watch the folder `path`, which may be watched already. Events have the path as given here.
 
-        FileNotFoundError; NotADirectoryError for a file and for a symlink; PermissionError; with a single backend
-        WatchUnavailable at its limits.
+        Raises FileNotFoundError; NotADirectoryError for a file and for a symlink; PermissionError; WatchUnavailable
+        where the last backend has reached its limits.
         """
         directory = os.fspath(path)
-        self._mind_the_deaf(directory)
+        self._poll_where_deaf(directory)
         while True:
             try:
                 self._backend.add(directory)
@@ -70,7 +70,7 @@ class Watcher:
                 return
 
     def remove(self, path: StrPath) -> None:
-        """Watch `path` no more. What happened before may still be reported. An unknown path is no error."""
+        """Stop watching `path`. Earlier events may still be reported. An unknown path is no error."""
         directory = os.fspath(path)
         self._directories.discard(directory)
         self._backend.remove(directory)
@@ -93,7 +93,7 @@ class Watcher:
             except WatchUnavailable:
                 self._fall_back()
             except trio.ClosedResourceError:
-                # add() fell back while this waited; the new backend has everything from then on.
+                # `add` fell back to another backend meanwhile, which has all folders from then on.
                 if backend is self._backend:
                     raise
             else:
@@ -101,7 +101,7 @@ class Watcher:
                 self._directories -= gone
                 return batch
 
-    def _open_next(self) -> WatchBackend:
+    def _open_next_backend(self) -> WatchBackend:
         while True:
             try:
                 return _open_backend(self._chain.pop(0))
@@ -109,8 +109,8 @@ class Watcher:
                 if not self._chain:
                     raise
 
-    def _mind_the_deaf(self, directory: str) -> None:
-        """Poll where the kernel does not hear of what others write, unless another backend was asked for."""
+    def _poll_where_deaf(self, directory: str) -> None:
+        """Switch to polling for file systems whose changes inotify does not report, unless a backend was configured."""
         if self._backend.name == "polling" or "polling" not in self._chain:
             return
         kind = self._deaf_kind(directory)
@@ -122,11 +122,11 @@ class Watcher:
     def _fall_back(self) -> None:
         if not self._chain:
             raise WatchUnavailable(errno.ENOSPC, "the kernel's limits for watching files are used up")
-        old, self._backend = self._backend, self._open_next()
+        old, self._backend = self._backend, self._open_next_backend()
         old.close()
         self._rescan = "backend"
         for directory in sorted(self._directories):
-            # What is gone by now is found by the rescan.
+            # Folders that were removed meanwhile are noticed by the rescan.
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 self.add(directory)
 

@@ -1,9 +1,9 @@
-"""Watch folders through watchfiles, which knows every system's own way. Does not use its `awatch` (see below).
+"""Watch folders through watchfiles, which supports every operating system. Uses its `RustNotify`, not `awatch`.
 
-`awatch` wakes up for cancellation after seconds only and hides names such as `.git`; underneath it is `RustNotify`,
-which one thread of ours waits on. Its watches are recursive here: a folder below a watched one costs nothing more where
-it was there when the notifier was made. A newer one is watched when the notifier's thread comes to it, which is too
-late for whoever lists it now: a new notifier is made.
+`awatch` reacts to cancellation only after seconds, and hides names such as `.git`. Here a thread of its own waits on
+`RustNotify`, whose watches are recursive: a folder below a watched one needs no watch of its own if it existed when the
+notifier was created. A newer folder is watched by the notifier only some time later, but the caller lists it right
+after `add`; so a new notifier is created for it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from sessiond.events.watch_backend import (
 
 # An event takes up to two steps. 8 ms: a median of 17 ms (with 10 ms 21) at 2 % of a core; 1 ms would be 3 ms at 4 %.
 _STEP_MS = 8
-# The longest a stream of changes is gathered before it is handed on.
+# How long a continuous stream of changes is collected before it is returned.
 _DEBOUNCE_MS = 20
-# How coarse the times of files may be (FAT: two seconds).
-_TIMES_NS = 2_000_000_000
-# RustNotify's numbers for what happened to a path.
+# The resolution of file times (FAT: two seconds).
+_TIME_RESOLUTION_NS = 2_000_000_000
+# RustNotify's number for a removed path.
 _DELETED = 3
 
 Raw = set[tuple[int, str]] | str
 
 
 class WatchfilesBackend:
-    """Folders by the real path that events carry, and the notifier that covers the topmost of them."""
+    """Watches folders with one notifier on the topmost of them. Its events have real paths, so folders are mapped."""
 
     name: Backend = "watchfiles"
 
     def __init__(self) -> None:
-        self._given: dict[str, str] = {}
-        # Which folder each of these paths was when it was added.
+        self._watched: dict[str, str] = {}
+        # The inode of each of these paths when it was added.
         self._inodes: dict[str, int] = {}
-        self._made_ns = 0
+        self._started_ns = 0
         self._roots: set[str] = set()
         self._notify: RustNotify | None = None
         self._gathered: set[tuple[int, str]] = set()
@@ -57,7 +57,7 @@ class WatchfilesBackend:
         self._stop = threading.Event()
         self._first_root = trio.Event()
         self._closed = False
-        # A thread of its own: waiting for changes must not take one from the file code.
+        # A limiter of its own: the waiting thread must not count among those for file access.
         self._limiter = trio.CapacityLimiter(1)
 
     def add(self, directory: str) -> None:
@@ -66,22 +66,23 @@ class WatchfilesBackend:
         if not self._is_covered(real, inode):
             roots = {root for root in self._roots if not is_below(root, real)}
             self._rebuild(roots if any(is_below(real, root) for root in roots) else roots | {real})
-        self._given[real], self._inodes[real] = directory, inode
+        self._watched[real], self._inodes[real] = directory, inode
 
     def remove(self, directory: str) -> None:
-        for real in [real for real, given in self._given.items() if given == directory]:
-            del self._given[real], self._inodes[real]
+        for real in [real for real, given in self._watched.items() if given == directory]:
+            del self._watched[real], self._inodes[real]
 
     def _is_covered(self, real: str, inode: int) -> bool:
-        """Whether the notifier is certain to be at work in this folder."""
+        """Whether the notifier is certain to watch this folder already."""
         root = next((root for root in self._roots if is_below(real, root)), None)
         if root is None:
             return False
-        if real in self._given:
+        if real in self._watched:
             return self._inodes[real] == inode
-        # What is new there, or was moved there, has changed since; so has what holds files, which costs a notifier.
+        # A folder that changed since the notifier was created may be new or moved. One with new files has changed too,
+        # and gets a new notifier needlessly.
         while real != root:
-            if os.stat(real).st_ctime_ns > self._made_ns - _TIMES_NS:
+            if os.stat(real).st_ctime_ns > self._started_ns - _TIME_RESOLUTION_NS:
                 return False
             real = os.path.dirname(real)
         return True
@@ -107,10 +108,10 @@ class WatchfilesBackend:
         self._first_root.set()
 
     async def _gather(self, notify: RustNotify) -> None:
-        """Wait for changes. They are kept on `self`, so that a cancelled wait loses none that have come."""
+        """Wait for changes. They are stored in `self`, so that a cancelled wait loses none."""
         self._stop = stop = threading.Event()
         async with trio.open_nursery() as nursery:
-            # The thread looks at the stop event at each step; abandoned instead, it would outlive the loop.
+            # The thread checks the stop event at each step. If it were abandoned, it would outlive the event loop.
             nursery.start_soon(_set_at_cancellation, stop)
             raw = await trio.to_thread.run_sync(_wait_in_thread, notify, stop, limiter=self._limiter)
             if isinstance(raw, set):
@@ -118,28 +119,28 @@ class WatchfilesBackend:
             elif raw == "broken":
                 self._rebuild(self._roots)
             else:
-                # A stopped notifier throws away what it had not handed out yet.
+                # A stopped notifier discards changes that it has not returned yet.
                 self._missed = self._missed or "interrupted"
             nursery.cancel_scope.cancel()
 
     def _rebuild(self, roots: set[str]) -> None:
-        """A new notifier for `roots`, at work on return. What the old one had gathered is made up by a rescan."""
+        """Replace the notifier by one for `roots`, which watches on return. A rescan follows for lost changes."""
         existing = {root for root in roots if os.path.isdir(root)}
-        made_ns = time.time_ns()
+        started_ns = time.time_ns()
         notify = _make_notify(sorted(existing)) if existing else None
         if self._notify is not None:
             self._missed = "rebuilt"
         self._stop.set()
-        self._notify, self._roots, self._made_ns = notify, existing, made_ns
+        self._notify, self._roots, self._started_ns = notify, existing, started_ns
         self._first_root.set()
         if notify is None:
             self._first_root = trio.Event()
 
     def _translate(self, raw: set[tuple[int, str]]) -> Iterator[WatchEvent]:
-        # A set has no order: removals go first, so that a name that was replaced ends as changed.
+        # The set has no order. Removals go first, so that a replaced name is reported as changed at the end.
         for change, path in sorted(raw, key=lambda item: (item[0] != _DELETED, item[1])):
             parent, name = os.path.split(path)
-            given = self._given.get(parent)
+            given = self._watched.get(parent)
             if change == _DELETED:
                 if given is not None:
                     yield NameGone(given, name)
@@ -150,9 +151,9 @@ class WatchfilesBackend:
                 yield NameChanged(given, name, folder=folder)
 
     def _give_up(self, path: str) -> Iterator[WatchEvent]:
-        for real in [real for real in self._given if is_below(real, path)]:
+        for real in [real for real in self._watched if is_below(real, path)]:
             del self._inodes[real]
-            yield NameGone(self._given.pop(real))
+            yield NameGone(self._watched.pop(real))
         self._roots = {root for root in self._roots if not is_below(root, path)}
 
 
@@ -160,14 +161,14 @@ def _real_folder(directory: str) -> str:
     """The real path of a folder whose last component is no symlink."""
     if os.path.islink(directory):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
-    with os.scandir(directory):  # says what is wrong: not there, no folder, not allowed
+    with os.scandir(directory):  # raises the right error: missing, no folder, not permitted
         return os.path.realpath(directory)
 
 
 def _make_notify(paths: list[str]) -> RustNotify:
     for ignore_permission_denied in (False, True):
         try:
-            # Not ignoring at first: with it, reaching the kernel's limit of watches is ignored, too.
+            # First without ignoring permission errors, because ignoring them hides the kernel's limit of watches too.
             return RustNotify(paths, False, False, 0, True, ignore_permission_denied)
         except PermissionError:
             continue
@@ -189,5 +190,5 @@ def _wait_in_thread(notify: RustNotify, stop: threading.Event) -> Raw:
     try:
         return notify.watch(_DEBOUNCE_MS, _STEP_MS, 0, stop)
     except WatchfilesRustInternalError:
-        # A name that is no UTF-8: the notifier then answers nothing else, ever.
+        # A name that is no UTF-8, after which the notifier returns nothing but this error.
         return "broken"

@@ -93,7 +93,7 @@ async def _fix(ctx: Context) -> list[Finding]:
     await services.slices.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
     for session in wrong:
         path = session.path
-        done = await services.feed.fold_again(session)
+        done = await services.feed.refold(session)
         what = "what was known of it was wrong; it was read anew" if done else "it is being written; repair again"
         fixed.append(f"{path}: {what}")
     unsaved = await _save_indexes(store)

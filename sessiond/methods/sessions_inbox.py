@@ -69,13 +69,13 @@ class _Bell(Subscription):
     def offer(self, event: Event) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def fall_back(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
+    def start_lag(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def begin(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
+    def switch_session(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
         self.rung.set()
 
-    def rewrite(self, key: str, place: FollowPlace, *, live: bool) -> None:  # noqa: ARG002
+    def reread(self, key: str, place: FollowPlace, *, live: bool) -> None:  # noqa: ARG002
         self.rung.set()
 
 

@@ -42,7 +42,7 @@ def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedR
     follow(ctx, session.key)
     # From here to the return nothing is awaited: what is not replayed is offered live.
     if not caught_up:
-        following.fall_back(session.key, place)
+        following.start_lag(session.key, place)
     cursor = params.cursor
     if cursor is None or place.offset == 0:
         cursor = services.store.cursor(session, place.offset, place.seq)

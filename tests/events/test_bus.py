@@ -77,8 +77,8 @@ async def test_visibility_is_asked_for_every_event_with_the_lineage_of_what_is_g
 async def test_unfollowing_ends_the_events_and_the_place() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, KEY)
-    subscription.fall_back(OTHER, FollowPlace("s", 0, 0))
-    subscription.fall_back(KEY, FollowPlace("s", 0, 0))
+    subscription.start_lag(OTHER, FollowPlace("s", 0, 0))
+    subscription.start_lag(KEY, FollowPlace("s", 0, 0))
     bus.unfollow(subscription, None)
     assert set(subscription.behind) == {KEY}
     bus.unfollow(subscription, KEY)

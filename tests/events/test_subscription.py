@@ -62,7 +62,7 @@ async def test_an_overflow_remembers_every_session_where_its_first_event_stood_a
 async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up_and_then_the_newest_row() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
-    subscription.fall_back(KEY, FollowPlace("s", 0, 0))
+    subscription.start_lag(KEY, FollowPlace("s", 0, 0))
     for event in (said(1), changed(1), said(1, OTHER), LiveEvent(KEY, "session.delta", {}), said(2), changed(2)):
         bus.publish(event)
     assert reader.events == [said(1, OTHER)]
@@ -74,7 +74,7 @@ async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up
 async def test_a_delete_is_told_after_what_was_not_read_yet() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
-    subscription.fall_back(KEY, FollowPlace("s", 0, 0))
+    subscription.start_lag(KEY, FollowPlace("s", 0, 0))
     bus.publish(changed(1, deleted=True))
     assert reader.events == []
     subscription.end_lag(KEY)
@@ -96,7 +96,7 @@ async def test_falling_back_takes_the_session_out_of_the_queue_but_for_its_newes
     reader.stop()
     for event in (said(1), changed(1), said(1, OTHER), said(2), changed(2)):
         bus.publish(event)
-    bus.rewrite(KEY, FollowPlace("s", 0, 0, "rewritten"), live=True)
+    bus.reread(KEY, FollowPlace("s", 0, 0, "rewritten"), live=True)
     assert list(subscription.queue) == [said(1, OTHER)]
     lag = subscription.behind[KEY]
     assert (lag.place, lag.change) == (FollowPlace("s", 0, 0, "rewritten"), changed(2))
@@ -119,15 +119,15 @@ async def test_a_new_session_of_a_key_is_read_behind_the_old_one_and_behind_what
     bus.unfollow(new[0], None)
     bus.publish(said(1))
     bus.publish(said(2))
-    lagging[0].fall_back(KEY, FollowPlace("s", 50, 0))
+    lagging[0].start_lag(KEY, FollowPlace("s", 50, 0))
     bus.follow(new[0], None, sees_all)
-    bus.begin(KEY, FollowPlace("s", 300, 2), known_only=True)
+    bus.switch_session(KEY, FollowPlace("s", 300, 2), known_only=True)
     assert list(waiting[0].queue) == [said(1), said(2)]
     assert waiting[0].behind[KEY].place == FollowPlace("s", 300, 2)
     assert read[0].behind[KEY].place == FollowPlace("s", 300, 2)
     assert lagging[0].behind[KEY].place == FollowPlace("s", 50, 0)
     assert new[0].behind == {}
-    bus.begin(KEY, FollowPlace("u", 0, 0))
+    bus.switch_session(KEY, FollowPlace("u", 0, 0))
     assert new[0].behind[KEY].place == FollowPlace("u", 0, 0)
 
 
@@ -137,7 +137,7 @@ async def test_an_overflow_goes_back_to_what_was_queued_before_the_place_to_read
     reader.stop()
     bus.publish(said(1))
     bus.publish(said(2))
-    bus.begin(KEY, FollowPlace("s", 300, 2))
+    bus.switch_session(KEY, FollowPlace("s", 300, 2))
     bus.publish(said(1, OTHER))
     assert subscription.behind[KEY].place == FollowPlace("s", 100, 0, "lagged")
 
@@ -149,14 +149,14 @@ async def test_an_overflow_with_the_news_of_a_reset_leaves_nothing_of_the_old_se
     bus.publish(said(1, OTHER))
     bus.publish(ChangedEvent(KEY, "new", "reset", None, None))
     assert subscription.behind[KEY].place == FollowPlace("new", 0, 0, "lagged")
-    bus.begin(KEY, FollowPlace("s", 300, 2))
+    bus.switch_session(KEY, FollowPlace("s", 300, 2))
     assert subscription.behind[KEY].place == FollowPlace("s", 300, 2, "lagged")
 
 
 async def test_news_of_a_reset_that_was_told_late_does_not_make_an_overflow_read_again_what_was_had() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=1)
-    subscription.fall_back(KEY, FollowPlace("s", 0, 0))
+    subscription.start_lag(KEY, FollowPlace("s", 0, 0))
     bus.publish(ChangedEvent(KEY, "s", "reset", None, None))
     subscription.behind[KEY].place = FollowPlace("s", 300, 2)
     reader.stop()
@@ -170,7 +170,7 @@ async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session
     knew, _ = follower(bus, None)
     bus.publish(said(1))
     new, _ = follower(bus, None)
-    bus.begin(KEY, FollowPlace("u", 0, 0))
+    bus.switch_session(KEY, FollowPlace("u", 0, 0))
     assert (knew.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
 
 
@@ -190,8 +190,8 @@ async def test_a_file_written_anew_is_read_again_by_those_who_are_in_it(
     bus = EventBus()
     subscription, _ = follower(bus, KEY)
     if place is not None:
-        subscription.fall_back(KEY, place)
-    bus.rewrite(KEY, FollowPlace("s", 0, 0, "rewritten"), live=live)
+        subscription.start_lag(KEY, place)
+    bus.reread(KEY, FollowPlace("s", 0, 0, "rewritten"), live=live)
     lag = subscription.behind.get(KEY)
     assert (lag.place if lag is not None else None) == expected
 
@@ -200,19 +200,19 @@ async def test_sessions_take_turns_in_catching_up_and_one_that_cannot_be_read_wa
     bus = EventBus()
     subscription, _ = follower(bus, None)
     for key in (KEY, OTHER):
-        subscription.fall_back(key, FollowPlace("s", 0, 0))
+        subscription.start_lag(key, FollowPlace("s", 0, 0))
     assert [subscription.next_lagging() for _ in range(3)] == [KEY, OTHER, KEY]
     for lag in subscription.behind.values():
-        lag.held = True
+        lag.waits_for_file = True
     assert subscription.next_lagging() is None
     began = trio.current_time()
-    await subscription.idle()  # what woke it was told before
+    await subscription.wait_work()  # what woke it was told before
     assert (subscription.next_lagging(), trio.current_time() - began) == (OTHER, 0)
     for lag in subscription.behind.values():
-        lag.held = True
-    await subscription.idle()
+        lag.waits_for_file = True
+    await subscription.wait_work()
     assert trio.current_time() - began == 1
     for lag in subscription.behind.values():
-        lag.held = True
+        lag.waits_for_file = True
     bus.publish(said(1))
     assert subscription.next_lagging() == KEY

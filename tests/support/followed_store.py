@@ -173,7 +173,7 @@ class Live:
         for key in keys:
             self.bus.follow(subscription, key, sees)
             if place is not None and key is not None:
-                subscription.fall_back(key, place)
+                subscription.start_lag(key, place)
         self._nursery.start_soon(self._pump, subscription)
         return subscription, reader
 
