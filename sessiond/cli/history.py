@@ -7,7 +7,7 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
-from sessiond.cli.frame.run_ends import MissedRunEnds
+from sessiond.cli.frame.run_ends import SessionRunEnds, is_run_end
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_WIDTH, TOOL_ROLES, moment_of, paragraph
@@ -62,6 +62,7 @@ def _run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list
 
 
 def run(args: Args) -> int | None:
+    began_ms = now_ms()
     with connect(args) as client:
         page = client.call(
             "sessions_history",
@@ -77,7 +78,7 @@ def run(args: Args) -> int | None:
             timeout_s=CALL_TIMEOUT_S,
         )
         if args.follow:
-            _follow(client, page, args)
+            _follow(client, page, args, since_ms=began_ms)
             return None
     if args.json:
         as_json(page)
@@ -87,8 +88,10 @@ def run(args: Args) -> int | None:
     return None
 
 
-def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
-    """Print the page, then every new message as it comes; with --json all of them as events, one a line."""
+def _follow(client: Client, page: dict[str, Any], args: Args, *, since_ms: int) -> None:
+    """Print the page, then every new message as it comes, and how runs end; with --json all of them as events, one a
+    line.
+    """
     on = screen_of()
     if args.json:
         for message, place in zip(page["messages"], page["positions"], strict=True):
@@ -105,10 +108,15 @@ def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
             lines(_run_end_lines(end, now_ms(), on))
             sys.stdout.flush()
 
-    missed = MissedRunEnds(client, page["sessionKey"], show_end)
-    for event in client.subscribe(page["sessionKey"], page["cursor"], on_connect=missed.on_connected):
+    runs = page.get("runs") or ()
+    ends = SessionRunEnds(client, page["sessionKey"], show_end, since_ms=since_ms, shown=runs)
+    events = client.subscribe(page["sessionKey"], page["cursor"], with_changes=True, on_connect=ends.on_connect)
+    for event in events:
+        is_end = is_run_end(event)
+        if event.name == "sessions.changed" and not is_end:
+            continue  # a message comes as itself, and settings belong to `watch`
         if event.name != "session.delta":
-            live.clear(forget=event.name == "session.message")
+            live.clear(forget=is_end or event.name == "session.message")
         if args.json:
             json_line({"event": event.name, **event.params})
         elif event.name == "session.message":
@@ -119,6 +127,7 @@ def _follow(client: Client, page: dict[str, Any], args: Args) -> None:
             live.take(event, f"{clock(now_ms(), now_ms())} {pad('writing', ROLE_WIDTH)} ")
         elif event.name == "session.resync" and event.get("reason") != "lagged":
             note(f"the transcript was {event.get('reason')}; from its start:")
+        ends.take(event)
         sys.stdout.flush()
 
 

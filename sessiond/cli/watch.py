@@ -6,7 +6,7 @@ import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect
-from sessiond.cli.frame.run_ends import MissedRunEnds
+from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
@@ -114,7 +114,7 @@ def run(args: Args) -> None:
             return
         shown = line(event, now_ms(), on, known)
         if shown is not None:
-            live.clear(forget=event.name == "session.message")
+            live.clear(forget=event.name == "session.message" or is_run_end(event))
             sys.stdout.write(shown + "\n")
             sys.stdout.flush()
 
@@ -125,7 +125,8 @@ def run(args: Args) -> None:
 
     with connect(args) as client:
         missed = MissedRunEnds(client, args.key, show_end)
-        for event in client.subscribe(args.key, args.after, on_connect=missed.on_connected):
+        events = client.subscribe(args.key, args.after, with_changes=True, on_connect=missed.on_connect)
+        for event in events:
             missed.take(event)
             if args.json:
                 json_line({"event": event.name, **event.params})

@@ -160,15 +160,21 @@ class Client:
                 return answer
 
     def subscribe(
-        self, key: str | None = None, cursor: str | None = None, *, on_connect: Callable[[], object] | None = None
+        self,
+        key: str | None = None,
+        cursor: str | None = None,
+        *,
+        with_changes: bool = False,
+        on_connect: Callable[[], object] | None = None,
     ) -> Iterator[Event]:
         """Every event of the session `key` after `cursor` (None: from now), or of all visible sessions; for ever.
 
+        Of all sessions `sessions.changed` comes as well, of one only `with_changes`: how its runs begin and end.
         `on_connect` is called each time that the subscription stands: at first, and when a lost connection is back.
         A lost connection is got back, and what was missed meanwhile comes first: each stored message comes exactly
         once. Raises RpcError where the subscription is refused, DaemonNotRunning where the first connection fails.
         """
-        follow = FollowState(key, cursor)
+        follow = FollowState(key, cursor, with_changes=with_changes)
         backoff = Backoff()
         first = True
         while not self._closed.is_set():

@@ -25,11 +25,14 @@ class FollowState:
     Nothing that was appended after the subscription was confirmed is missed or handed out twice, however often the
     connection is lost: the daemon replays every session from the cursor that we had, be it one of before a reset, and
     says `session.resync` where it cannot. For all sessions the cursors of the list tell which ones to ask for.
+
+    `with_changes`: of one session the `sessions.changed` too, which the daemon sends for all sessions or for none.
     """
 
-    def __init__(self, key: str | None, cursor: str | None) -> None:
+    def __init__(self, key: str | None, cursor: str | None, *, with_changes: bool = False) -> None:
         self.key = key
         self.cursor = cursor
+        self._with_changes = with_changes
         self._confirmed = False
         self._had: dict[str, tuple[str, int]] = {}  # sessionKey -> (sessionId, seq) of the last message handed out
         self._places: dict[str, str] = {}  # sessionKey -> the cursor up to which everything was handed out
@@ -45,6 +48,8 @@ class FollowState:
     def take(self, event: Event) -> bool:
         """Whether to hand out `event`; False for what the subscriber has had before, or will have in its order."""
         key = event.get("sessionKey")
+        if self._with_changes and self.key is not None and key != self.key:
+            return False
         if event.name == "session.message":
             session_id, seq = event.get("sessionId"), event.get("seq")
             had_id, had_seq = self._had.get(key, ("", 0))
@@ -89,7 +94,16 @@ class FollowState:
         self.key = answer["key"]
         if self.cursor is None:
             self.cursor = answer["cursor"]
+        if self._with_changes:
+            yield from self._ask_for_changes()
         return events
+
+    def _ask_for_changes(self) -> Generator[tuple[str, dict[str, Any]], Any, None]:
+        try:
+            yield ("sessions.subscribe", {})
+        except RpcError as error:
+            if error.slug != "forbidden":  # a caller may read a session without the scope to list others
+                raise
 
     def _connect_all(self) -> Plan:
         events: list[Event] = []

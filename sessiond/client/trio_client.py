@@ -121,10 +121,22 @@ class TrioClient:
             if is_wait_over(answer) or trio.current_time() >= deadline:
                 return answer
 
-    def subscribe(self, key: str | None = None, cursor: str | None = None) -> TrioSubscription:
+    def subscribe(
+        self,
+        key: str | None = None,
+        cursor: str | None = None,
+        *,
+        with_changes: bool = False,
+        on_connect: Callable[[], Awaitable[object]] | None = None,
+    ) -> TrioSubscription:
         """`async for event in client.subscribe("main")`: every event of the session `key` after `cursor` (None: from
-        now), or of all visible sessions. Each stored message comes exactly once, also over lost connections."""
-        return TrioSubscription(FollowState(key, cursor), self._open_link, self._pause)
+        now), or of all visible sessions. Each stored message comes exactly once, also over lost connections.
+
+        Of all sessions `sessions.changed` comes as well, of one only `with_changes`. `on_connect` runs each time that
+        the subscription stands: at first, and when a lost connection is back.
+        """
+        follow = FollowState(key, cursor, with_changes=with_changes)
+        return TrioSubscription(follow, self._open_link, self._pause, on_connect)
 
     async def serve(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> None:
         """Answer the daemon's requests until cancelled; `on_connect` runs after every connection that is made."""
@@ -220,10 +232,12 @@ class TrioSubscription:
         follow: FollowState,
         open_link: Callable[[], Awaitable[TrioLink]],
         pause: Callable[[Backoff], Awaitable[None]],
+        on_connect: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._follow = follow
         self._open_link = open_link
         self._pause = pause
+        self._on_connect = on_connect
         self._backoff = Backoff()
         self._link: TrioLink | None = None
         self._was_connected = False
@@ -260,6 +274,8 @@ class TrioSubscription:
             self._ready += backlog
             self._was_connected = True
             self._backoff.reset()
+            if self._on_connect is not None:
+                await self._on_connect()
         else:
             self._ready += [message for message in await self._link.receive() if isinstance(message, Event)]
 

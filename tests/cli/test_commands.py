@@ -129,6 +129,7 @@ def ends_after(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
         return {"subscribed": True, "key": MAIN, "cursor": "c1"}
 
     fake.answers["sessions.messages.subscribe"] = subscribe
+    fake.answers["sessions.subscribe"] = lambda *_: {"subscribed": True}
 
 
 def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sessiond: Sessiond) -> None:

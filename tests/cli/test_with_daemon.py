@@ -197,6 +197,47 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
     assert seen == (["zero", *expected] if words[0] == "history" else expected)
 
 
+@pytest.mark.parametrize(
+    ("words", "failed", "aborted"),
+    [
+        (["watch", "main"], "run       failed (error", "run       ended (aborted"),
+        (["history", "main", "-f"], "run       failed: ", "run       was aborted"),
+        (["watch", "main", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
+        (["history", "main", "-f", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
+    ],
+)
+def test_who_follows_a_session_sees_live_how_its_runs_end(
+    started: Daemon, words: list[str], failed: str, aborted: str
+) -> None:
+    run(started, "send", "main", "fail")  # before: it is not told again
+    run(started, "create", "agent:main:other")
+    lines: list[str] = []
+    with popen(started, *words) as process:
+        reader = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
+        reader.start()
+        try:
+            until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+            before = len(lines)
+
+            def fails_visibly() -> bool:
+                run(started, "send", "main", "fail")
+                return any(failed in line for line in lines[before:])
+
+            until(started, fails_visibly)
+            run(started, "send", "agent:main:other", "fail")  # another session's is not shown
+            run(started, "send", "main", "slow 30", "--no-wait")
+            until(started, lambda: "running" in run(started, "list")[1])
+            run(started, "abort", "main")
+            until(started, lambda: any(aborted in line for line in lines))
+        finally:
+            process.send_signal(signal.SIGINT)
+        reader.join(PATIENCE_S)
+    assert sum(aborted in line for line in lines) == 1, lines
+    asked = sum("user      " in line or '"role":"user"' in line for line in lines[before:])
+    assert sum(failed in line for line in lines[before:]) < asked, lines  # each once; one of them was aborted
+    assert not any("agent:main:other" in line for line in lines)
+
+
 def test_sessions_are_made_changed_and_put_away(started: Daemon) -> None:
     assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
     assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"

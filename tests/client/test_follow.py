@@ -202,6 +202,34 @@ def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> 
     assert next(plan) == ("sessions.messages.subscribe", {"key": "a", "cursor": "a#0@2@0"})
 
 
+def test_of_one_session_its_changes_come_and_those_of_no_other() -> None:
+    model = Model()
+    model.append("a", "one")
+    follow = FollowState("a", None, with_changes=True)
+    plan = follow.connect()
+    call = next(plan)
+    assert call[0] == "sessions.messages.subscribe"
+    # After the cursor's own subscription: what is replayed comes first.
+    assert plan.send(model.answer(*call)) == ("sessions.subscribe", {})
+    with pytest.raises(StopIteration):
+        plan.send({"subscribed": True})
+    assert follow.take(Event("sessions.changed", {"sessionKey": "a", "phase": "error"}))
+    assert not follow.take(Event("sessions.changed", {"sessionKey": "b", "phase": "error"}))
+    assert not follow.take(model.append("b", "another's"))
+    assert follow.cursor == "a#0@1@0"
+    assert follow.take(model.append("a", "two"))
+
+
+def test_a_caller_without_the_scope_to_list_follows_a_session_without_its_changes() -> None:
+    model = Model()
+    model.append("a", "one")
+    for slug in ("forbidden", "stopping"):
+        plan = FollowState("a", None, with_changes=True).connect()
+        plan.send(model.answer(*next(plan)))
+        with pytest.raises(StopIteration if slug == "forbidden" else RpcError):
+            plan.throw(RpcError(-32003, slug, "no"))
+
+
 def test_what_came_before_a_reset_while_away_comes_before_the_new_session() -> None:
     model = Model()
     model.append("a", "before")

@@ -89,10 +89,15 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
 
     fake.answers["sessions.messages.subscribe"] = subscribe
     attempts: list[int] = []
+    stood: list[int] = []
+
+    async def note_connection() -> None:
+        stood.append(len(seen))
+
     with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path), on_reconnect=attempts.append) as client:
             seen: list[Event] = []
-            async for event in client.subscribe("main"):
+            async for event in client.subscribe("main", on_connect=note_connection):
                 seen.append(event)
                 if len(seen) == 2:
                     fake.stop()
@@ -101,6 +106,7 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
                     break
     assert [event["seq"] for event in seen] == [1, 2, 3]
     assert attempts[0] == 1
+    assert stood == [0, 2]
     assert fake.asked("sessions.messages.subscribe") == {"key": "main"}
     assert fake.asked("sessions.messages.subscribe") == {"key": "k", "cursor": "c2"}
 

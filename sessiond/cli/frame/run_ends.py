@@ -1,4 +1,4 @@
-"""Ends of runs that nobody was told of live, because the connection was lost: asked for when it is back."""
+"""How runs ended, for who follows sessions: asked for where no event tells it, or not all of it."""
 
 from __future__ import annotations
 
@@ -11,44 +11,92 @@ from sessiond.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from sessiond.client.blocking import Client
     from sessiond.client.wire import Event
 
+    ShowRunEnd = Callable[[str, dict[str, Any]], None]
+
 MAX_LISTED = 200
+_END_PHASES = ("end", "error")
+_PAGE = {"limit": 20, "includeRuns": True}
+
+
+def is_run_end(event: Event) -> bool:
+    """Whether the event says that a run is over."""
+    return event.name == "sessions.changed" and event.get("phase") in _END_PHASES
+
+
+class SessionRunEnds:
+    """The ends of runs of one session, each given to `show(key, end)` once, as `sessions_history` has it.
+
+    For `Client.subscribe(key, with_changes=True)`: `on_connect` is its `on_connect`, and `take` is given every event.
+    Ends count from `since_ms` on, which is before the first page was read; `shown` are those of that page.
+    """
+
+    def __init__(
+        self, client: Client, key: str, show: ShowRunEnd, *, since_ms: int, shown: Iterable[dict[str, Any]]
+    ) -> None:
+        self._client, self._key, self._show, self._since_ms = client, key, show, since_ms
+        self._shown = {end["runId"] for end in shown}
+        self._was_connected = False
+
+    def on_connect(self) -> None:
+        """Say that a lost connection is back. The ends since the page was read are shown: nothing tells of them."""
+        if self._was_connected:
+            note("connected again")
+        self._was_connected = True
+        self._show_new()
+
+    def take(self, event: Event) -> None:
+        """Show how a run ended as soon as an event says that one did."""
+        if is_run_end(event):
+            self._show_new()
+
+    def _show_new(self) -> None:
+        with suppress(ClientError):  # whoever may follow a session need not be one who may read all of it
+            page = self._client.call("sessions_history", {"sessionKey": self._key, **_PAGE}, timeout_s=CALL_TIMEOUT_S)
+            ends = _ends_since(page, self._since_ms)
+            for end in ends:
+                if end["runId"] not in self._shown:
+                    self._show(page["sessionKey"], end)
+            self._shown = {end["runId"] for end in ends}
 
 
 class MissedRunEnds:
-    """For `Client.subscribe`: `connected` is its `on_connect`, and `take` is given every event.
+    """The ends of runs that came while the connection was lost, each given to `show(key, end)`.
 
-    `show(key, end)` gets the end of each run that was going on when the connection was lost, as `sessions_history` has
-    it. With `key` that is every run of the session, else those that were seen to begin.
+    For `Client.subscribe`: `on_connect` is its `on_connect`, and `take` is given every event. With `key` it is every
+    run of that session, else those that were seen to begin.
     """
 
-    def __init__(self, client: Client, key: str | None, show: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(self, client: Client, key: str | None, show: ShowRunEnd) -> None:
         self._client, self._key, self._show = client, key, show
         self._was_connected = False
         # Since when (milliseconds since 1970) an end of a run of these sessions is news.
         self._awaited: dict[str, int] = {}
 
-    def on_connected(self) -> None:
+    def on_connect(self) -> None:
         """The subscription stands: at first, or again."""
         with suppress(ClientError):  # whoever may follow a session need not be one who may list or read all
             if self._was_connected:
                 note("connected again")
-                self._ask()
+                self._show_missed()
             else:
                 self._was_connected = True
                 self._begin()
 
     def take(self, event: Event) -> None:
         """Note which runs begin and end."""
-        if self._key is None and event.name == "sessions.changed":
+        if self._key is not None:
+            if is_run_end(event):  # shown as the event that it is
+                self._awaited[self._key] = now_ms()
+        elif event.name == "sessions.changed":
             if event.get("phase") == "start":
                 self._awaited[event["sessionKey"]] = now_ms()
-            elif event.get("phase") in ("end", "error", "delete"):
+            elif event.get("phase") in (*_END_PHASES, "delete"):
                 self._awaited.pop(event["sessionKey"], None)
 
     def _begin(self) -> None:
@@ -58,14 +106,17 @@ class MissedRunEnds:
         rows = self._client.call("sessions_list", {"limit": MAX_LISTED}, timeout_s=CALL_TIMEOUT_S)["sessions"]
         self._awaited = {row["key"]: now_ms() for row in rows if row.get("status") == "running"}
 
-    def _ask(self) -> None:
+    def _show_missed(self) -> None:
         for key, since_ms in list(self._awaited.items()):
-            params = {"sessionKey": key, "limit": 20, "includeRuns": True}
-            page = self._client.call("sessions_history", params, timeout_s=CALL_TIMEOUT_S)
-            ends = [end for end in page.get("runs") or () if (moment_in(end.get("endedAt")) or 0) >= since_ms]
+            page = self._client.call("sessions_history", {"sessionKey": key, **_PAGE}, timeout_s=CALL_TIMEOUT_S)
+            ends = _ends_since(page, since_ms)
             for end in ends:
                 self._show(page["sessionKey"], end)
             if self._key is not None:
                 self._awaited[key] = now_ms()
             elif ends:
                 del self._awaited[key]
+
+
+def _ends_since(page: dict[str, Any], since_ms: int) -> list[dict[str, Any]]:
+    return [end for end in page.get("runs") or () if (moment_in(end.get("endedAt")) or 0) >= since_ms]
