@@ -20,6 +20,11 @@ def quote(text: str) -> str:
     return f"'{shorten(text)}'"
 
 
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 session`, `2 sessions`; `plural` where it is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def shorten(text: str) -> str:
     """`text` short and on one line."""
     return printable(text if len(text) <= MAX_QUOTED_CHARS else text[: MAX_QUOTED_CHARS - 1] + "…")

@@ -18,7 +18,7 @@ from support.in_process import inside
 
 import sessiond
 from sessiond.config import settings as config
-from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, SessiondError, quote
+from sessiond.errors import MAX_QUOTED_CHARS, ConfigError, SessiondError, pluralize, quote
 from sessiond.methods.table import METHODS
 from sessiond.patterns import compile_pattern
 from sessiond.policy.secrets import compile_patterns
@@ -194,3 +194,8 @@ def test_every_text_is_a_pattern_or_is_refused_in_words(pattern: str) -> None:
             compile_patterns((pattern,))
     else:
         assert len(compile_patterns((pattern,))) == 1
+
+
+def test_a_number_of_things_is_said_as_people_say_it() -> None:
+    assert [pluralize(count, "session") for count in (0, 1, 2)] == ["0 sessions", "1 session", "2 sessions"]
+    assert [pluralize(count, "match", "matches") for count in (1, 2)] == ["1 match", "2 matches"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from sessiond.attachments.materialize import Receipt
+from sessiond.errors import pluralize
 
 # Fifty names of 255 bytes are no part of a prompt; the manifest has them all.
 _MAX_LIST_CHARS = 4096
@@ -19,9 +20,8 @@ def describe(receipt: Receipt, mount_path: str | None = None, *, origin: str = _
     `origin` is a sentence that says where they come from. Names are quoted as JSON, so that none can end its line or
     look like another.
     """
-    files = "file" if receipt.count == 1 else "files"
     lines = [
-        f"Attachments: {receipt.count} {files}, {receipt.total_bytes} bytes in all, in the folder "
+        f"Attachments: {pluralize(receipt.count, 'file')}, {receipt.total_bytes} bytes in all, in the folder "
         f"{receipt.rel_dir}/ of your workspace."
     ]
     if mount_path is not None:

@@ -11,6 +11,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command, Opti
 from sessiond.cli.frame.failures import BAD_CONFIG, PERMISSION, CommandFailed
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.toml import render
+from sessiond.errors import pluralize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def check(args: Args) -> None:
         told = [{"what": what, "hint": hint} for what, hint in found]
         as_json({"ok": True, "path": str(path), "exists": is_there, "agents": ids, "warnings": told})
     elif is_there:
-        lines([f"{path} is good: {_count(len(config.agents.list))}"])
+        lines([f"{path} is good: {pluralize(len(config.agents.list), 'agent')}"])
         for what, hint in found:
             lines([f"warning: {what}", f"  -> {hint}"])
     else:
@@ -93,11 +94,7 @@ def reload(args: Args) -> None:
     if after.get("reloadProblem"):
         raise CommandFailed(f"not taken over: {after['reloadProblem']}", hint="the old one holds", status=BAD_CONFIG)
     if not args.json:
-        lines([f"the daemon has the new configuration: {_count(agents)}"])
-
-
-def _count(agents: int) -> str:
-    return f"{agents} agent{'' if agents == 1 else 's'}"
+        lines([f"the daemon has the new configuration: {pluralize(agents, 'agent')}"])
 
 
 COMMAND = Command(

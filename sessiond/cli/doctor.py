@@ -15,6 +15,7 @@ from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.client import locate
 from sessiond.client.errors import ConnectionLost, DaemonNotRunning, RpcError
+from sessiond.errors import pluralize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +68,14 @@ def _online(args: Args) -> list[Finding]:
 
 def _from_status(client: Client) -> list[Finding]:
     status = client.call("daemon.status")
-    about = f"{status['version']} is running (pid {status['pid']}) on {status['store']}, {status['sessions']} sessions"
+    where = f"(pid {status['pid']}) on {status['store']}"
+    about = f"{status['version']} is running {where}, {pluralize(status['sessions'], 'session')}"
     found = [_make_finding("ok", "sessiond", about)]
     if status.get("reloadProblem"):
         what = f"the file was not taken over at the last reload: {status['reloadProblem']}"
         found.append(_make_finding("error", "configuration", what, "sessiond config check"))
     if status["deadLetters"]:
-        what = f"{status['deadLetters']} could not be delivered and were given up"
+        what = f"given up after many attempts: {pluralize(status['deadLetters'], 'delivery', 'deliveries')}"
         found.append(_make_finding("warn", "deliveries", what, "they are in the store's outbox folder"))
     return found
 

@@ -15,6 +15,7 @@ from sessiond.cli.terminal.output import as_json, json_line, lines
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, pad, screen_of
 from sessiond.cli.terminal.times import clock, moment_in, now_ms, size
+from sessiond.errors import pluralize
 
 RUN_ENDS = {
     "ok": "done, without a reply",
@@ -69,7 +70,7 @@ def run(args: Args) -> int | None:
             drop_absent(
                 {
                     "sessionKey": args.key,
-                    "limit": args.limit,
+                    "limit": 1 if args.limit == 0 else args.limit,
                     "includeTools": args.tools or None,
                     "cursor": args.before,
                     "includeRuns": True,
@@ -77,6 +78,8 @@ def run(args: Args) -> int | None:
             ),
             timeout_s=CALL_TIMEOUT_S,
         )
+        if args.limit == 0:  # as `tail -n 0`: nothing, and with -f only what comes
+            page |= {"messages": [], "positions": [], "runs": [], "hasMore": False}
         if args.follow:
             _follow(client, page, args, since_ms=began_ms)
             return None
@@ -84,7 +87,8 @@ def run(args: Args) -> int | None:
         as_json(page)
         return None
     show_paged(show(page, now_ms(), screen_of()))
-    _notes(page, args.key)
+    if args.limit != 0:
+        _notes(page, args.key)
     return None
 
 
@@ -137,7 +141,7 @@ def _notes(page: dict[str, Any], key: str) -> None:
     if page.get("hasMore") and page.get("nextCursor"):
         note(f"older ones: sessiond history {key} --before {page['nextCursor']}")
     if page.get("skipped"):
-        note(f"{page['skipped']} bad lines were skipped; see: sessiond doctor")
+        note(f"skipped {pluralize(page['skipped'], 'bad line')}; see: sessiond doctor")
     if page.get("contentRedacted"):
         note("secrets are masked for this caller")
 

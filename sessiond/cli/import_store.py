@@ -9,6 +9,7 @@ from sessiond.cli.frame.daemon import ask_long
 from sessiond.cli.frame.failures import FAILED, CommandFailed, note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
+from sessiond.errors import pluralize
 
 
 def openclaw(args: Args) -> None:
@@ -22,7 +23,7 @@ def openclaw(args: Args) -> None:
     lines(one_line(item if isinstance(item, str) else str(item.get("key", item))) for item in done["imported"])
     count = len(done["imported"])
     note(
-        f"imported {count} session{'' if count == 1 else 's'}; the originals are as they were"
+        f"imported {pluralize(count, 'session')}; the originals are as they were"
         if count
         else f"no sessions that are not here already in {folder}"
     )

@@ -48,7 +48,7 @@ COMMAND = Command(
         Option("--verbose", "The verbose level.", metavar="LEVEL"),
         Option("--model", "Its model.", metavar="MODEL"),
         Option("--send-policy", "Whether messages may be sent to it.", choices=("allow", "deny")),
-        Option("--context-tokens", "The size of its context.", kind="int", metavar="N"),
+        Option("--context-tokens", "The size of its context.", kind="count", metavar="N"),
         Option("--clear", "Back to the default; may be repeated.", many=True, choices=CLEARABLE),
         *CLIENT_OPTIONS,
     ),

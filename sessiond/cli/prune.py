@@ -7,6 +7,7 @@ from sessiond.cli.frame.daemon import ask_long
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
+from sessiond.errors import pluralize
 
 
 def run(args: Args) -> None:
@@ -22,9 +23,9 @@ def run(args: Args) -> None:
     if not count:
         note("nothing is that old")
     elif args.yes:
-        note(f"removed {count}")
+        note(f"removed {pluralize(count, 'transcript')}")
     else:
-        note(f"these {count} would go; remove them with --yes")
+        note(f"to be removed: {pluralize(count, 'transcript')}; do it with --yes")
 
 
 COMMAND = Command(

@@ -6,6 +6,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import ask_long, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import one_line
+from sessiond.cli.terminal.message import TOOL_ROLES
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen_of
@@ -76,9 +77,9 @@ COMMAND = Command(
     arguments=(Argument("text", "What to look for.", many=True),),
     options=(
         Option("--session", "Only in this session.", metavar="KEY", complete="key"),
-        Option("--role", "Only said by: user, assistant, toolResult.", metavar="ROLE"),
+        Option("--role", "Only said by one of this role.", choices=("user", "assistant", *TOOL_ROLES)),
         Option("--since", "Only what is younger than this, as 12h or 30d.", kind="duration", metavar="AGE"),
-        Option("--limit -n", "At most N matches.", kind="int", metavar="N"),
+        Option("--limit -n", "At most N matches.", kind="count", metavar="N"),
         *CLIENT_OPTIONS,
     ),
     examples=("sessiond search timeout", "sessiond search --since 7d --role user 'release notes'"),

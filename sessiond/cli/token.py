@@ -9,6 +9,7 @@ from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
+from sessiond.errors import pluralize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def mint(args: Args) -> None:
         raise CommandFailed(
             "say what the token is for", hint=f"--scope, once or more: {', '.join(SCOPES)}", status=USAGE
         )
+    if args.ttl is not None and args.ttl < 1:
+        raise CommandFailed("a token is valid for a second at least", hint="as in: --ttl 1h", status=USAGE)
     minted = ask(
         args,
         "tokens.mint",
@@ -85,7 +88,7 @@ def show_all(args: Args) -> None:
     if not tokens:
         note("no valid tokens" if ended else "no tokens")
     if ended:
-        note(f"{ended} that {'is' if ended == 1 else 'are'} revoked or expired: sessiond token list --all")
+        note(f"beside {pluralize(ended, 'token')} revoked or expired: sessiond token list --all")
 
 
 COMMAND = Command(

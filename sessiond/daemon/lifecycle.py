@@ -24,7 +24,7 @@ from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, key_rules, open_app
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_sessions import add_session_routes
-from sessiond.errors import ConfigError, StoreGone, StoreInUse
+from sessiond.errors import ConfigError, StoreGone, StoreInUse, pluralize
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
 from sessiond.transports.serve import Server, ServerLimits
@@ -144,7 +144,7 @@ class _Life:
     def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
         sessions = len(app.services.store.catalog)
         self._is_started()
-        self._manager.ready(f"{sessions} sessions")
+        self._manager.ready(pluralize(sessions, "session"))
         where = {
             one.name: str(one.path) if one.path is not None else ":".join(map(str, one.address)) for one in listeners
         }
@@ -191,7 +191,7 @@ class _Life:
             app.services.supervisor.agents_changed()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
-        self._manager.ready(f"{len(app.services.store.catalog)} sessions")
+        self._manager.ready(pluralize(len(app.services.store.catalog), "session"))
 
     async def _watchdog(self, interval_s: float) -> None:
         while True:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sessiond.client import Cancellation, RpcError
+from sessiond.client import Cancellation, ClientError, RpcError
 from sessiond.client.files import attachment
 from sessiond.mcp.daemon_connection import ANSWER_S
 
@@ -21,6 +21,11 @@ DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 86_400.0
 # Agent programs hand a model the whole answer; the daemon's own default, a megabyte, is more than it can hold.
 HISTORY_BYTES = 64 * 1024
+# Of a session in the list; the rest is for programs, and a model would pay for it in every list.
+ROW_FIELDS = (
+    "key", "kind", "label", "displayName", "status", "queuedRuns", "updatedAt", "messageCount", "model", "spawnedBy",
+    "childSessions", "sandboxed", "archived", "messages",
+)  # fmt: skip
 
 
 ParamsOf = Callable[[float], Params]
@@ -80,6 +85,27 @@ def reading_of(tool: str, answer: Params) -> ToolCall | None:
     count = count_shown(messages)
     cursor = messages[count - 1]["cursor"] if count < len(messages) else answer["cursor"]
     return ToolCall(0.0, tool, lambda _left_s: {"cursor": cursor})
+
+
+def useful_part(tool: str, answer: Params) -> Params:
+    """The answer without what a model cannot use."""
+    rows = answer.get("sessions")
+    if tool != "sessions_list" or not isinstance(rows, list):
+        return answer
+    return {**answer, "sessions": [{name: row[name] for name in ROW_FIELDS if name in row} for row in rows]}
+
+
+def hint_of(tool: str, call: ToolCall, error: ClientError) -> str:
+    """What a model can do where it writes to a session that is not there, which may only not have begun."""
+    if tool != "sessions_send" or not isinstance(error, RpcError) or error.reason != "session_not_found":
+        return ""
+    key = error.data.get("sessionKey") or call.params_of(0.0).get("sessionKey")
+    if not isinstance(key, str) or not key.startswith("agent:"):
+        return ""
+    return (
+        f". If nobody has written to it yet, the owner of this machine makes it with: sessiond create {key}; or give"
+        " its agent a task with sessions_spawn and `agentId`"
+    )
 
 
 def _with_files(arguments: Params) -> Params:

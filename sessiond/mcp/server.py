@@ -19,7 +19,7 @@ from typing import IO, Any, NoReturn
 from sessiond import __version__
 from sessiond.client import Cancellation, ClientError, DaemonNotRunning, RpcError
 from sessiond.mcp import messages, tools
-from sessiond.mcp.calls import ToolCall, ask, call_of, reading_of
+from sessiond.mcp.calls import ToolCall, ask, call_of, hint_of, reading_of, useful_part
 from sessiond.mcp.daemon_connection import DaemonConnection
 from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
 
@@ -156,9 +156,10 @@ class McpServer:
                     pass
             answer = ask(self._connection, call, cancellation)
             reading = reading_of(tool, answer)
-            said = {"content": _texts(_in_words(tool, answer)), "structuredContent": answer, "isError": False}
+            data = useful_part(tool, answer)
+            said = {"content": _texts(_in_words(tool, answer)), "structuredContent": data, "isError": False}
         except ClientError as error:
-            said = _refusal(error)
+            said = _refusal(error, hint_of(tool, call, error))
         with self._writing:
             ended.set()
         with self._calls_lock:
@@ -215,11 +216,11 @@ def _in_words(tool: str, answer: Result) -> str:
         return json.dumps(answer)  # a daemon of another release, with other fields
 
 
-def _refusal(error: ClientError) -> Result:
+def _refusal(error: ClientError, hint: str = "") -> Result:
     if isinstance(error, RpcError):
         # A model reads the sentence; a program finds the rest here.
         what = {"code": error.code, "type": error.slug, "data": error.data}
-        return _failure(error.message) | {"_meta": {"sessiond/error": what}}
+        return _failure(error.message + hint) | {"_meta": {"sessiond/error": what}}
     if isinstance(error, DaemonNotRunning):
         return _failure(f"{error}; {START_HINT}")
     return _failure(str(error))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from sessiond.errors import pluralize
+
 Result = dict[str, Any]
 
 # About a thousand words of a message and twenty thousand in all: what fits a model beside its work.
@@ -24,10 +26,11 @@ def words(tool: str, result: Result) -> str:
 def _sessions(result: Result) -> str:
     rows = result["sessions"]
     more = f"; more with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
-    head = f"{_count(rows, 'session')} (visibility: {result['visibility']}{more})"
+    head = f"{pluralize(len(rows), 'session')} (visibility: {result['visibility']}{more})"
     lines = [head]
     for row in rows:
-        facts = [row.get("label"), row.get("displayName"), row.get("status"), f"{row.get('messageCount', 0)} messages"]
+        count = pluralize(row.get("messageCount", 0), "message")
+        facts = [row.get("label"), row.get("displayName"), row.get("status"), count]
         lines.append(f"{row['key']}: {', '.join(str(fact) for fact in facts if fact)}, {_time(row['updatedAt'])}")
         lines += [f"    {_line(message, 300)}" for message in row.get("messages") or ()]
     return _bound_lines(lines)
@@ -36,7 +39,7 @@ def _sessions(result: Result) -> str:
 def _history(result: Result) -> str:
     messages = result["messages"]
     more = f"; older ones with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
-    head = f"{result['sessionKey']}: {_count(messages, 'message')}{more}"
+    head = f"{result['sessionKey']}: {pluralize(len(messages), 'message')}{more}"
     return _bound_lines([head, *(_line(message, MESSAGE_CHARS) for message in messages)], keep_end=True)
 
 
@@ -63,7 +66,7 @@ def _send_words(result: Result) -> str:
 
 def _spawn_words(result: Result) -> str:
     files = result.get("attachments")
-    given = f" It has {files['count']} files in {files['relDir']}." if files else ""
+    given = f" It has {pluralize(files['count'], 'file')} in {files['relDir']}." if files else ""
     run_id = result["runId"]
     return f"Started {result['childSessionKey']}.{given} sessions_wait with runId {run_id} waits for its result."
 
@@ -78,7 +81,7 @@ def _agents(result: Result) -> str:
 
 def _search_words(result: Result) -> str:
     more = " (there are more)" if result["hasMore"] else ""
-    lines = [f"{_count(result['matches'], 'match', 'es')}{more}"]
+    lines = [f"{pluralize(len(result['matches']), 'match', 'matches')}{more}"]
     lines += [
         f"{match['sessionKey']}, {match['role']}, {_time(match['timestamp'])}: {match['snippet']}"
         for match in result["matches"]
@@ -100,7 +103,7 @@ def _inbox(result: Result) -> str:
     messages = result["messages"]
     shown = messages[: count_shown(messages)]
     more = "; there are more: call again" if result["hasMore"] or len(shown) < len(messages) else ""
-    lines = [f"{_count(shown, 'message')} to {result['sessionKey']}{more}"]
+    lines = [f"{pluralize(len(shown), 'message')} to {result['sessionKey']}{more}"]
     return "\n".join([*lines, *map(_inbox_message, shown)])
 
 
@@ -176,10 +179,6 @@ def _bound_lines(lines: Iterable[str], *, keep_end: bool = False) -> str:
     left = len(rest) - len(kept)
     note = [f"[… {left} more, see the structured content or ask for fewer]"] if left else []
     return "\n".join([head, *note, *kept] if keep_end else [head, *kept, *note])
-
-
-def _count(things: list[Any], what: str, plural: str = "s") -> str:
-    return f"{len(things)} {what}{'' if len(things) == 1 else plural}"
 
 
 def _time(wall_ms: int) -> str:

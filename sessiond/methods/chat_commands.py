@@ -5,7 +5,7 @@ Source: runs.md, "Send policy".
 
 from __future__ import annotations
 
-from sessiond.errors import NotFound, quote
+from sessiond.errors import NotFound, pluralize, quote
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import reset
 from sessiond.model.keys import agent_of
@@ -38,7 +38,7 @@ async def _stop(ctx: Context, session: Session | None) -> str:
     stopped = await ctx.services.supervisor.stop(session) if session is not None else []
     if not stopped:
         return "Nothing is running here."
-    return "Stopped 1 run." if len(stopped) == 1 else f"Stopped {len(stopped)} runs."
+    return f"Stopped {pluralize(len(stopped), 'run')}."
 
 
 def _there(ctx: Context, text: str) -> Session | None:

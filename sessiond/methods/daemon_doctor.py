@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from sessiond.config.warnings import warnings
-from sessiond.errors import Forbidden, StorageError, reason_of
+from sessiond.errors import Forbidden, StorageError, pluralize, reason_of
 from sessiond.methods.params import Params, Result
 from sessiond.methods.services import Context
 from sessiond.model.entry import Entry
@@ -65,7 +65,8 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
         found = services.spawner.intents.unclaimed_folders(agent.id, workspace)
         if found:
             shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
-            what = f"{len(found)} folders of attachments in the workspace of agent {agent.id} are no session's: {shown}"
+            folders = pluralize(len(found), "folder")
+            what = f"{folders} of attachments of no session in the workspace of agent {agent.id}: {shown}"
             hint = "remove them from its .openclaw/attachments, unless another program put them there"
             yield Finding("warn", "attachments", what, hint)
 
@@ -99,7 +100,7 @@ async def _fix(ctx: Context) -> list[Finding]:
     unsaved = await _save_indexes(store)
     failed += unsaved.values()
     count = len(store.folders.keys() - {folder.agent_id for folder in unsaved})
-    fixed.append(f"the indexes of {count} agents were written again")
+    fixed.append(f"written again: the indexes of {pluralize(count, 'agent')}")
     return [*(Finding("ok", "repaired", what) for what in fixed), *failed]
 
 

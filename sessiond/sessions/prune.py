@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sessiond.errors import StorageError, reason_of
+from sessiond.errors import StorageError, pluralize, reason_of
 from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import SessionStore
@@ -67,11 +67,12 @@ class Removal:
             try:
                 dirfd.fsync_dir(fd)
             except OSError as error:
-                count, reason = len(self.removed), reason_of(error)
+                reason = reason_of(error)
+                removed = pluralize(len(self.removed), "transcript")
                 raise StorageError(
-                    f"{count} transcripts were removed, but the folder could not be synced: {reason}; after a power cut"
-                    " they may be back. Check the disk, then prune again",
-                    removed=count,
+                    f"removed {removed}, but the folder could not be synced: {reason}; after a power cut what was"
+                    " removed may be back. Check the disk, then prune again",
+                    removed=len(self.removed),
                     reason=reason,
                 ) from None
 

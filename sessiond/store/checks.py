@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from sessiond.errors import pluralize
 from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.model.lax import Count, Milliseconds
@@ -141,12 +142,13 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
         if len(paths) > 1:
             what = f"{len(paths)} transcripts are of one key, the newest counts: {_some(paths)}"
             yield Finding("warn", key, what, "a reset or a delete of the session archives the older ones")
-    yield Finding("ok", layout.AGENTS, f"{files} transcripts with {records} records in {size} bytes were read")
+    what = f"read: {pluralize(files, 'transcript')} with {pluralize(records, 'record')} in {size} bytes"
+    yield Finding("ok", layout.AGENTS, what)
 
 
 def _findings_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> Findings:
     if found.bad:
-        what = f"{len(found.bad)} bad line{'s' if len(found.bad) > 1 else ''}, passed over by every reader"
+        what = f"{pluralize(len(found.bad), 'bad line')}, passed over by every reader"
         stays = "they stay as they are; nothing else of the file is lost"
         yield Finding("warn", thing.path, f"{what}: {_some(found.bad)}", stays)
     if found.odd:
@@ -199,8 +201,8 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
             continue
         behind = sum(not is_current(known, thing) for thing in transcripts)
         if behind and not in_use:
-            what = f"{behind} of {len(transcripts)} transcripts changed since it was saved; the next start reads them"
-            yield Finding("ok", path, what)
+            what = f"changed since it was saved: {behind} of {pluralize(len(transcripts), 'transcript')}"
+            yield Finding("ok", path, f"{what}; the next start reads them")
 
 
 def is_current(known: index.Index, thing: StoredName) -> bool:
@@ -230,7 +232,7 @@ def check_outbox(root_fd: int) -> Findings:
             yield Finding("warn", thing.path, what, "it is not tried again; read it, then remove the file")
         yield None
     if waiting:
-        yield Finding("ok", layout.OUTBOX, f"{waiting} deliveries on their way")
+        yield Finding("ok", layout.OUTBOX, f"{pluralize(waiting, 'delivery', 'deliveries')} still to be made")
 
 
 def check_store(root_fd: int, *, in_use: bool) -> Findings:
@@ -279,7 +281,7 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
     except OSError as error:
         yield Finding("error", layout.TOKENS, f"cannot be read: {error.strerror}")
     if bad:
-        what = f"{len(bad)} bad lines, passed over: {_some(bad)}; a token revoked there counts again"
+        what = f"{pluralize(len(bad), 'bad line')}, passed over: {_some(bad)}; a token revoked there counts again"
         yield Finding("warn", layout.TOKENS, what, "revoke again: sessiond token list, sessiond token revoke ID")
 
 
@@ -297,7 +299,7 @@ def _check_run_tokens(root_fd: int) -> Findings:
     except OSError:
         return
     if left:
-        what = f"{len(left)} tokens of runs that are over; they count no more: {_some(left)}"
+        what = f"{pluralize(len(left), 'token')} of runs that are over, without effect: {_some(left)}"
         yield Finding("ok", f"{layout.RUN}/{layout.RUNS}", what, "the next start removes them")
 
 

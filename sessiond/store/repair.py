@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from sessiond.errors import pluralize
 from sessiond.model.entry import Entry
 from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout, reading
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -147,7 +148,7 @@ def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -
         case "make again":
             sessions = _sessions(folder_fd, thing, record_limit)
             index.save(folder_fd, index.lines(sessions))
-            return f"{thing.path}: made again from {len(sessions)} transcripts"
+            return f"{thing.path}: made again from {pluralize(len(sessions), 'transcript')}"
 
 
 def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Session]:

@@ -10,6 +10,7 @@ import os
 import msgspec
 
 from sessiond.clock import iso_ms
+from sessiond.errors import pluralize
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, folding, reading
 from sessiond.store.inventory import StoredName
@@ -26,7 +27,7 @@ class Rewrite(msgspec.Struct, frozen=True):
         """What is missing of them, in words; None where all of them are there again."""
         if found.earlier >= self.had_messages:
             return None
-        there = f"{self.had_messages} message{'s were' if self.had_messages > 1 else ' was'} there"
+        there = f"{pluralize(self.had_messages, 'message')} {'was' if self.had_messages == 1 else 'were'} there"
         when = iso_ms(self.moment_ms)
         return f"cut off or written anew in place at {when}: {there}, and {found.earlier} of them now"
 

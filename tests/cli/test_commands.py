@@ -98,7 +98,7 @@ def test_history_shows_messages_and_what_is_not_there(fake: Any, sessiond: Sessi
     assert done.out == "--:--:-- user      one\n                   two\n"
     assert done.err.splitlines() == [
         "  older ones: sessiond history main --before c0",
-        "  2 bad lines were skipped; see: sessiond doctor",
+        "  skipped 2 bad lines; see: sessiond doctor",
         "  secrets are masked for this caller",
     ]
     assert fake.asked("sessions_history") == {
@@ -422,7 +422,7 @@ def test_doctor_shows_findings_and_fails_for_errors(fake: Any, sessiond: Session
     assert done.status == 1
     assert done.out.splitlines()[:4] == [
         "ok       sessiond: 1.2 is running (pid 7) on /s, 3 sessions",
-        "warning  deliveries: 1 could not be delivered and were given up",
+        "warning  deliveries: given up after many attempts: 1 delivery",
         "         → they are in the store's outbox folder",
         "error    s1.jsonl: bad line 3",
     ]
@@ -497,7 +497,7 @@ def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, ses
     done = sessiond("token", "list")
     assert ([row.split()[0] for row in done.out.splitlines()], done.err) == (
         ["ID", "new"],
-        "  2 that are revoked or expired: sessiond token list --all\n",
+        "  beside 2 tokens revoked or expired: sessiond token list --all\n",
     )
     every = sessiond("token", "list", "--all").out.splitlines()
     assert [row.split()[0] for row in every] == ["ID", "new", "old", "late"]
@@ -505,7 +505,7 @@ def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, ses
     done = sessiond("token", "list")
     assert (done.out, done.err.splitlines()) == (
         "",
-        ["  no valid tokens", "  1 that is revoked or expired: sessiond token list --all"],
+        ["  no valid tokens", "  beside 1 token revoked or expired: sessiond token list --all"],
     )
 
 
@@ -544,3 +544,93 @@ def test_a_line_of_watch_fits_the_screen_and_colours_only_its_parts() -> None:
     coloured = line(event, 0, Screen(70, colour=True))
     assert coloured is not None
     assert coloured.replace("\x1b[2m", "").replace("\x1b[36m", "").replace("\x1b[0m", "") == narrow
+
+
+def refuses_session(refusal: Any, text: str, key: str | None = None) -> Callable[..., Any]:
+    def refuse(*_: Any) -> None:
+        more = {"sessionKey": key} if key else {}
+        sentence = f"no session '{text}'; `sessions_list` shows the sessions there are"
+        raise refusal(-32002, "not_found", sentence, code="session_not_found", **more)
+
+    return refuse
+
+
+def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    fake.answers["sessions.create"] = refuses_session(refusal, "bad key:")
+    done = sessiond("create", "bad key:")
+    assert (done.status, done.err.splitlines()) == (
+        2,
+        [
+            "sessiond: 'bad key:' is no session key",
+            "  a key is agent:AGENT:NAME, as agent:main:research; what agents there are: sessiond agents",
+        ],
+    )
+    # A key that is hidden from this caller is as one that is not there.
+    fake.answers["sessions.create"] = refuses_session(refusal, "agent:other:x")
+    done = sessiond("create", "agent:other:x")
+    assert (done.status, done.err.splitlines()[0]) == (
+        4,
+        "sessiond: no session 'agent:other:x'; \"sessiond list\" shows the sessions there are",
+    )
+
+
+def test_the_parent_of_a_new_session_may_be_a_label(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    def create(params: dict[str, Any], connection: Any) -> Any:
+        if params["parentSessionKey"] != "agent:main:desk":
+            refuses_session(refusal, params["parentSessionKey"])()
+        return {"key": params["key"], "sessionId": "s", "created": True}
+
+    fake.answers["sessions.create"] = create
+    rows = [{"key": "agent:main:desk", "label": "desk", "sessionId": "s1"}]
+    answers(fake, sessions_list={"sessions": rows, "hasMore": False, "visibility": "all"})
+    assert sessiond("create", "agent:main:x", "--parent", "desk").out == "agent:main:x\n"
+    done = sessiond("create", "agent:main:x", "--parent", "dsk")
+    assert (done.status, done.err.splitlines()) == (4, ["sessiond: no session 'dsk'", "  did you mean desk?"])
+
+
+def test_who_writes_as_a_session_to_one_that_has_not_begun_is_told_how_it_begins(
+    fake: Any, refusal: Any, sessiond: Sessiond
+) -> None:
+    caller = {"caller": {"sessionKey": "agent:helper:main", "scopes": ["send"]}}
+    answers(fake, initialize=caller, sessions_list={"sessions": [], "hasMore": False, "visibility": "all"})
+    fake.answers["sessions_send"] = refuses_session(refusal, "main", "agent:helper:main")
+    done = sessiond("send", "main", "hello")
+    assert (done.status, done.err.splitlines()[2:]) == (
+        4,
+        [
+            "  nobody has written to it yet? the owner makes it: sessiond create agent:helper:main"
+            " (or: spawn --agent helper TASK)"
+        ],
+    )
+    fake.answers["sessions_send"] = refuses_session(refusal, "nowhere")
+    assert len(sessiond("send", "nowhere", "hello").err.splitlines()) == 2
+
+
+def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(fake: Any, sessiond: Sessiond) -> None:
+    done = sessiond("search", "hello", "--role", "foo")
+    assert done.status == 2
+    assert "'foo' is not one of user, assistant, toolResult, tool, bashExecution" in done.err
+
+
+@pytest.mark.parametrize("words", [["list", "-n"], ["search", "x", "-n"], ["list", "--active"]])
+@pytest.mark.parametrize("count", ["0", "-3", "x"])
+def test_a_count_is_at_least_one(sessiond: Sessiond, words: list[str], count: str) -> None:
+    done = sessiond(*words, count)
+    assert (done.status, f"'{count}' is not a whole number of at least 1" in done.err) == (2, True)
+
+
+def test_the_last_no_messages_are_none(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+    answers(fake, sessions_history=page("one", hasMore=True, nextCursor="c0"))
+    assert sessiond("history", "main", "-n", "0")[:2] == (0, "")
+    assert fake.asked("sessions_history")["limit"] == 1
+    assert "at least 0" in sessiond("history", "main", "-n", "-1").err
+    ends_after(fake, refusal, event(2))
+    assert sessiond("history", "main", "-n", "0", "-f").out == "--:--:-- user      text 2\n"
+
+
+@pytest.mark.parametrize(("ttl", "status"), [("0", 2), ("0.9", 2), ("1", 0)])
+def test_a_token_is_valid_for_a_second_at_least(fake: Any, sessiond: Sessiond, ttl: str, status: int) -> None:
+    answers(fake, tokens__mint={"token": "t", "id": "i", "expiresAt": 0})
+    done = sessiond("token", "mint", "--scope", "list", "--ttl", ttl)
+    assert done.status == status
+    assert ("a token is valid for a second at least" in done.err) == (status == 2)

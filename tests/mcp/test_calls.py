@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sessiond.client import Cancellation, ConnectionLost, RpcError
 from sessiond.client.retry import Attempts
 from sessiond.mcp import calls, tools
-from sessiond.mcp.calls import ToolCall, ask, call_of
+from sessiond.mcp.calls import ToolCall, ask, call_of, hint_of, useful_part
 from sessiond.mcp.daemon_connection import ANSWER_S
 
 Step = Exception | dict[str, Any]
@@ -166,3 +167,50 @@ def test_a_wait_that_is_no_number_is_left_for_the_daemon_to_refuse() -> None:
 
 def test_a_negative_wait_is_left_for_the_daemon_to_refuse() -> None:
     assert request(call_of("sessions_send", {"timeoutSeconds": -1}), 0)["timeoutSeconds"] == -1
+
+
+ROW = {
+    "key": "agent:main:mcp:claude-code",
+    "kind": "other",
+    "channel": "unknown",
+    "updatedAt": 1795337921820,
+    "createdAt": 1795337921820,
+    "sessionId": "20ccfe50-d518-4593-8c90-41b74236ef14",
+    "model": "a-model",
+    "totalTokens": 1234,
+    "inputTokens": 1234,
+    "outputTokens": 1234,
+    "estimatedCostUsd": 0.1234,
+    "status": "ok",
+    "startedAt": 1795337921820,
+    "endedAt": 1795337921820,
+    "runtimeMs": 2,
+    "messageCount": 2,
+    "transcriptPath": "/home/u/.local/state/sessiond/agents/main/sessions/20ccfe50-d518-4593-8c90-41b74236ef14.jsonl",
+}
+
+
+def test_a_listed_session_costs_a_model_what_it_can_use() -> None:
+    listed = useful_part("sessions_list", {"sessions": [ROW], "hasMore": False, "visibility": "all"})
+    assert listed == {
+        "sessions": [{name: ROW[name] for name in ("key", "kind", "status", "updatedAt", "messageCount", "model")}],
+        "hasMore": False,
+        "visibility": "all",
+    }
+    assert len(json.dumps(listed["sessions"][0], separators=(",", ":"))) < 150
+    # Other answers, and those of a daemon of another release, stay as they are.
+    for tool, data in (("sessions_history", {"sessions": [ROW]}), ("sessions_list", {"sessions": None})):
+        assert useful_part(tool, data) is data
+
+
+def test_a_model_that_writes_to_a_session_that_has_not_begun_is_told_what_to_do() -> None:
+    def hint(tool: str, key: str, slug: str = "session_not_found", **data: str) -> str:
+        error = RpcError(-32002, "not_found", "no session", {"code": slug, **data})
+        return hint_of(tool, call_of(tool, {"sessionKey": key, "message": "x"}), error)
+
+    assert "sessiond create agent:b:main" in hint("sessions_send", "agent:b:main")
+    assert "sessiond create agent:a:main" in hint("sessions_send", "main", sessionKey="agent:a:main")
+    assert "sessions_spawn" in hint("sessions_send", "agent:b:main")
+    assert hint("sessions_send", "0e821bfa") == ""
+    assert hint("sessions_send", "agent:b:main", "agent_not_found") == ""
+    assert hint("sessions_history", "agent:b:main") == ""

@@ -33,7 +33,7 @@ async def test_the_daemon_looks_into_its_own_store_and_repairs_it(tmp_path: Path
         done = [one["what"] for one in fixed if one["thing"] == "repaired"]
         assert done[1:] == [
             f"agents/main/sessions/{path.name}: mode 0644 is 0600 now",
-            "the indexes of 1 agents were written again",
+            "written again: the indexes of 1 agent",
         ]
         assert path.stat().st_mode & 0o777 == 0o600
         # It may be a write of the daemon's own.
@@ -66,7 +66,7 @@ async def test_what_the_daemon_knows_and_its_transcript_does_not_say_is_read_ane
         done = [one["what"] for one in fixed if one["thing"] == "repaired"]
         assert done == [
             f"{path}: what was known of it was wrong; it was read anew",
-            "the indexes of 1 agents were written again",
+            "written again: the indexes of 1 agent",
         ]
         assert [one for one in fixed if "something else of it" in one["what"]] == []
         assert {key: session.entry for key, session in catalog.by_key.items()} == {"agent:main:main": right}
@@ -91,7 +91,7 @@ async def test_what_cannot_be_repaired_is_named_and_the_rest_is_repaired(tmp_pat
             "could not save the index of agent bob: Is a directory",
         )
         done = [one["what"] for one in fixed if one["thing"] == "repaired"]
-        assert done == ["the indexes of 1 agents were written again"]
+        assert done == ["written again: the indexes of 1 agent"]
         assert set(json.loads((agents / "main/sessions/sessions.json").read_bytes())) == {"agent:main:main"}
         (agents / "bob/sessions/sessions.json").rmdir()
         (store.path / "backups").write_text("no folder")
@@ -101,7 +101,7 @@ async def test_what_cannot_be_repaired_is_named_and_the_rest_is_repaired(tmp_pat
         assert no_backup["thing"] == "backups"
         assert no_backup["what"].startswith("no backup could be made: Not a directory; ")
         assert [one["what"] for one in fixed if one["thing"] == "repaired"] == [
-            "the indexes of 2 agents were written again"
+            "written again: the indexes of 2 agents"
         ]
         assert set(json.loads((agents / "bob/sessions/sessions.json").read_bytes())) == {"agent:bob:main"}
 
@@ -120,7 +120,7 @@ async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_wher
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         fixed = (await client.call("daemon.doctor", fix=True))["findings"]
         assert [one["what"] for one in fixed if one["thing"] == "repaired"] == [
-            "the indexes of 1 agents were written again"
+            "written again: the indexes of 1 agent"
         ]
         told = [one["what"] for one in fixed if one["level"] != "ok" and one["thing"].startswith("agents/bob")]
         assert told[0] == "not written yet: sessions.json may be in the middle of a write"

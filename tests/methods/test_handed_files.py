@@ -126,7 +126,7 @@ async def test_doctor_names_files_that_are_nobodys(tmp_path: Path) -> None:
         (found,) = [one for one in findings if one["thing"] == "attachments"]
         assert (found["level"], found["what"]) == (
             "warn",
-            f"1 folders of attachments in the workspace of agent main are no session's: {HALF}",
+            f"1 folder of attachments of no session in the workspace of agent main: {HALF}",
         )
         assert (attachments / HALF).exists()
 

@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_synced_is_a_storage_error_and_what_is_gone_is_t
     folder = Folder("main", path_fd, archived=True)
     session = Session(key="agent:main:s", entry=Entry(session_id="s", file=facts), folder=folder)
     removal = Removal([PrunableTranscript(session, 1)])
-    with pytest.raises(StorageError, match="1 transcripts were removed, but the folder could not be synced"):
+    with pytest.raises(StorageError, match="removed 1 transcript, but the folder could not be synced"):
         list(removal.steps())
     os.close(path_fd)
     assert removal.removed == [session] and os.listdir(tmp_path) == []

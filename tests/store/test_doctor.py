@@ -64,7 +64,7 @@ def test_a_sound_store_has_nothing_wrong_and_stays_as_it_is(tmp_path: Path) -> N
             {
                 "level": "ok",
                 "thing": "agents",
-                "what": f"1 transcripts with 3 records in {path.stat().st_size} bytes were read",
+                "what": f"read: 1 transcript with 3 records in {path.stat().st_size} bytes",
             },
         ]
     }
@@ -179,7 +179,7 @@ def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> N
     before = path.read_bytes()
     done = doctor.report(tmp_path, fix=True)["findings"]
     assert [one["what"] for one in done if one["thing"] == "repaired"][1] == (
-        f"{SESSIONS}/sessions.json: made again from 1 transcripts"
+        f"{SESSIONS}/sessions.json: made again from 1 transcript"
     )
     assert json.loads(index.read_bytes()) == good
     (backup,) = (tmp_path / "backups").iterdir()
@@ -194,7 +194,7 @@ def test_a_torn_index_of_ours_is_made_again_however_new_it_is(tmp_path: Path) ->
     good = index.read_bytes()
     index.write_bytes(good[:-20])
     assert _only(tmp_path)["hint"] == "sessiond doctor --fix"
-    assert doctor.fix(tmp_path)[1:] == [f"{SESSIONS}/sessions.json: made again from 1 transcripts"]
+    assert doctor.fix(tmp_path)[1:] == [f"{SESSIONS}/sessions.json: made again from 1 transcript"]
     assert index.read_bytes() == good
 
 
@@ -219,7 +219,7 @@ def test_an_index_that_is_behind_is_no_fault_and_is_brought_up(tmp_path: Path) -
         file.write(json.dumps(line) + "\n")
     assert _findings(tmp_path) == []
     (behind,) = (one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json"))
-    assert behind["what"] == "1 of 1 transcripts changed since it was saved; the next start reads them"
+    assert behind["what"] == "changed since it was saved: 1 of 1 transcript; the next start reads them"
     doctor.fix(tmp_path)
     assert json.loads((tmp_path / SESSIONS / "sessions.json").read_bytes())[KEY]["messageCount"] == 3
     assert not [one for one in _findings(tmp_path, "ok") if one["thing"].endswith("sessions.json")]
@@ -418,7 +418,7 @@ def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(
     index.write_text(json.dumps(rows))
     (found,) = _only_transcript(tmp_path)
     assert found["what"] == "the index says something else of it: label, message_count"
-    assert doctor.fix(tmp_path)[-1] == f"{SESSIONS}/sessions.json: made again from 1 transcripts"
+    assert doctor.fix(tmp_path)[-1] == f"{SESSIONS}/sessions.json: made again from 1 transcript"
     assert index.read_bytes() == right
     assert _only_transcript(tmp_path) == []
 

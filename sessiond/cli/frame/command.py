@@ -22,7 +22,8 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 class Option:
     """`flags` is `"--limit"` or `"--follow -f"`; the value is read as `args.limit`, `args.follow`.
 
-    `kind` is flag, text, int, number (a float of at least 0) or duration (seconds, from `90`, `15m`, `90d`).
+    `kind` is flag, text, int (of at least 0), count (an int of at least 1), number (a float of at least 0) or duration
+    (seconds, from `90`, `15m`, `90d`).
     `complete` names what the shell offers: `key`, `agent` or `file`.
     """
 
@@ -111,11 +112,18 @@ class Command:
         self.subcommands = {command.name: command for command in subcommands}
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, least: int = 0) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        raise ValueError(f"{quote(text)} is not a whole number") from None
+        number = -1
+    if number < least:
+        raise ValueError(f"{quote(text)} is not a whole number of at least {least}")
+    return number
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1)
 
 
 def _number(text: str) -> float:
@@ -139,6 +147,7 @@ def _duration(text: str) -> float:
 CONVERT: dict[str, Callable[[str], object]] = {
     "text": str,
     "int": _whole,
+    "count": _count,
     "number": _number,
     "duration": _duration,
 }

@@ -48,11 +48,16 @@ class CommandClient(Client):
             from sessiond.cli.frame import names
 
             plain = super().call
-            field = next((name for name in names.KEY_PARAMS if isinstance(given.get(name), str)), None)
-            if error.reason != "session_not_found" or field is None:
+            field = names.missing_session(error, given)
+            if field is None:
                 failure = names.explain(plain, error, method, given)
                 raise failure or error from None
-            meant = names.find_meant_session(plain, given[field], error.data.get("sessionKey"))
+            if method == "sessions.create" and field == "key":
+                raise names.describe_bad_key(given[field]) or error from None
+            key = error.data.get("sessionKey")
+            # What sends as a session begins none; the owner's own messages go by chat.send, which does.
+            hint = names.hint_at_beginning(key or given[field]) if method == "sessions_send" else None
+            meant = names.find_meant_session(plain, given[field], key, hint=hint)
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:

@@ -22,14 +22,46 @@ MIN_PREFIX = 8
 MIN_KEY_DIGITS = 4
 MAX_CANDIDATES = 5
 # By these names sessions go over the wire.
-KEY_PARAMS = ("sessionKey", "key")
+KEY_PARAMS = ("sessionKey", "key", "parentSessionKey")
 
 
-def find_meant_session(call: Call, text: str, key: str | None = None) -> str:
+def missing_session(error: RpcError, params: dict[str, Any]) -> str | None:
+    """Which of the parameters names the session that is not there; None where that is not what the error says."""
+    if error.reason != "session_not_found":
+        return None
+    given = [name for name in KEY_PARAMS if isinstance(params.get(name), str)]
+    quoted = [name for name in given if f"no session {quote(params[name].strip())}" in error.message]
+    return next(iter(quoted or given), None)
+
+
+def describe_bad_key(text: str) -> CommandFailed | None:
+    """The refusal of what cannot become a session's key; None where it could."""
+    from sessiond.errors import InvalidParams
+    from sessiond.model.keys import KeyRules, canonical
+
+    try:
+        is_key = canonical(text, KeyRules()) is not None
+    except InvalidParams:
+        is_key = False
+    if is_key:
+        return None
+    hint = "a key is agent:AGENT:NAME, as agent:main:research; what agents there are: sessiond agents"
+    return CommandFailed(f"{quote(text)} is no session key", hint=hint, status=USAGE)
+
+
+def hint_at_beginning(text: str) -> str | None:
+    """How the session of a key begins that nobody has written to yet; None for what is no whole key."""
+    agent, _, rest = text.removeprefix("agent:").partition(":")
+    if not text.startswith("agent:") or not rest:
+        return None
+    return f"nobody has written to it yet? the owner makes it: sessiond create {text} (or: spawn --agent {agent} TASK)"
+
+
+def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: str | None = None) -> str:
     """The key of the one session with the label, or the beginning of an id or of a key, that `text` is.
 
-    CommandFailed with the nearest names, or with the candidates where there are several. `key` is what the daemon took
-    an alias such as `main` for.
+    CommandFailed with the nearest names, or with the candidates where there are several, and with `hint`. `key` is what
+    the daemon took an alias such as `main` for.
     """
     # A table without room for a whole key shows its beginning with an ellipsis.
     text = text.removesuffix("…")
@@ -51,8 +83,10 @@ def find_meant_session(call: Call, text: str, key: str | None = None) -> str:
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
     where = f", which is {key} here" if key else ""
-    hint = nearest_hint(text, known, "sessiond list")
-    raise CommandFailed(f"no session {quote(text)}{where}", hint=hint, status=NOT_FOUND)
+    nearest = nearest_hint(text, known, "sessiond list")
+    raise CommandFailed(
+        f"no session {quote(text)}{where}", hint=f"{nearest}\n  {hint}" if hint else nearest, status=NOT_FOUND
+    )
 
 
 def _begins_key(text: str, key: str) -> bool:
