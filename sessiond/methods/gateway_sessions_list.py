@@ -18,15 +18,20 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
     found = await sessions_list.handle(ctx, params)
     if not ctx.caller.has("read"):
         return found
-    store = ctx.services.store
-    shown = ctx.services.masker_for(ctx.caller)
-    rows = []
-    for row in found.sessions:
-        session = store.catalog.by_id.get(row.session_id)
-        if session is not None:  # else it went while the ones before it were read
-            glimpse = await preview.preview_text(store, session, shown=shown)
-            row = msgspec.structs.replace(row, derived_title=glimpse.title, last_message_preview=glimpse.last)
-        rows.append(row)
+    services = ctx.services
+    # One that went meanwhile has no texts any more.
+    there = [services.store.catalog.by_id.get(row.session_id) for row in found.sessions]
+    sessions = [session for session in there if session is not None]
+    shown = services.masker_for(ctx.caller) if services.masks(ctx.caller) else None
+    async with services.reads(ctx.caller):
+        previews = await preview.previews(services.store, sessions, shown=shown)
+    texts = dict(zip(sessions, previews, strict=True))
+    rows = [
+        row
+        if session is None
+        else msgspec.structs.replace(row, derived_title=texts[session].title, last_message_preview=texts[session].last)
+        for row, session in zip(found.sessions, there, strict=True)
+    ]
     return msgspec.structs.replace(found, sessions=rows)
 
 

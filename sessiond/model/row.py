@@ -58,6 +58,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     cursor: str | None = None
 
 
+class CurrentRow(msgspec.Struct, frozen=True, gc=False):
+    """A row and what it was made from: while that is the same, so is the row."""
+
+    entry: Entry
+    path: str
+    rules: KeyRules
+    caller_agent: str | None
+    archived: bool
+    row: Row
+
+
 # The fields that stand in the row as they stand in the entry.
 _SAME = tuple(
     field.name

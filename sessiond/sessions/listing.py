@@ -5,13 +5,14 @@ Knows the catalog. Reads no transcript.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from sessiond.errors import InvalidParams
 from sessiond.model.keys import Kind, agent_of, is_listed, kind_of
-from sessiond.model.row import Row, row_of
+from sessiond.model.row import CurrentRow, Row, row_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
@@ -110,18 +111,28 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
     """The row of a session as the caller's agent sees it; of its children, those in the caller's sight."""
+    current = session.row
+    path, archived = session.path, session.archived
+    if (
+        current is None
+        or current.entry is not session.entry
+        or current.rules is not store.rules
+        or (current.path, current.caller_agent, current.archived) != (path, caller_agent, archived)
+    ):
+        made = row_of(
+            session.key,
+            session.entry,
+            path=os.path.join(store.path, path),
+            rules=store.rules,
+            caller_agent=caller_agent,
+            children=[],
+            archived=archived,
+        )
+        current = session.row = CurrentRow(session.entry, path, store.rules, caller_agent, archived, made)
     children = store.catalog.children_of(session.key)
     if sight is not None and children:
         children = [key for key in children if reaches(store.catalog, sight, key)]
-    return row_of(
-        session.key,
-        session.entry,
-        path=str(store.path / session.path),
-        rules=store.rules,
-        caller_agent=caller_agent,
-        children=children,
-        archived=session.archived,
-    )
+    return msgspec.structs.replace(current.row, child_sessions=children) if children else current.row
 
 
 def cursor_text(place: tuple[int, str]) -> str:

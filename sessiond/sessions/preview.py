@@ -5,7 +5,7 @@ Reads only the first and the last block of a transcript. Source: protocol.md, "T
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.store import transcript
-from sessiond.store.catalog import Session
+from sessiond.store.catalog import CurrentTexts, Session
 from sessiond.store.store import SessionStore
 
 _TITLE_BYTES = 8192
@@ -26,11 +26,6 @@ _GLIMPSE_BYTES = 4 * 2**20
 _MASKED_CHARS = 64 * 1024
 
 Shown = Callable[[str], str]
-
-
-class PreviewText(msgspec.Struct, frozen=True):
-    title: str
-    last: str | None
 
 
 class PreviewItem(msgspec.Struct, frozen=True):
@@ -46,11 +41,36 @@ class _Wanted(msgspec.Struct, frozen=True):
     shown: Shown
 
 
-async def preview_text(store: SessionStore, session: Session, *, shown: Shown) -> PreviewText:
-    """The title of a session and its last message, one line each. `shown` gives a text as the caller may read it."""
-    facts = session.entry.file
-    first, last = await store.read(session, _read, facts.folded_to, store.record_limit, shown)
-    return PreviewText(title=_title(session.entry, first, shown), last=short(last, 120) if last else None)
+async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: Shown | None) -> list[CurrentTexts]:
+    """The title and the last message of each, one line each. `shown` gives a text as the caller may read it.
+
+    None for a caller who may read all as it stands: what was found is kept until the session goes on. A transcript that
+    cannot be read has the title that its entry gives.
+    """
+    entries = [session.entry for session in sessions]
+    kept = [_current(session) if shown is None else None for session in sessions]
+    unknown = [session for session, preview in zip(sessions, kept, strict=True) if preview is None]
+    show = shown or _as_it_is
+    read = iter(await store.read_each(unknown, _read, store.record_limit, show) if unknown else ())
+    found = []
+    for session, entry, preview in zip(sessions, entries, kept, strict=True):
+        if preview is None:
+            texts = next(read)
+            first, last = texts or (None, None)
+            preview = CurrentTexts(entry, _title(entry, first, show), short(last, 120) if last else None)
+            if shown is None and texts is not None:
+                session.texts = preview
+        found.append(preview)
+    return found
+
+
+def _current(session: Session) -> CurrentTexts | None:
+    texts = session.texts
+    return texts if texts is not None and texts.entry is session.entry else None
+
+
+def _as_it_is(text: str) -> str:
+    return text
 
 
 async def items(

@@ -17,6 +17,7 @@ from sortedcontainers import SortedList
 
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
+from sessiond.model.row import CurrentRow
 from sessiond.store import layout
 from sessiond.store.transcript import Line
 
@@ -51,6 +52,14 @@ class Folder:
         return self._identity
 
 
+class CurrentTexts(NamedTuple):
+    """What a list shows of a session's texts, as they are when its entry is `entry`."""
+
+    entry: Entry
+    title: str
+    last: str | None
+
+
 class Remnant(NamedTuple):
     """Bytes of a refused append that could not be blanked out, in the file with this inode."""
 
@@ -81,6 +90,8 @@ class Session:
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     parsed: Mapping[int, Line] = field(default_factory=lambda: _NO_LINES)
+    row: CurrentRow | None = None
+    texts: CurrentTexts | None = None
     _order: tuple[int, str] | None = None
 
     def come_back(self, read: Session) -> None:

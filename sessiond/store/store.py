@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -33,6 +33,8 @@ from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
+
+T = TypeVar("T")
 
 
 def _nobody(*_: object) -> None:
@@ -235,6 +237,28 @@ class SessionStore:
                 return await self.run_sync(work)  # it was moved to the archive just then
         except OSError as error:
             raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
+
+    async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
+        """`function(fd, end, *args)` for each session, all in one worker thread; `end` is how far it is folded.
+
+        None stands for a session whose file cannot be read, or went to another folder just then.
+        """
+        places = [(session.folder.fd, session.file_name, session.entry.file.folded_to) for session in sessions]
+
+        def read(folder_fd: int, name: str, end: int) -> T | None:
+            try:
+                fd = dirfd.open_file(folder_fd, name, os.O_RDONLY)
+            except OSError:
+                return None
+            try:
+                return function(fd, end, *args)
+            except OSError:
+                return None
+            finally:
+                os.close(fd)
+
+        found: list[T | None] = await self.run_sync(lambda: [read(*place) for place in places])
+        return found
 
     def read_new(self, session: Session) -> None:
         """Let the followers' feed read what the file has and the entry has not."""
