@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 
 
@@ -42,12 +42,15 @@ class Ids:
 
 def iso_ms(wall_ms: int) -> str:
     """ISO 8601 in UTC with milliseconds and Z, as record timestamps are written."""
-    return f"{_second(wall_ms // 1000)}.{wall_ms % 1000:03d}Z"
+    seconds, millis = divmod(wall_ms, 1000)
+    day, second = divmod(seconds, 86_400)
+    minute = second // 60
+    return f"{_date(day)}T{minute // 60:02d}:{minute % 60:02d}:{second % 60:02d}.{millis:03d}Z"
 
 
-@lru_cache(maxsize=64)  # the daemon writes many records in a second
-def _second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+@lru_cache(maxsize=512)  # a transcript is the work of a few days
+def _date(day: int) -> str:
+    return date.fromordinal(_EPOCH + day).isoformat()
 
 
 def parse_iso_ms(text: str) -> int | None:
@@ -60,6 +63,7 @@ def parse_iso_ms(text: str) -> int | None:
     return _parse(text)
 
 
+_EPOCH = date(1970, 1, 1).toordinal()
 _SECONDS = {f":{second:02d}": second * 1000 for second in range(60)}
 _MILLIS = {f".{milli:03d}Z": milli for milli in range(1000)}
 
