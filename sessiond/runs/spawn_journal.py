@@ -22,10 +22,13 @@ from sessiond.model import lax
 from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
 from sessiond.model.record import RUN
 from sessiond.store import dirfd, layout, transcript
+from sessiond.store.catalog import Session
 from sessiond.store.dirfd import BadComponent
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.runs")
+
+_REMOVING = "removing\n"
 
 
 class SpawnJournal:
@@ -71,6 +74,19 @@ class SpawnJournal:
                 found.append((attachments_id, its_session))
         return [pair for pair in found if session_id in (None, pair[1])]
 
+    def begin_removal(self, attachments_id: str, session_id: str) -> bool:
+        """From here on the files of that session may go. Whether that was begun before, and a crash cut it off: what is
+        missing then is what was removed, not what somebody took away.
+        """
+        name = f"{attachments_id}.{session_id}"
+        if self._read(name).endswith(_REMOVING):
+            return True
+        # Not synced: after a power cut what was removed without a note is told of as missing, and that is all.
+        with contextlib.suppress(OSError, BadComponent), dirfd.closing(self._folder()) as folder:
+            with dirfd.closing(dirfd.open_file(folder, name, os.O_WRONLY | os.O_APPEND)) as fd:
+                dirfd.write_all(fd, _REMOVING.encode())
+        return False
+
     def forget(self, attachments_id: str, session_id: str) -> None:
         """The files of that session are gone."""
         self._forget(f"{attachments_id}.{session_id}")
@@ -108,7 +124,7 @@ class SpawnJournal:
                     if await self._is_claimed(session_id, attachments_id):
                         self.keep(attachments_id, session_id)
                         continue
-                elif child := self._store.catalog.by_key.get(f"agent:{agent_id}:subagent:{attachments_id}"):
+                elif child := self._child_of(agent_id, attachments_id):
                     is_on_record = bool((child.entry.spawn or {}).get("attachmentsRemoved"))
                     if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
                         self.complete(attachments_id)
@@ -130,12 +146,18 @@ class SpawnJournal:
         except OSError:
             return []
         claimed = {attachments_id for attachments_id, _ in self.message_files()}
-        claimed |= {attachments_id for _, attachments_id, _ in self.unfinished_notes()}
+        # Half a note as well: it may be in the writing just now.
+        claimed |= {name for name in self._names() if UUID.fullmatch(name)}
         prefix = f"agent:{agent_id}:subagent:"
         for session in self._store.catalog.by_id.values():
             if session.key.startswith(prefix) and not (session.entry.spawn or {}).get("attachmentsRemoved"):
                 claimed.add(session.key.removeprefix(prefix))
         return sorted(found - claimed)
+
+    def _child_of(self, agent_id: str, attachments_id: str) -> Session | None:
+        """The child whose files these are, in the archive too."""
+        key, catalog = f"agent:{agent_id}:subagent:{attachments_id}", self._store.catalog
+        return catalog.by_key.get(key) or next(reversed(catalog.older(key)), None)
 
     async def _is_claimed(self, session_id: str, attachments_id: str) -> bool:
         session = self._store.catalog.by_id.get(session_id)

@@ -129,6 +129,8 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
         moment_ms = rewrite.moment_ms if rewrite is not None else 0
         try:
             found = yield from reading.read(root_fd, thing, record_limit, moment_ms=moment_ms)
+        except FileNotFoundError:
+            continue  # it was archived or removed just now
         except OSError as error:
             yield Finding("error", thing.path, f"cannot be read: {error.strerror}")
             continue
@@ -220,6 +222,8 @@ def check_outbox(root_fd: int) -> Findings:
             with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
                 data = dirfd.read_file(fd, layout.MAX_DELIVERY_BYTES)
                 delivery = lax.convert(lax.decode(data or b""), _OutboxDelivery)
+        except FileNotFoundError:
+            continue  # it was delivered just now
         except OSError:
             delivery = None
         if delivery is None or f"{delivery.delivery_id}.json" != thing.name:

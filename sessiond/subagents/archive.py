@@ -187,11 +187,12 @@ class ArchiveSweep:
     async def _remove_handed(self, session: Session) -> None:
         """The files that came with messages of a session that was put away."""
         for attachments_id, session_id in self._intents.message_files(session.session_id):
+            begun_before = self._intents.begin_removal(attachments_id, session_id)
             report = await self._attachments.remove(self._workspace(agent_of(session.key)), attachments_id)
             if report.left:
                 self._tell_left(session, report)
                 continue
-            if report.missing:
+            if report.missing and not begun_before:
                 log.warning(
                     "attachments are gone from where they were put",
                     session_key=session.key,

@@ -12,6 +12,7 @@ from faults.record import record
 
 from sessiond.errors import StorageError
 from sessiond.runs.spawn_journal import SpawnJournal
+from sessiond.store.catalog import Catalog
 from sessiond.store.store import SessionStore
 
 ID = "11111111-1111-4111-8111-111111111111"
@@ -118,3 +119,33 @@ def test_a_session_id_that_is_no_file_name_leaves_the_first_note(intents: SpawnJ
     intents.begin("main", ID, "x")
     intents.keep(ID, "x" * 240)
     assert intents.unfinished_notes() == [("main", ID, "x")]
+
+
+def test_who_looks_for_folders_of_nobody_takes_no_note_that_is_just_being_written(tmp_path: Path) -> None:
+    folder = tmp_path / "workspace" / ".openclaw" / "attachments" / ID
+    folder.mkdir(parents=True)
+    root_fd = os.open(tmp_path, os.O_RDONLY)
+    root = Root(root_fd)
+    root.catalog = Catalog()  # type: ignore[attr-defined]
+    intents = SpawnJournal(cast(SessionStore, root))
+    intents.begin("main", ID)
+    note = tmp_path / "spawning" / ID
+    for written in (b"", b"ma", b"main\n"):
+        note.write_bytes(written)
+        assert intents.unclaimed_folders("main", tmp_path / "workspace") == []
+        assert note.read_bytes() == written
+    note.unlink()
+    assert intents.unclaimed_folders("main", tmp_path / "workspace") == [ID]
+    os.close(root_fd)
+
+
+def test_a_removal_is_begun_once(intents: SpawnJournal) -> None:
+    session = "33333333-3333-4333-8333-333333333333"
+    intents.begin("main", ID, session)
+    intents.keep(ID, session)
+    assert [intents.begin_removal(ID, session) for _ in range(3)] == [False, True, True]
+    assert intents.message_files() == [(ID, session)]
+    # One whose note somebody took away.
+    intents.forget(ID, session)
+    assert not intents.begin_removal(ID, session)
+    assert intents.message_files() == []

@@ -16,7 +16,7 @@ from support.patience import PATIENCE_S
 from sessiond.errors import StoreInUse
 from sessiond.model.entry import MAX_OPEN_RUNS
 from sessiond.model.keys import KeyRules
-from sessiond.store import dirfd, doctor, making
+from sessiond.store import checks, dirfd, doctor, making
 from sessiond.store.store import Message, open_store
 
 KEY = "agent:main:work"
@@ -497,3 +497,23 @@ def test_a_link_in_the_place_of_the_ignores_is_not_followed(tmp_path: Path) -> N
     (store / ".gitignore").symlink_to(tmp_path / "elsewhere")
     _store(store)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("removed", ["a delivery", "a transcript"])
+def test_what_goes_while_it_is_looked_at_is_not_wrong(tmp_path: Path, removed: str) -> None:
+    path = _store(tmp_path)
+    (tmp_path / "outbox").mkdir(mode=0o700, exist_ok=True)
+    delivery = {"channel": "c", "to": "t", "sessionKey": KEY, "text": "x", "title": "", "createdAt": 5}
+    files = [tmp_path / "outbox" / f"{name}.json" for name in ("a", "b")]
+    for file in files:
+        file.write_text(json.dumps({"deliveryId": file.stem, **delivery}))
+    shutil.copy(path, path.with_name("zz.jsonl"))
+    with dirfd.closing(dirfd.open_root(tmp_path)) as root_fd:
+        if removed == "a delivery":
+            steps, gone = checks.check_outbox(root_fd), files[1]
+        else:
+            steps, gone = checks.check_transcripts(root_fd, 1 << 20), path.with_name("zz.jsonl")
+        first = next(steps)
+        gone.unlink()
+        found = [one for one in (first, *steps) if one is not None and one.level != "ok"]
+    assert found == []

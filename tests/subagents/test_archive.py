@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 from support.supervised_runs import MAIN, House, clock, house, inline, pass_over, request
 
 from sessiond.attachments.decode import Attachment
@@ -314,3 +315,51 @@ async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
         await swept.sweep.conversation_over(run.session)
         await trio.testing.wait_all_tasks_blocked()
         assert swept.state() == (False, False)
+
+
+def log_of_gone(logs: list[Any]) -> list[Any]:
+    return [one for one in logs if one["event"].startswith("attachments are gone")]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["taken away", "cut off"])
+async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_taken_away(
+    tmp_path: Path, autojump_clock: object, begun: bool
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        session = await swept.home.session()
+        config = parse("").tools.sessions_spawn.attachments
+        await swept.files.materialize(
+            swept.files.check([Attachment(name="a.txt", content="a")], config), swept.workspace, ID
+        )
+        intents = SpawnJournal(swept.home.store)
+        intents.begin("main", ID, session.session_id)
+        intents.keep(ID, session.session_id)
+        await swept.home.store.archive(session)
+        if begun:
+            assert not intents.begin_removal(ID, session.session_id)
+        shutil.rmtree(swept.folder)  # and there the daemon was killed, or somebody else did it
+        with capture_logs() as logs:
+            swept.sweep.put_away(session)
+            await trio.testing.wait_all_tasks_blocked()
+        assert intents.message_files() == []
+        assert len(log_of_gone(logs)) == (0 if begun else 1)
+
+
+async def test_a_removal_that_was_cut_off_in_an_archived_child_goes_on_without_surprise(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with sweeping(tmp_path) as swept:
+        run = await swept.child(cleanup="keep")
+        await run.done.wait()
+        await swept.note(run.session, announced=True)
+        await swept.home.store.archive(run.session)
+        SpawnJournal(swept.home.store).begin("main", ID)
+        shutil.rmtree(swept.folder)  # and there the daemon was killed
+        swept.home.photo(tmp_path / "copy")
+    with capture_logs() as logs:
+        async with sweeping(tmp_path, store=tmp_path / "copy") as swept:
+            await SpawnJournal(swept.home.store).undo(swept.files, lambda _agent: swept.workspace)
+            await swept.sweep.child_announced(swept.home.store.catalog.by_id[run.session.session_id])
+            spawn = swept.home.store.catalog.by_id[run.session.session_id].entry.spawn or {}
+            assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None)
+    assert log_of_gone(logs) == []
