@@ -99,13 +99,13 @@ class TranscriptFeed:
 
     async def _parse_ahead(self, session: Session) -> None:
         """Parse a long line that comes next, off the loop: there it would take 25 ms and more of one step."""
-        folder_fd, entry, name = session.folder.fd, session.entry, session.file_name
+        folder, entry, name = session.folder, session.entry, session.file_name
         try:
-            size = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
+            size = os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_size
             if size - entry.file.folded_to < transcript.LONG_LINE or session in self._without_key:
                 return
             limit, reach = self._store.record_limit, self._step_bytes(session)
-            line = await self._store.run_sync(folding.parse_ahead, folder_fd, entry, name, limit, reach)
+            line = await self._store.run_sync(folding.parse_ahead, folder, entry, name, limit, reach)
         except OSError:
             return  # reading it raises the same error, which is handled there
         if line is not None:
@@ -122,7 +122,13 @@ class TranscriptFeed:
         try:
             name, max_bytes = session.file_name, self._step_bytes(session)
             got = folding.advance(
-                session.folder.fd, base, name, self._store.record_limit, max_bytes=max_bytes, parsed=session.parsed
+                session.folder.fd,
+                base,
+                name,
+                self._store.record_limit,
+                max_bytes=max_bytes,
+                parsed=session.parsed,
+                dialect=session.dialect,
             )
         except OSError as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.

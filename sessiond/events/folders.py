@@ -121,7 +121,8 @@ class Folders:
             )
             if found is not None:
                 return found.entry
-            return folding.advance(folder.fd, session.entry, name, self._store.record_limit, collect=False).entry
+            limit, dialect = self._store.record_limit, folder.dialect
+            return folding.advance(folder.fd, session.entry, name, limit, collect=False, dialect=dialect).entry
 
         try:
             entry: Entry = await self._store.run_sync(read)
@@ -179,7 +180,7 @@ class Folders:
             except OSError as error:
                 self.retries.retry_if_passing((folder.agent_id, name), error)
             else:
-                if not folding.is_current(session.entry.file, look):
+                if not folding.is_current(session.entry.file, look, session.dialect):
                     await self._listener.read_on(session)
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:

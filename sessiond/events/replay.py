@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sessiond.errors import StorageError
 from sessiond.events.subscription import FollowPlace, Lag, Subscription
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import FileFacts
 from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import transcript
@@ -131,7 +132,7 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
         return
     lag.waits_for_file = True
     try:
-        page: _Page | None = await store.read(session, _read_page, facts, begin, store.record_limit)
+        page: _Page | None = await store.read(session, _read_page, facts, begin, store.record_limit, session.dialect)
     except StorageError:
         page = None
     if subscription.behind.get(key) is not lag:
@@ -154,14 +155,14 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
     await trio.lowlevel.checkpoint()
 
 
-def _read_page(fd: int, facts: FileFacts, offset: int, record_limit: int) -> _Page | None:
+def _read_page(fd: int, facts: FileFacts, offset: int, record_limit: int, dialect: TranscriptDialect) -> _Page | None:
     """Lines from `offset` on, each with the checksum of what precedes its end; None where it is not the file that the
     feed has read.
     """
     lines: list[tuple[transcript.Line, int]] = []
     tail = Tail(offset, record_limit)
     end = None
-    for line in transcript.read_tail(fd, tail, stop=facts.folded_to):
+    for line in transcript.read_tail(fd, tail, stop=facts.folded_to, dialect=dialect):
         lines.append((line, transcript.checksum(fd, line.end)))
         if len(lines) >= PAGE_LINES or line.end - offset >= PAGE_BYTES:
             end = line.end

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from sessiond.clock import iso_ms
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
@@ -79,23 +80,26 @@ async def items(
     """The last `limit` messages that say something, oldest first, each as it may be `shown`, cut to `max_chars`."""
     end = session.entry.file.folded_to
     wanted = _Wanted(limit, max_chars, shown)
-    found: list[PreviewItem] = await store.read(session, _last_items, end, store.record_limit, wanted)
+    found: list[PreviewItem] = await store.read(session, _last_items, end, store.record_limit, wanted, session.dialect)
     return found
 
 
-def _read(fd: int, end: int, record_limit: int, shown: Shown) -> tuple[str | None, str | None]:
+def _read(
+    fd: int, end: int, dialect: TranscriptDialect, record_limit: int, shown: Shown
+) -> tuple[str | None, str | None]:
     first = None
-    for line in transcript.read_lines(fd, 0, record_limit, stop=min(end, _TITLE_BYTES), block=_TITLE_BYTES):
+    stop = min(end, _TITLE_BYTES)
+    for line in transcript.read_lines(fd, 0, record_limit, stop=stop, block=_TITLE_BYTES, dialect=dialect):
         if line.record is not None and line.record.role == "user" and not _from_another_session(line.record):
             first = text_of(line.record.message or b"{}")
             break
-    newest = _last_items(fd, end, record_limit, _Wanted(1, 400, shown))
+    newest = _last_items(fd, end, record_limit, _Wanted(1, 400, shown), dialect)
     return first, newest[-1].text if newest else None
 
 
-def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted) -> list[PreviewItem]:
+def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted, dialect: TranscriptDialect) -> list[PreviewItem]:
     found: list[PreviewItem] = []
-    for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit)):
+    for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit, dialect=dialect)):
         if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES or end - line.end > _GLIMPSE_BYTES:
             break
         record = line.record

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 
-from sessiond.model.lax import mend_surrogates
-from sessiond.model.message import text_of
-from sessiond.model.record import BadLine, Record, parse
+from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.record import BadLine, Record
 from sessiond.sessions.prefilter import Prefilter, fold_case
 from sessiond.store import blocks
 from sessiond.store.catalog import Session
@@ -61,14 +61,6 @@ class _SearchPlace:
         self.end = session.entry.file.folded_to
         self.inode = session.entry.file.inode
         self.bound = session.entry.updated_at
-
-
-class _LineHead(msgspec.Struct, frozen=True, gc=False):
-    type: object = None
-    message: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode_head = msgspec.json.Decoder(_LineHead).decode
 
 
 class Search:
@@ -130,16 +122,19 @@ class Search:
                 yield
         place.end = block.start
         if place.end > 0:
-            place.bound = min(place.bound, _oldest(block, self._limit, place.bound))
+            place.bound = min(place.bound, _oldest(block, self._limit, place.bound, place.session.dialect))
 
     def _examine(self, place: _SearchPlace, offset: int, line: bytes) -> None:
-        text = self._text(line)
+        dialect = place.session.dialect
+        text = dialect.text_in(line)
+        if self._folded not in fold_case(text):
+            return
         shown = self._query.shown(text)
-        at = fold_case(shown).find(self._folded) if text else -1
+        at = fold_case(shown).find(self._folded)
         if at < 0:
             return
         try:
-            record = parse(line)
+            record = dialect.parse(line)
         except BadLine:
             return
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
@@ -158,16 +153,6 @@ class Search:
         heapq.heappush(self._found, (stamp, -self._count, match))
         if len(self._found) > self._query.limit + 1:
             heapq.heappop(self._found)
-
-    def _text(self, line: bytes) -> str:
-        """The message's text; empty where the query does not stand in it."""
-        try:
-            head = _decode_head(mend_surrogates(line))
-            # Apart, as they stand in the file: what spans two of them is no match.
-            text = text_of(head.message, "\n") if head.type == "message" else ""
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return ""
-        return text if self._folded in fold_case(text) else ""
 
     def _is_wanted(self, record: Record, stamp: int) -> bool:
         if self._query.role is not None and record.role != self._query.role:
@@ -191,7 +176,12 @@ class MatchNumbering:
         """Count; runs in worker threads."""
         for session, matches in self._wanted.items():
             place, seq = self._ends[session]
-            clean = session.entry.corrupt_records == 0
+            count = partial(
+                blocks.count_messages,
+                record_limit=self._limit,
+                clean=session.entry.corrupt_records == 0,
+                dialect=session.dialect,
+            )
             waiting = sorted({match.end for match in matches})
             while waiting and place.end > 0:
                 block = _read(place, self._limit, self._block)
@@ -200,10 +190,10 @@ class MatchNumbering:
                 end = len(block.data)
                 while waiting and waiting[-1] > block.start:
                     cut = waiting.pop() - block.start
-                    seq -= blocks.count_messages(block.data[cut:end], self._limit, clean=clean)
+                    seq -= count(block.data[cut:end])
                     self.numbers[session, cut + block.start] = seq
                     end = cut
-                seq -= blocks.count_messages(block.data[:end], self._limit, clean=clean)
+                seq -= count(block.data[:end])
                 place.end = block.start
                 yield
 
@@ -235,13 +225,13 @@ def _read(place: _SearchPlace, record_limit: int, size: int) -> blocks.Block | N
     return blocks.of_file(session.folder.fd, session.file_name, place.inode, place.end, record_limit, size=size)
 
 
-def _oldest(block: blocks.Block, record_limit: int, bound: int) -> int:
+def _oldest(block: blocks.Block, record_limit: int, bound: int, dialect: TranscriptDialect) -> int:
     """The time of the first line in the block, which is its oldest."""
     end = block.data.find(b"\n")
     if not 0 <= end <= record_limit:
         return bound
     try:
-        stamp = parse(block.data[:end]).timestamp_ms
+        stamp = dialect.parse(block.data[:end]).timestamp_ms
     except BadLine:
         return bound
     return stamp if stamp is not None else bound

@@ -14,13 +14,10 @@ import msgspec
 from sessiond.clock import iso_ms
 from sessiond.config.settings import Price
 from sessiond.model.message import UNKNOWN_MODEL
-from sessiond.model.record import BadLine, Record, parse
+from sessiond.model.record import BadLine, Record
 from sessiond.model.usage import Usage, cost_of, read_usage
 from sessiond.store import blocks
 from sessiond.store.catalog import Session
-
-# What an assistant message with usage always has in it, however it is spaced.
-_SIGN = b'"usage"'
 
 
 class UsageSum(msgspec.Struct):
@@ -101,17 +98,19 @@ class UsageCount:
             yield
 
     def _block(self, session: Session, data: bytes) -> None:
-        at = data.find(_SIGN)
+        # What an assistant message with usage always has in it, however it is spaced.
+        sign = session.dialect.usage_sign
+        at = data.find(sign)
         while at >= 0:
             end = data.find(b"\n", at)
             line = data[data.rfind(b"\n", 0, at) + 1 : end]
             if len(line) <= self._limit:
                 self._line(session, line)
-            at = data.find(_SIGN, end)
+            at = data.find(sign, end)
 
     def _line(self, session: Session, line: bytes) -> None:
         try:
-            record = parse(line)
+            record = session.dialect.parse(line)
         except BadLine:
             return
         if record.role != "assistant" or record.message is None:

@@ -7,23 +7,15 @@ that works through many of them gives the others their turn: a system call for e
 from __future__ import annotations
 
 import os
-import re
 
 import msgspec
 
-from sessiond.model.record import BadLine, parse
+from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.record import BadLine
 from sessiond.store import dirfd
 
 # Looking through this much takes a tenth of a millisecond. From 128 KiB on the C library maps fresh pages for each.
 BLOCK = 120 * 1024
-
-_LINE = b'\n{"type":"'
-_MESSAGE_LINE = b'\n{"type":"message",'
-# As this program and pi write it, up to the role in the body: of some role nobody said anything.
-_MESSAGE_HEAD = re.compile(
-    rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*",'
-    rb'"message":\{"role":"(?!system")[^"\\]*"'
-)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -77,24 +69,22 @@ def line_start(fd: int, position: int) -> int:
     return 0
 
 
-def count_messages(data: bytes, record_limit: int, *, clean: bool) -> int:
+def count_messages(data: bytes, record_limit: int, *, clean: bool, dialect: TranscriptDialect = V3) -> int:
     """How many message records there are in the lines. `clean` says that the file is known to have no bad line.
 
-    Lines as this program and pi write them are counted without being read; anything else in a block has it read.
+    Where the dialect cannot tell of the lines of a clean file as they stand, they are read.
     """
-    if clean:
-        lines = b"\n" + data[:-1]
-        messages = len(_MESSAGE_HEAD.findall(lines))
-        if lines.count(_LINE) == lines.count(b"\n") and lines.count(_MESSAGE_LINE) == messages:
-            return messages
-    return sum(len(line) <= record_limit and is_message(line) for line in data.split(b"\n"))
+    counted = dialect.count_messages(data) if clean else None
+    if counted is not None:
+        return counted
+    return sum(len(line) <= record_limit and is_message(line, dialect) for line in data.split(b"\n"))
 
 
-def is_message(line: bytes) -> bool:
+def is_message(line: bytes, dialect: TranscriptDialect = V3) -> bool:
     """Whether the line is a message record, and so has a number in its session."""
     if not line or line.isspace():
         return False
     try:
-        return parse(line).message is not None
+        return dialect.parse(line).message is not None
     except BadLine:
         return False

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import trio
 from sortedcontainers import SortedList
 
+from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.row import CurrentRow
@@ -31,7 +32,7 @@ class Folder:
 
     `path` is where it was opened; without one nobody asks whether it is there still.
     `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays. One
-    that stays torn is kept beside ours (`has_torn_index`).
+    that stays torn is kept beside ours (`has_torn_index`). `dialect` is how the files in it are written.
     """
 
     agent_id: str
@@ -41,6 +42,7 @@ class Folder:
     dirty: bool = False
     has_torn_index: bool = False
     waiting: set[str] = field(default_factory=set)
+    dialect: TranscriptDialect = V3
     _identity: tuple[int, int] | None = None
 
     @property
@@ -114,6 +116,11 @@ class Session:
     @property
     def file_name(self) -> str:
         return self.entry.session_id + layout.SUFFIX
+
+    @property
+    def dialect(self) -> TranscriptDialect:
+        """How its transcript is written."""
+        return self.folder.dialect
 
     @property
     def archived(self) -> bool:

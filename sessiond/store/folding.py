@@ -11,10 +11,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
+from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
-from sessiond.model.fold import FOLD_VERSION, complaint_of, fold, fold_bad
+from sessiond.model.fold import fold_bad
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
+from sessiond.store.catalog import Folder
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line
 
@@ -73,6 +75,7 @@ def advance(
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
+    dialect: TranscriptDialect = V3,
 ) -> Advance:
     """The entry after every whole line that the file has and the entry has not seen. Raises OSError where it is gone.
 
@@ -81,7 +84,9 @@ def advance(
     """
     fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
     try:
-        return advance_open(fd, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed)
+        return advance_open(
+            fd, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed, dialect=dialect
+        )
     finally:
         os.close(fd)
 
@@ -94,13 +99,14 @@ def advance_open(
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
+    dialect: TranscriptDialect = V3,
 ) -> Advance:
     """As `advance`, on an open file."""
     stat = os.fstat(fd)
     facts = entry.file
     rewritten = not continues(fd, facts, stat)
     mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
-    if rewritten or facts.fold != FOLD_VERSION:
+    if rewritten or facts.fold != dialect.fold_version:
         entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten and not holds(fd, facts, stat) else None)
         facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
@@ -109,8 +115,8 @@ def advance_open(
     steps: list[FoldedLine] = []
     odd = _Oddities()
     read_to = stat.st_size
-    for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed):
-        entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd)
+    for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
+        entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
         if collect:
             steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
         if max_bytes is not None and line.end - start >= max_bytes:
@@ -126,7 +132,7 @@ def advance_open(
         last_id=last_id,
         check=transcript.checksum(fd, folded_to),
         passed_to=0 if more else tail.passed_to,
-        fold=FOLD_VERSION,
+        fold=dialect.fold_version,
         had_messages=facts.had_messages,
         rewritten_at=facts.rewritten_at,
     )
@@ -135,14 +141,16 @@ def advance_open(
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
 
 
-def parse_ahead(folder_fd: int, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> Line | None:
+def parse_ahead(folder: Folder, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> Line | None:
     """The long line, if there is one, within the next `max_bytes` that `advance` reads, for its `parsed`.
 
     Raises OSError. Call it in a worker thread.
     """
-    fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
+    fd = dirfd.open_file(folder.fd, file_name, os.O_RDONLY)
     try:
-        return transcript.parse_long_line(fd, entry.file.folded_to, record_limit, within=max_bytes)
+        return transcript.parse_long_line(
+            fd, entry.file.folded_to, record_limit, within=max_bytes, dialect=folder.dialect
+        )
     finally:
         os.close(fd)
 
@@ -170,23 +178,25 @@ class _Oddities:
 
 
 def _fold_line(
-    entry: Entry, last_id: str | None, line: Line, mtime_ms: int, odd: _Oddities
+    entry: Entry, last_id: str | None, line: Line, mtime_ms: int, odd: _Oddities, *, dialect: TranscriptDialect
 ) -> tuple[Entry, str | None]:
     if line.record is None:
         odd.add(line, line.bad or "no record")
         return fold_bad(entry), last_id
     record = line.record
-    folded = fold(entry, record, line.offset, mtime_ms)
-    if folded is entry and record.custom_type is not None and (reason := complaint_of(entry, record)) is not None:
-        odd.add(line, reason)
+    folded = dialect.fold(entry, record, line.offset, mtime_ms)
+    if folded is entry and record.custom_type is not None:
+        reason = dialect.complaint_of(entry, record)
+        if reason is not None:
+            odd.add(line, reason)
     # The header's id is the session's, and no record's parent.
     return folded, record.id if record.id is not None and record.type != "session" else last_id
 
 
-def is_current(facts: FileFacts, stat: os.stat_result) -> bool:
+def is_current(facts: FileFacts, stat: os.stat_result, dialect: TranscriptDialect = V3) -> bool:
     """Whether nothing happened to the file since it was folded, by the fold that is in use."""
     same_file = (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    return same_file and facts.fold == FOLD_VERSION
+    return same_file and facts.fold == dialect.fold_version
 
 
 def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:

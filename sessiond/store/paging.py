@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from sessiond.model.record import Record, message_in, open_block
+from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.record import Record
 from sessiond.store import transcript
 from sessiond.store.transcript import Line
 
@@ -55,6 +56,7 @@ def page_backwards(
     noted: Callable[[Record], bool] | None = None,
     clean: bool = False,
     block: int = BLOCK,
+    dialect: TranscriptDialect = V3,
 ) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
@@ -64,11 +66,11 @@ def page_backwards(
     """
     if clean and noted is None:
         try:
-            lines = _clean_backwards(fd, end, record_limit, block)
+            lines = _clean_backwards(fd, end, record_limit, block, dialect)
             return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
         except _TooLong:
             pass
-    lines = transcript.read_backwards(fd, end, record_limit, block=block)
+    lines = transcript.read_backwards(fd, end, record_limit, block=block, dialect=dialect)
     return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
 
 
@@ -117,7 +119,9 @@ def _page(
     return MessagePage(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
 
 
-def _clean_backwards(fd: int, end: int, record_limit: int, block_size: int) -> Iterator[Line]:
+def _clean_backwards(
+    fd: int, end: int, record_limit: int, block_size: int, dialect: TranscriptDialect
+) -> Iterator[Line]:
     """The messages before `end`, newest first, of a file without bad lines. _TooLong where one spans many blocks."""
     position, carried = end, b""
     while position > 0:
@@ -135,19 +139,19 @@ def _clean_backwards(fd: int, end: int, record_limit: int, block_size: int) -> I
         body = block[start:]
         texts = body.split(b"\n")
         texts.pop()
-        envelopes = open_block(body)
-        if len(envelopes) != len(texts):
-            envelopes.clear()  # a line is blank, or the file is not what it was
+        opened = dialect.open_block(body)
+        if len(opened) != len(texts):
+            opened.clear()  # a line is blank, or the file is not what it was
         line_end = position + len(block)
         while texts:
             text = texts.pop()
             begin = line_end - len(text) - 1
-            if envelopes:
-                record = message_in(envelopes.pop(), text)
+            if opened:
+                record = dialect.message_in(opened.pop(), text)
                 if record is not None:
                     yield Line(begin, line_end, record)
             else:
-                line = transcript.line_of(begin, text, line_end, record_limit)
+                line = transcript.line_of(begin, text, line_end, record_limit, dialect)
                 if line is not None:
                     yield line
             line_end = begin

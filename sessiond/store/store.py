@@ -208,8 +208,18 @@ class SessionStore:
             # A cursor from before the file was written anew in place names the middle of some line.
             if not transcript.boundary(fd, end.offset):
                 raise stale("$.cursor")
-            most = {"limit": limit, "max_bytes": max_bytes, "record_limit": self.record_limit}
-            found = page_backwards(fd, end.offset, end.seq, wanted=wanted, noted=noted, clean=clean, **most)
+            found = page_backwards(
+                fd,
+                end.offset,
+                end.seq,
+                wanted=wanted,
+                noted=noted,
+                limit=limit,
+                max_bytes=max_bytes,
+                record_limit=self.record_limit,
+                clean=clean,
+                dialect=session.dialect,
+            )
             return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
 
         page: MessagePage = await self.read(session, read)
@@ -239,19 +249,19 @@ class SessionStore:
             raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
 
     async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
-        """`function(fd, end, *args)` for each session, all in one worker thread; `end` is how far it is folded.
+        """`function(fd, end, dialect, *args)` for each session, in one worker thread; `end` is how far it is folded.
 
         None stands for a session whose file cannot be read, or went to another folder just then.
         """
-        places = [(session.folder.fd, session.file_name, session.entry.file.folded_to) for session in sessions]
+        places = [(one.folder, one.file_name, one.entry.file.folded_to) for one in sessions]
 
-        def read(folder_fd: int, name: str, end: int) -> T | None:
+        def read(folder: Folder, name: str, end: int) -> T | None:
             try:
-                fd = dirfd.open_file(folder_fd, name, os.O_RDONLY)
+                fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
             except OSError:
                 return None
             try:
-                return function(fd, end, *args)
+                return function(fd, end, folder.dialect, *args)
             except OSError:
                 return None
             finally:

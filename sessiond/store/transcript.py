@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sessiond.model.record import BadLine, Record, parse
+from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.record import BadLine, Record
 from sessiond.store.tail import Tail
 
 BLOCK = 64 * 1024
@@ -40,13 +41,21 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     bad: str | None = None
 
 
-def read_lines(fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK) -> Iterator[Line]:
+def read_lines(
+    fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK, dialect: TranscriptDialect = V3
+) -> Iterator[Line]:
     """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, without the blank ones."""
-    return read_tail(fd, Tail(offset, limit), stop=stop, block=block)
+    return read_tail(fd, Tail(offset, limit), stop=stop, block=block, dialect=dialect)
 
 
 def read_tail(
-    fd: int, tail: Tail, *, stop: int | None = None, block: int = BLOCK, parsed: Mapping[int, Line] | None = None
+    fd: int,
+    tail: Tail,
+    *,
+    stop: int | None = None,
+    block: int = BLOCK,
+    parsed: Mapping[int, Line] | None = None,
+    dialect: TranscriptDialect = V3,
 ) -> Iterator[Line]:
     """As `read_lines`, from where `tail` is. It keeps the half line at the end.
 
@@ -65,7 +74,7 @@ def read_tail(
         if not chunk:
             return
         for begin, line in tail.feed(chunk):
-            made = line_of(begin, line, tail.whole, tail.limit)
+            made = line_of(begin, line, tail.whole, tail.limit, dialect)
             if made is not None:
                 yield made
 
@@ -77,7 +86,9 @@ def _stands(fd: int, line: Line) -> bool:
     return len(data) == len(line.record.raw) + 1 and data.startswith(line.record.raw) and data.endswith(b"\n")
 
 
-def parse_long_line(fd: int, offset: int, limit: int, *, within: int, long: int = LONG_LINE) -> Line | None:
+def parse_long_line(
+    fd: int, offset: int, limit: int, *, within: int, long: int = LONG_LINE, dialect: TranscriptDialect = V3
+) -> Line | None:
     """The first line of `long` bytes among those that begin less than `within` bytes behind `offset`, parsed; None for
     none. Raises OSError. Call it in a worker thread.
     """
@@ -87,11 +98,11 @@ def parse_long_line(fd: int, offset: int, limit: int, *, within: int, long: int 
             if begin - offset >= within:
                 return None
             if line is not None and len(line) >= long:
-                return line_of(begin, line, tail.whole, limit)
+                return line_of(begin, line, tail.whole, limit, dialect)
     return None
 
 
-def line_of(begin: int, line: bytes | None, end: int, limit: int) -> Line | None:
+def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: TranscriptDialect = V3) -> Line | None:
     """The line between two offsets, None where it is blank. No bytes are too many bytes."""
     if line is None or len(line) > limit:
         return Line(begin, end, None, "over the size limit")
@@ -99,12 +110,14 @@ def line_of(begin: int, line: bytes | None, end: int, limit: int) -> Line | None
     if not line or line.isspace():
         return None
     try:
-        return Line(begin, end, parse(line))
+        return Line(begin, end, dialect.parse(line))
     except BadLine as bad:
         return Line(begin, end, None, bad.reason)
 
 
-def read_backwards(fd: int, end: int, limit: int, *, block: int = BLOCK) -> Iterator[Line]:
+def read_backwards(
+    fd: int, end: int, limit: int, *, block: int = BLOCK, dialect: TranscriptDialect = V3
+) -> Iterator[Line]:
     """Every whole line that ends at or before `end` (the end of a line), newest first, read in blocks."""
     position = end
     newest_first: list[bytes] = []  # the pieces of the line whose beginning was not read yet
@@ -118,7 +131,7 @@ def read_backwards(fd: int, end: int, limit: int, *, block: int = BLOCK) -> Iter
         cut = len(chunk)
         while (newline := chunk.rfind(b"\n", 0, cut)) >= 0:
             begin = position + newline + 1
-            made = _assemble(chunk[newline + 1 : cut], newest_first, held, begin, limit)
+            made = _assemble(chunk[newline + 1 : cut], newest_first, held, begin, limit, dialect=dialect)
             if made is not None:
                 yield made
             newest_first, held = [], 0
@@ -130,12 +143,14 @@ def read_backwards(fd: int, end: int, limit: int, *, block: int = BLOCK) -> Iter
             held += len(rest)
             if held <= limit + 1:
                 newest_first.append(rest)
-    made = _assemble(b"", newest_first, held, 0, limit)
+    made = _assemble(b"", newest_first, held, 0, limit, dialect=dialect)
     if made is not None:
         yield made
 
 
-def _assemble(head: bytes, newest_first: list[bytes], held: int, begin: int, limit: int) -> Line | None:
+def _assemble(
+    head: bytes, newest_first: list[bytes], held: int, begin: int, limit: int, *, dialect: TranscriptDialect
+) -> Line | None:
     if not newest_first and not head:
         return None
     size = len(head) + held
@@ -144,7 +159,7 @@ def _assemble(head: bytes, newest_first: list[bytes], held: int, begin: int, lim
     if size > limit:
         return Line(begin, end, None, "over the size limit")
     pieces = [head, *reversed(newest_first[1:] if ended else newest_first)]
-    return line_of(begin, b"".join(pieces), end, limit)
+    return line_of(begin, b"".join(pieces), end, limit, dialect)
 
 
 def boundary(fd: int, offset: int) -> bool:

@@ -21,7 +21,7 @@ _HTTP_503 = (
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ConnectionDialect:
     """`first_bytes` are those that a connection in it may begin with. `link` makes of the connection one for a peer; it
     is None for HTTP, where each request is served on its own. `encode_refusal` makes of an error, as JSON text, what
     tells a client that it is not served.
@@ -37,7 +37,7 @@ def _encode_503(text: bytes) -> bytes:
     return _HTTP_503 % (len(text), text)
 
 
-NDJSON = Dialect("ndjson", b"{[ \t\n\r", ndjson_link, JSON.from_json)
-CBOR_SEQUENCE = Dialect("cbor", bytes(range(0x80, 0xDC)), cbor_link, CBOR.from_json)
-HTTP = Dialect("http", bytes(range(ord("A"), ord("Z") + 1)), None, _encode_503)
+NDJSON = ConnectionDialect("ndjson", b"{[ \t\n\r", ndjson_link, JSON.from_json)
+CBOR_SEQUENCE = ConnectionDialect("cbor", bytes(range(0x80, 0xDC)), cbor_link, CBOR.from_json)
+HTTP = ConnectionDialect("http", bytes(range(ord("A"), ord("Z") + 1)), None, _encode_503)
 DIALECTS = (NDJSON, CBOR_SEQUENCE, HTTP)

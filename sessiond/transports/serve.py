@@ -21,7 +21,7 @@ from sessiond.rpc.messages import encode_failure
 from sessiond.rpc.peer import Peer
 from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.admission import Admission, ConnectionPlace
-from sessiond.transports.dialects import HTTP, NDJSON, Dialect
+from sessiond.transports.dialects import HTTP, NDJSON, ConnectionDialect
 from sessiond.transports.framed import FramedLink
 from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
@@ -146,7 +146,7 @@ class Server:
         """
         if len(self._hoping) >= _MAX_TURNING_AWAY:
             next(iter(self._hoping)).cancel()
-        dialect: Dialect | None = None
+        dialect: ConnectionDialect | None = None
         error: SessiondError = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
         hope = trio.move_on_after(_DECLINE_S)
         self._hoping[hope] = None
@@ -178,7 +178,7 @@ class Server:
         return end
 
     async def _converse(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
-        dialect: Dialect | None = None
+        dialect: ConnectionDialect | None = None
         with trio.move_on_after(self._rules.first_message_s) as patience:
             try:
                 if door.name == "sessiond" and self._peer_uid(stream.socket) != os.geteuid():
@@ -248,7 +248,7 @@ def _door_of(listener: Listener, origins: frozenset[str]) -> Door:
             return Door("http", NOBODY, loopback_hosts(*listener.address), origins)
 
 
-async def _sniff(stream: ByteStream) -> Dialect | None:
+async def _sniff(stream: ByteStream) -> ConnectionDialect | None:
     """The dialect of a new connection, its first bytes put back; None where it ended before it said one."""
     first = b""
     while data := await stream.receive_some():
@@ -262,7 +262,7 @@ async def _sniff(stream: ByteStream) -> Dialect | None:
     return HTTP  # the beginning of `Content-Length:` and nothing more: HTTP will say what is wrong
 
 
-async def _last_words(stream: ByteStream, error: SessiondError, dialect: Dialect | None = None) -> None:
+async def _last_words(stream: ByteStream, error: SessiondError, dialect: ConnectionDialect | None = None) -> None:
     """One error that says it all, to who has said nothing yet in JSON, and the end."""
     stream.send_now((dialect or NDJSON).encode_refusal(encode_failure(None, error)))
     await stream.linger()

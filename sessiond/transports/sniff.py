@@ -6,7 +6,7 @@ Source: protocol.md, "The first byte of a connection chooses the dialect".
 from __future__ import annotations
 
 from sessiond.errors import InvalidRequest
-from sessiond.transports.dialects import DIALECTS, HTTP, Dialect
+from sessiond.transports.dialects import DIALECTS, HTTP, ConnectionDialect
 
 _BY_FIRST_BYTE = {byte: dialect for dialect in DIALECTS for byte in dialect.first_bytes}
 _LSP = b"content-length:"
@@ -16,7 +16,7 @@ _ACCEPTED = (
 )
 
 
-def dialect_of(first: bytes) -> Dialect | None:
+def dialect_of(first: bytes) -> ConnectionDialect | None:
     """The dialect of a connection that begins with `first`; None while more bytes are needed.
 
     Raises InvalidRequest, with a sentence that names what is accepted.
@@ -29,7 +29,7 @@ def dialect_of(first: bytes) -> Dialect | None:
     return _http_or_lsp(first[: len(_LSP)].lower()) if dialect is HTTP else dialect
 
 
-def _http_or_lsp(first: bytes) -> Dialect | None:
+def _http_or_lsp(first: bytes) -> ConnectionDialect | None:
     if not _LSP.startswith(first):
         return HTTP
     if len(first) < len(_LSP):

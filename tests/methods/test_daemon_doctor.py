@@ -119,9 +119,7 @@ async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_wher
     theirs.write_text(half := '{\n  "agent:bob:other": {\n    "sess')
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         fixed = (await client.call("daemon.doctor", fix=True))["findings"]
-        assert [one["what"] for one in fixed if one["thing"] == "repaired"] == [
-            "written again: the indexes of 1 agent"
-        ]
+        assert [one["what"] for one in fixed if one["thing"] == "repaired"] == ["written again: the indexes of 1 agent"]
         told = [one["what"] for one in fixed if one["level"] != "ok" and one["thing"].startswith("agents/bob")]
         assert told[0] == "not written yet: sessions.json may be in the middle of a write"
         assert set(json.loads(ours.read_bytes())) == {"agent:main:main"}

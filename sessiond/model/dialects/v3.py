@@ -1,0 +1,60 @@
+"""The dialect of our own transcripts, which is pi's: session files of version 3. Source: store.md, "Record types"."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from sessiond.model.dialects.dialect import TranscriptDialect
+from sessiond.model.fold import FOLD_VERSION, complaint_of, fold
+from sessiond.model.lax import mend_surrogates
+from sessiond.model.message import text_of
+from sessiond.model.record import message_in, open_block, parse
+
+_LINE = b'\n{"type":"'
+_MESSAGE_LINE = b'\n{"type":"message",'
+# As this program and pi write it, up to the role in the body: of some role nobody said anything.
+_MESSAGE_HEAD = re.compile(
+    rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*",'
+    rb'"message":\{"role":"(?!system")[^"\\]*"'
+)
+
+
+class _LineHead(msgspec.Struct, frozen=True, gc=False):
+    type: object = None
+    message: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_head = msgspec.json.Decoder(_LineHead).decode
+
+
+def _text_in(line: bytes) -> str:
+    try:
+        head = _decode_head(mend_surrogates(line))
+        # Apart, as they stand in the file: what spans two of them is no match.
+        return text_of(head.message, "\n") if head.type == "message" else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _count_messages(lines: bytes) -> int | None:
+    """Lines as this program and pi write them are counted without being read."""
+    text = b"\n" + lines[:-1]
+    messages = len(_MESSAGE_HEAD.findall(text))
+    plain = text.count(_LINE) == text.count(b"\n") and text.count(_MESSAGE_LINE) == messages
+    return messages if plain else None
+
+
+DIALECT = TranscriptDialect(
+    name="v3",
+    parse=parse,
+    fold=fold,
+    fold_version=FOLD_VERSION,
+    complaint_of=complaint_of,
+    text_in=_text_in,
+    open_block=open_block,
+    message_in=message_in,
+    count_messages=_count_messages,
+    usage_sign=b'"usage"',
+)

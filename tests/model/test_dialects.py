@@ -1,0 +1,107 @@
+"""What holds for every dialect in the table: whatever others wrote is used or passed over, and every short cut says
+what reading each line says. A new dialect is held to it by being in the table, with lines of its own in `LINES`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.model.dialects import DIALECTS, TranscriptDialect
+from sessiond.model.entry import Entry
+from sessiond.model.message import text_of
+from sessiond.model.record import BadLine, Record
+
+_MESSAGE = {"role": "user", "content": "words"}
+_HEAD = {"id": "a", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z"}
+_USAGE = {"input": 1, "output": 2}
+_RUN = {"runId": "r", "status": "accepted", "at": 1}
+
+# Lines as the program writes them, by dialect.
+LINES: dict[str, list[dict[str, Any]]] = {
+    "v3": [
+        {"type": "session", "version": 3, "id": "s", "cwd": "/"},
+        {"type": "message", **_HEAD, "message": _MESSAGE},
+        {"type": "message", **_HEAD, "message": {"role": "assistant", "content": "more", "usage": _USAGE}},
+        {"type": "message", **_HEAD, "message": {"role": "system", "content": "its own prompt"}},
+        {"type": "message", **_HEAD, "message": "no object"},
+        {"type": "custom", **_HEAD, "customType": "sessiond/run", "data": _RUN},
+        {"type": "model_change", **_HEAD, "modelId": "m"},
+    ],
+}
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def lines_of(draw: st.DrawFn, name: str) -> bytes:
+    """A line as the program writes it, or with anything at all in some of its fields."""
+    line = dict(draw(st.sampled_from(LINES[name])))
+    for field in draw(st.sets(st.sampled_from(sorted(line)))):
+        line[field] = draw(json_values)
+    return json.dumps(line, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+
+
+def parsed(dialect: TranscriptDialect, line: bytes) -> Record | None:
+    try:
+        return dialect.parse(line)
+    except BadLine:
+        return None
+
+
+def test_every_dialect_has_lines_here() -> None:
+    assert {name: dialect.name for name, dialect in DIALECTS.items()} == {name: name for name in LINES}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(data=st.data())
+def test_whatever_stands_in_a_line_it_is_used_or_passed_over(name: str, data: st.DataObject) -> None:
+    dialect, entry = DIALECTS[name], Entry(session_id="s")
+    for offset, line in enumerate(data.draw(st.lists(lines_of(name) | st.binary(max_size=40), max_size=5))):
+        record = parsed(dialect, line)
+        dialect.text_in(line)
+        if record is not None:
+            dialect.complaint_of(entry, record)
+            entry = dialect.fold(entry, record, offset, 1)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(data=st.data())
+def test_a_short_cut_says_what_reading_each_line_says(name: str, data: st.DataObject) -> None:
+    dialect = DIALECTS[name]
+    found = [(line, parsed(dialect, line)) for line in data.draw(st.lists(lines_of(name), max_size=5))]
+    records = [(line, record) for line, record in found if record is not None]
+    block = b"".join(line + b"\n" for line, _ in records)
+    assert dialect.count_messages(block) in (None, sum(record.message is not None for _, record in records))
+    opened = dialect.open_block(block)
+    assert len(opened) in (0, len(records))
+    for one, (line, record) in zip(opened, records, strict=False):
+        message = dialect.message_in(one, line)
+        assert (message is not None) == (record.message is not None)
+        if message is not None:
+            assert (message.id, message.role, message.message) == (record.id, record.role, record.message)
+    for line, record in records:
+        if record.message is not None:
+            assert dialect.text_in(line) == text_of(record.message, "\n")
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_lines_with_usage_are_found_by_their_sign(name: str) -> None:
+    dialect = DIALECTS[name]
+    with_usage = 0
+    for value in LINES[name]:
+        line = json.dumps(value).encode()
+        record = parsed(dialect, line)
+        before = Entry(session_id="s")
+        if record is not None and dialect.fold(before, record, 1, 1).input_tokens:
+            with_usage += 1
+            assert dialect.usage_sign in line
+    assert with_usage
