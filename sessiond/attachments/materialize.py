@@ -1,7 +1,7 @@
-"""Write checked attachments into a workspace, all of them or none. Knows descriptors; decides nothing about content.
+"""Write checked attachments into a workspace, all of them or none. Does not judge names or contents.
 
-The workspace belongs to an agent that may be hostile: every step is relative to a descriptor and follows no link.
-The manifest comes last, so a folder with a manifest is whole. Source: runs.md, "Attachments".
+The agent that works in the workspace may be hostile: every path is opened relative to a descriptor and no symlink is
+followed. The manifest is written last, so a folder with a manifest is complete. Source: runs.md, "Attachments".
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sessiond.attachments.remove import FOLDERS, discard
 from sessiond.errors import Forbidden, SessiondError, StorageError, quote
 from sessiond.store import dirfd
 
-# Files written before the first of them is synced. It bounds the descriptors.
+# How many files are written before they are synced; bounds the number of open descriptors.
 _BATCH = 32
 
 
 class ReceiptFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One file as it was written. `sha256` in lower-case hex."""
+    """One file as it was written. `sha256` is lower-case hex."""
 
     name: str
     bytes: int
@@ -33,7 +33,7 @@ class ReceiptFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was written: the answer of `sessions_spawn` and the manifest alike. No absolute path."""
+    """The files that were written, as in the answer of `sessions_spawn` and in the manifest. Has no absolute path."""
 
     rel_dir: str
     count: int
@@ -42,15 +42,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def attachments_id(self) -> str:
-        """What `remove_attachments` wants, and all that needs to be kept."""
+        """The id that `remove_attachments` takes."""
         return self.rel_dir.rpartition("/")[2]
 
 
 def materialize(prepared: PreparedFiles, workspace: Path, attachments_id: str) -> Receipt:
-    """Write the files and the manifest to `.openclaw/attachments/<id>` below `workspace`, on disk when it returns.
+    """Write the files and the manifest to `.openclaw/attachments/<id>` below `workspace`; synced when it returns.
 
-    Forbidden (code `attachments_symlink`) where a symlink stands below the workspace; StorageError (code
-    `attachments_write_failed`) for everything else, an id that is taken among it. After an error nothing is left.
+    Forbidden (code `attachments_symlink`) if one of the folders is a symlink; StorageError (code
+    `attachments_write_failed`) for every other failure, also if the id is taken. After an error nothing is left behind.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ def _write_folder(parent: int, attachments_id: str, prepared: PreparedFiles) -> 
     try:
         folder = dirfd.make_dir(parent, attachments_id)
     except FileExistsError:
-        raise  # not ours, so it stays
+        raise  # another call created it, so it must not be removed
     except OSError:
         discard(parent, attachments_id)
         raise
@@ -75,7 +75,7 @@ def _write_folder(parent: int, attachments_id: str, prepared: PreparedFiles) -> 
             for start in range(0, len(prepared.files), _BATCH):
                 hashes += _write_files(folder, prepared.files[start : start + _BATCH])
             receipt = _receipt(prepared, hashes, attachments_id)
-            # After the files' fsync, and by rename: whoever sees the manifest sees all of it and of the files.
+            # After the files are synced, and by rename: whoever sees the manifest sees it and the files complete.
             dirfd.write_atomic(folder, MANIFEST, _manifest(receipt))
         dirfd.fsync_dir(parent)
     except BaseException:
@@ -85,7 +85,7 @@ def _write_folder(parent: int, attachments_id: str, prepared: PreparedFiles) -> 
 
 
 def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> list[str]:
-    """Write them, on disk when it returns; their hashes, which are made while the disk is busy."""
+    """Write and sync the files; returns their hashes, which are computed while the disk is busy."""
     with contextlib.ExitStack() as stack:
         fds = []
         for file in files:
@@ -100,10 +100,10 @@ def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> list[str]:
 
 
 def _start_writing(fd: int) -> None:
-    """Have the kernel write `fd` out without waiting for it. Ten files of 100 KiB, all synced: 1.9 ms and not 3.7."""
+    """Start writing `fd` to disk without waiting for it: ten synced files of 100 KiB take 1.9 ms instead of 3.7."""
     advise = getattr(os, "posix_fadvise", None)
     if advise is not None:
-        # The one way to Linux's filemap_fdatawrite from the standard library. What is dirty is not dropped.
+        # The only call in the standard library that starts write-back on Linux. It does not drop dirty pages.
         advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -1,4 +1,4 @@
-"""What an attachment may be called, and where it may be mounted. Knows strings only. Source: runs.md, "Attachments"."""
+"""Rules for the names of attachments and for their mount path. Source: runs.md, "Attachments"."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MAX_NAME_BYTES = 255
 # PATH_MAX without the NUL.
 _MAX_MOUNT_PATH_BYTES = 4095
 
-# Cc control, Cf format (all bidi controls among them), Cs lone surrogates, Zl and Zp line and paragraph separators:
-# what cannot be seen, what turns the reading order, and what breaks a line of a listing or a prompt.
+# Unicode categories of characters that are invisible, change the reading order (the bidi controls are in Cf), or break
+# a line of a listing or a prompt.
 _REFUSED = {
     "Cc": "a control character",
     "Cf": "a format or bidi character",
@@ -25,10 +25,10 @@ _MOUNT_PATH = re.compile(r"/[A-Za-z0-9._/-]*")
 
 
 def check_name(name: str, field: str) -> str:
-    """`name`, if a file may be called so. `field` is where it stands, like `$.attachments[0].name`.
+    """`name`, if it is allowed as a file name. `field` is its place in the params, like `$.attachments[0].name`.
 
-    InvalidParams with code `attachments_invalid_name`, `data.field` and `data.reason`. Names of devices on other
-    systems (`CON`, `nul.txt`) are ordinary names here.
+    InvalidParams with code `attachments_invalid_name`, `data.field` and `data.reason`. Device names of other systems
+    (`CON`, `nul.txt`) are allowed.
     """
     reason = _reason(name)
     if reason is not None:
@@ -42,13 +42,13 @@ def check_name(name: str, field: str) -> str:
 
 
 def twin_key(name: str) -> str:
-    """What two names share that one folder may not hold on some file system: NFC and case folded."""
-    # Twice: folding can take a name out of NFC ("ǰ" becomes two characters).
+    """The form in which two names are equal if some file systems cannot hold both: NFC and case folded."""
+    # Normalized again after folding, which can produce text that is not NFC ("ǰ" becomes two characters).
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def check_twins(names: list[str]) -> None:
-    """Refuse two names that are one after NFC and casefold: InvalidParams, code `attachments_duplicate_name`."""
+    """Refuse names with the same `twin_key`: InvalidParams, code `attachments_duplicate_name`."""
     seen: dict[str, int] = {}
     for index, name in enumerate(names):
         first = seen.setdefault(twin_key(name), index)
@@ -63,7 +63,7 @@ def check_twins(names: list[str]) -> None:
 
 
 def check_mount_path(path: str, field: str = "$.attachAs.mountPath") -> str:
-    """`path` without doubled slashes and `.` parts, if attachments may be mounted there: absolute, not the root itself.
+    """`path` without doubled slashes and `.` parts. It must be absolute and not `/`.
 
     InvalidParams with code `attachments_invalid_mount_path`.
     """
@@ -99,7 +99,7 @@ def _reason(name: str) -> str | None:
         return f"it has {size} bytes of UTF-8, more than {MAX_NAME_BYTES}"
     if not unicodedata.is_normalized("NFC", name):
         return "it is not in Unicode's normal form NFC"
-    # `.` and `..` among them.
+    # Refuses `.` and `..` too.
     if any(end == "." or end.isspace() for end in (name[0], name[-1])):
         return "it starts or ends with a dot or a space"
     if twin_key(name) == MANIFEST:

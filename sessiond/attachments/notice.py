@@ -1,4 +1,4 @@
-"""Tell the child where its attachments are. Knows the receipt; its text is data of a stranger's choosing."""
+"""The text that tells an agent where its attachments are. File names in it are untrusted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from sessiond.attachments.materialize import Receipt
 from sessiond.errors import pluralize
 
-# Fifty names of 255 bytes are no part of a prompt; the manifest has them all.
+# Fifty names of 255 bytes would be too much for a prompt; the manifest lists all of them.
 _MAX_LIST_CHARS = 4096
 
 
@@ -15,10 +15,10 @@ _SPAWNED = "They come from the session that started you."
 
 
 def describe(receipt: Receipt, mount_path: str | None = None, *, origin: str = _SPAWNED) -> str:
-    """A short text for the agent: place, count, names and sizes, and that the files are input and no instructions.
+    """A short text for the agent: folder, count, names and sizes of the files, and that they are untrusted input.
 
-    `origin` is a sentence that says where they come from. Names are quoted as JSON, so that none can end its line or
-    look like another.
+    `origin` is a sentence that says where the files come from. Names are quoted as JSON, so that a name cannot end its
+    line or imitate another one.
     """
     lines = [
         f"Attachments: {pluralize(receipt.count, 'file')}, {receipt.total_bytes} bytes in all, in the folder "

@@ -1,8 +1,8 @@
-"""Remove an attachments folder that somebody hostile may be writing to at this moment. Knows descriptors and names.
+"""Remove an attachments folder while a hostile program may be writing to it. Works on descriptors and names.
 
-Nothing is followed and nothing is opened but folders: every name is unlinked first, which takes files, links, FIFOs,
-sockets and devices alike; then rmdir, which takes empty folders and says EBUSY of a mount; only what is then left is
-opened (O_NOFOLLOW) and emptied. A name that changes its nature in between is looked at again. The path is computed
+No link is followed and only folders are opened. Each name is first unlinked, which removes files, links, FIFOs, sockets
+and devices; then rmdir is tried, which removes empty folders and fails with EBUSY for a mount; only what is left then
+is opened (O_NOFOLLOW) and emptied. A name that becomes something else in between is tried again. The path is computed
 from the workspace and the id, never stored. Source: runs.md, "Removal".
 """
 
@@ -19,11 +19,12 @@ from sessiond.store import dirfd
 
 FOLDERS = (".openclaw", "attachments")
 
-# Descriptors held at once. What lies deeper is moved up to the top folder first, so that depth costs no descriptors.
+# How many folders are open at once. Deeper folders are moved up into the top folder first, so that any depth is
+# possible.
 _MAX_DEPTH = 32
-# How often a name that somebody fills or swaps meanwhile is tried before it is left to the next sweep.
+# How often a name that another program refills or exchanges is tried before it is left to the next sweep.
 _MAX_ROUNDS = 64
-# Enough to see what is the matter; a hostile tree must not fill the memory by its names.
+# How many leftovers are reported by name, so that a hostile tree cannot fill the memory.
 _MAX_LEFT = 100
 
 _CHANGED = "it keeps changing"
@@ -33,10 +34,10 @@ _MAY_BE_SWAPPED = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 
 @dataclass(frozen=True, slots=True)
 class RemovalReport:
-    """`removed`: it was there, and nothing is left. `missing`: there was nothing; whoever had put it there knows more.
+    """`removed`: the folder existed and is gone. `missing`: it did not exist.
 
-    `left`: path below the workspace, and why; at most 100 of `left_count`. A path is for reading: what is no UTF-8 in
-    it is written as `\\xff`.
+    `left`: `(path below the workspace, reason)` of what could not be removed, at most 100 of `left_count`. The paths
+    are for people: bytes that are not UTF-8 are written as `\\xff`.
     """
 
     removed: bool
@@ -47,7 +48,7 @@ class RemovalReport:
 
 @dataclass(slots=True)
 class _Folder:
-    """One open folder on the way down. `names` are still to be looked at, `left_before` is the count on entering."""
+    """One open folder on the way down. `names` are to be removed; `left_before` is the `left_count` at its opening."""
 
     parent_fd: int
     name: str
@@ -59,7 +60,7 @@ class _Folder:
 
 
 class _LeaveAlone(Exception):
-    """A folder must not be entered; the text is the reason for the report."""
+    """A folder must not be entered; the message is the reason for the report."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class _Removal:
     left_count: int = 0
 
     def remove(self, dir_fd: int, name: str, path: str) -> None:
-        """Remove `name`, whatever it is, with all that is in it."""
+        """Remove `name`, whatever it is, with everything in it."""
         stack: list[_Folder] = []
         try:
             self._try(dir_fd, name, path, 0, stack)
@@ -100,7 +101,7 @@ class _Removal:
         return fd
 
     def _try(self, dir_fd: int, name: str, path: str, rounds: int, stack: list[_Folder]) -> None:
-        """Take `name` away at once, or put it on the stack to be emptied, or note why not."""
+        """Remove `name` at once, or push it on the stack to be emptied, or note why neither is possible."""
         while rounds < _MAX_ROUNDS:
             rounds += 1
             reason = _detach(dir_fd, name)
@@ -137,7 +138,7 @@ class _Removal:
             return []
 
     def _finish(self, folder: _Folder, stack: list[_Folder]) -> None:
-        """Take the emptied folder away. Filled anew, it is emptied once more; what is left in it has its reason."""
+        """Remove the emptied folder. If another program has refilled it, empty it again."""
         reason = _detach(folder.parent_fd, folder.name)
         if reason is None or self.left_count > folder.left_before:
             return
@@ -150,9 +151,9 @@ class _Removal:
 def remove_attachments(workspace: Path, attachments_id: str) -> RemovalReport:
     """Remove `.openclaw/attachments/<id>` below `workspace`; call it again for what was left.
 
-    A workspace or folder that is not there is missing, not removed: what was moved away is still somewhere. A symlink
-    in the place of the folder is removed, one in the place of a parent stays and is reported. Never raises for what it
-    finds, only for a bad id (BadComponent).
+    A workspace or folder that does not exist is reported as missing, not as removed, because it may have been moved
+    away. A symlink instead of the folder is removed; a symlink instead of one of its parents stays and is reported.
+    Raises nothing but BadComponent, for a malformed id.
     """
     dirfd.check_component(attachments_id)
     path = "/".join((*FOLDERS, attachments_id))
@@ -164,27 +165,27 @@ def remove_attachments(workspace: Path, attachments_id: str) -> RemovalReport:
         except FileNotFoundError:
             return RemovalReport(removed=False, missing=True)
         except OSError as error:
-            # The reason names no place: which of the parents it was, the sentence tells well enough.
+            # Reported for the whole path, although one of the parents caused it.
             return RemovalReport(removed=False, left=((path, _sentence(error)),), left_count=1)
         if not _is_there(here, attachments_id):
             return RemovalReport(removed=False, missing=True)
         removal = _Removal(os.fstat(here).st_dev, _mount_of(here))
         removal.remove(here, attachments_id, path)
-        # Without it a power cut could bring back what nobody has on record any more.
+        # Without the sync a power cut could bring back files that no record mentions any more.
         with contextlib.suppress(OSError):
             dirfd.fsync_dir(here)
         return RemovalReport(removal.left_count == 0, tuple(removal.left), removal.left_count)
 
 
 def discard(dir_fd: int, name: str) -> None:
-    """Remove `name` in the open folder `dir_fd` as far as it goes: for undoing what was just made there."""
+    """Remove `name` in the open folder `dir_fd` as far as possible, to undo its creation after an error."""
     removal = _Removal(os.fstat(dir_fd).st_dev, _mount_of(dir_fd))
     with contextlib.suppress(OSError):
         removal.remove(dir_fd, name, name)
 
 
 def _enter(dir_fd: int, name: str) -> int:
-    """A descriptor of the folder `name`, which its owner may then list and change, whatever its mode was."""
+    """A descriptor of the folder `name`. Its mode is changed so that its owner can list and change it."""
     try:
         fd = dirfd.open_dir(dir_fd, name)
     except PermissionError:
@@ -192,14 +193,14 @@ def _enter(dir_fd: int, name: str) -> int:
         fd = dirfd.open_dir(dir_fd, name)
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     if mode & 0o700 != 0o700:
-        # Somebody else's folder stays as it is; it may be empty, or writable all the same.
+        # The folder of another user cannot be changed; it may be empty or writable anyway.
         with contextlib.suppress(OSError):
             os.fchmod(fd, mode | 0o700)
     return fd
 
 
 def _detach(dir_fd: int, name: str) -> str | None:
-    """Unlink or rmdir `name`. None: it is gone. `_CHANGED`: not empty, or another thing by now. Else the reason."""
+    """Unlink or rmdir `name`. None: it is gone. `_CHANGED`: not empty, or exchanged meanwhile. Else the reason."""
     try:
         os.unlink(name, dir_fd=dir_fd)
         return None
@@ -207,7 +208,7 @@ def _detach(dir_fd: int, name: str) -> str | None:
         return None
     except OSError as error:
         reason = _sentence(error)
-        # Linux says EISDIR of a folder, POSIX EPERM, which is also what an immutable file says.
+        # For a folder Linux says EISDIR and POSIX EPERM, which is also the error for an immutable file.
         if error.errno != errno.EISDIR and not _is_folder(dir_fd, name):
             return reason
     try:
@@ -241,13 +242,13 @@ def _is_there(dir_fd: int, name: str) -> bool:
 
 
 def _move_up(dir_fd: int, name: str, top: _Folder) -> bool:
-    """Move a deep folder into the top one, to be emptied from there."""
+    """Move a deep folder into the top one, to be emptied from there; whether that succeeded."""
     new = ".up-" + os.urandom(8).hex()
     for _ in range(2):
         try:
             os.rename(name, new, src_dir_fd=dir_fd, dst_dir_fd=top.fd)
         except PermissionError:
-            # Moving a folder writes its `..`, so that it must be writable itself.
+            # Moving a folder changes its `..`, so it must be writable itself.
             with contextlib.suppress(OSError):
                 dirfd.chmod_below(dir_fd, name, 0o700)
         except OSError:
@@ -259,7 +260,7 @@ def _move_up(dir_fd: int, name: str, top: _Folder) -> bool:
 
 
 def _mount_of(fd: int) -> str | None:
-    """The number of the mount that `fd` was opened through: tells a bind mount of the same file system. Linux."""
+    """The mount id of `fd`, which also tells bind mounts of the same file system apart. None except on Linux."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
             for line in info:

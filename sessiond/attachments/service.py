@@ -1,4 +1,4 @@
-"""The async door to the attachments: checks at once, file work off the loop. Holds no state but how to get there."""
+"""The async interface to the attachments: checks on the event loop, file work in worker threads."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import InvalidParams
 from sessiond.model import keys
 
-# What `trio.to_thread.run_sync` does; tests with an autojump clock hand in one that runs inline.
+# Same as `trio.to_thread.run_sync`; tests with an autojump clock pass one that runs inline.
 RunSync = Callable[..., Awaitable[Any]]
 
 
 class AttachmentService:
-    """Check, write and remove the attachments of one spawn. An id is a uuid and is all that needs to be kept."""
+    """Check, write and remove attachments. An attachments id is a uuid, and is all that is needed to remove them."""
 
     def __init__(self, *, ids: Ids | None = None, run_sync: RunSync = trio.to_thread.run_sync) -> None:
         self._ids = ids or Ids()
         self.run_sync = run_sync
 
     def new_id(self) -> str:
-        """An id for attachments, to be noted before they are written."""
+        """A new attachments id, to be noted in the spawn journal before anything is written."""
         return self._ids.uuid()
 
     def check(self, items: Sequence[AttachmentInput], config: AttachmentsConfig) -> PreparedFiles:
-        """All rules (runs.md, "Attachments"), before anything is written. See `prepare` for the errors."""
+        """The checked and decoded attachments. See `prepare` for the errors."""
         return prepare(items, config)
 
     async def materialize(self, prepared: PreparedFiles, workspace: Path, attachments_id: str | None = None) -> Receipt:
-        """Write them and return the receipt; with `attachments_id` under an id that the caller has on record already.
+        """Write the files and return the receipt. `attachments_id` is an id from `new_id` that is noted already.
 
-        Not ended half way by cancellation: the caller gets the receipt, or the error and nothing on disk.
+        Cancellation waits until it is done: the caller gets the receipt, or an error and nothing is left on disk.
         """
         attachments_id = _check_id(attachments_id or self._ids.uuid())
         receipt: Receipt = await self.run_sync(materialize, prepared, workspace, attachments_id)
         return receipt
 
     async def remove(self, workspace: Path, attachments_id: str) -> RemovalReport:
-        """Remove the folder of an id. What could not be removed is in the report, to be tried again at a sweep."""
+        """Remove the folder of an id. What could not be removed is in the report; try again later."""
         report: RemovalReport = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
         return report
 
     def is_there(self, workspace: Path, attachments_id: str) -> bool:
-        """Whether something stands where the files of an id belong."""
+        """Whether anything exists at the place for the files of this id."""
         return os.path.lexists(workspace.joinpath(*FOLDERS, _check_id(attachments_id)))
 
 
 def _check_id(attachments_id: str) -> str:
-    """The path is made of it: a uuid or nothing."""
+    """`attachments_id`, if it is a uuid: it becomes part of a path. InvalidParams for anything else."""
     if keys.UUID.fullmatch(attachments_id) is None:
         raise InvalidParams("This is no id of attachments: it must be a uuid.", code="attachments_invalid_id")
     return attachments_id

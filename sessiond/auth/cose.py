@@ -1,8 +1,8 @@
-"""COSE_Sign1 with Ed25519: bytes in, bytes out. Sans-io; knows no tokens, no keys' files and no time.
+"""COSE_Sign1 with Ed25519: bytes in, bytes out. Sans-io; knows no tokens, no key files and no time.
 
 RFC 9052 section 4.2 (COSE_Sign1) and 4.4 (Sig_structure), RFC 9053 section 2.2 (EdDSA), RFC 8949 section 4.2
-(deterministic encoding). Strict where the RFCs leave room: only tag 18, only EdDSA and only in the protected header,
-no `crit`, no header twice, nothing behind the message, and only the one encoding that `sign` would have chosen.
+(deterministic encoding). Stricter than the RFCs: only tag 18; only EdDSA, in the protected header; no `crit`; no
+duplicate header; no bytes after the message; only the encoding that `sign` would produce.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ALG, CRIT = 1, 2
 EDDSA = -8
 SIGNATURE_BYTES = 64
 MAX_MESSAGE_BYTES = 16 * 1024
-# Headers are flat; the limit keeps hostile nesting away from the decoder.
+# Headers are not nested. The limit protects the decoder from hostile nesting.
 _MAX_DEPTH = 4
 
 
 class CoseError(Exception):
-    """The bytes are no COSE_Sign1 that is accepted here. The sentence is for logs: a caller learns only that."""
+    """The bytes are not an acceptable COSE_Sign1. The reason is for logs; callers are not told it."""
 
 
 class Sign1(msgspec.Struct, frozen=True):
-    """A COSE_Sign1 taken apart. `protected_raw` is the protected header as it was signed."""
+    """A decoded COSE_Sign1. `protected_raw` is the protected header as it was signed."""
 
     protected_raw: bytes
     protected: dict[Any, Any]
@@ -48,7 +48,7 @@ def sign(payload: bytes, key: Ed25519PrivateKey, *, external_aad: bytes = b"") -
 
 
 def verify(data: bytes, key: Ed25519PublicKey, *, external_aad: bytes = b"") -> Sign1:
-    """The message in `data` where `key` signed it. CoseError where it did not, or where it is not as it must be."""
+    """The message in `data`, signed by `key`. CoseError if it is malformed or not signed by `key`."""
     from cryptography.exceptions import InvalidSignature
 
     message = parse(data)
@@ -67,7 +67,7 @@ def verify(data: bytes, key: Ed25519PublicKey, *, external_aad: bytes = b"") -> 
 
 
 def parse(data: bytes) -> Sign1:
-    """The parts of a tagged COSE_Sign1, with whatever algorithm; the signature is not looked at."""
+    """The parts of a tagged COSE_Sign1 with any algorithm. Does not verify the signature."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise CoseError(f"the message is over {MAX_MESSAGE_BYTES} bytes")
     tagged = decode(data)
@@ -79,7 +79,7 @@ def parse(data: bytes) -> Sign1:
     protected_raw, unprotected, payload, signature = parts
     if not isinstance(protected_raw, bytes) or not isinstance(payload, bytes) or not isinstance(signature, bytes):
         raise CoseError("protected header, payload and signature are byte strings")
-    # An empty protected header is a zero-length string (RFC 9052 section 3); the other spelling is not accepted.
+    # An empty protected header is a zero-length string (RFC 9052 section 3); an encoded empty map is refused.
     protected = decode(protected_raw) if protected_raw else {}
     headers = [_header(protected), _header(unprotected)]
     if headers[0].keys() & headers[1].keys() or (protected_raw and not headers[0]):
@@ -90,24 +90,24 @@ def parse(data: bytes) -> Sign1:
 
 
 def sig_structure(protected_raw: bytes, external_aad: bytes, payload: bytes) -> bytes:
-    """What is signed: RFC 9052 section 4.4, context `Signature1`."""
+    """The bytes that are signed: RFC 9052 section 4.4, context `Signature1`."""
     return encode(["Signature1", protected_raw, external_aad, payload])
 
 
 def encode(value: Any) -> bytes:
     """`value` in deterministic CBOR.
 
-    cbor2 sorts map keys by length first, RFC 8949 by bytes. For the keys used here (numbers below 24, private claims
-    of five bytes) both are the same order.
+    cbor2 sorts map keys by length first, RFC 8949 by their bytes. For the keys used here (numbers below 24 and private
+    claims of five bytes) the order is the same.
     """
     return cbor2.dumps(value, canonical=True)
 
 
 def decode(data: bytes) -> Any:
-    """The value of deterministic CBOR. CoseError for every other spelling of it, and for trailing bytes.
+    """The value of deterministic CBOR. CoseError for any other encoding and for trailing bytes.
 
-    cbor2 ignores trailing bytes and takes long forms of numbers; encoding again and comparing refuses both, and map
-    keys out of order.
+    cbor2 accepts trailing bytes, long forms of numbers and unordered map keys. Encoding the value again and comparing
+    the bytes refuses all three.
     """
     try:
         value = cbor2.loads(data, max_depth=_MAX_DEPTH, allow_indefinite=False, allow_duplicate_keys=False)

@@ -15,7 +15,7 @@ SEED_BYTES = 32
 
 
 class SigningKey:
-    """An Ed25519 key pair (RFC 8032), made from the 32 bytes of its seed."""
+    """An Ed25519 key pair (RFC 8032), derived from its seed of 32 bytes."""
 
     __slots__ = ("private", "public")
 
@@ -43,10 +43,10 @@ def open_signing_key(
     *,
     random: Callable[[int], bytes] = os.urandom,
 ) -> SigningKey:
-    """The store's key, made where there is none.
+    """The store's key; created if there is none.
 
-    `read()` gives the file's bytes, None where there is no file. `create(seed)` writes them durably, 0600 and never
-    over an existing file, and gives what the file holds then. ConfigError where it holds no key.
+    `read()` returns the bytes of the key file, None if it does not exist. `create(seed)` writes them durably with mode
+    0600, never over an existing file, and returns what the file then holds. ConfigError if that is not a key.
     """
     seed = read()
     return SigningKey(create(random(SEED_BYTES)) if seed is None else seed)

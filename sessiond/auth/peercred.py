@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, as the kernel says. Knows nothing of callers or tokens."""
+"""The credentials of the process at the other end of a Unix socket. Knows nothing of callers or tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UCRED = struct.Struct("iII")
 
 
 class PeerCredentials(msgspec.Struct, frozen=True):
-    """Process, user and group that called connect(). A process may have ended since; its number may be another's."""
+    """Process, user and group that called connect(). The process may have ended since, and its pid been reused."""
 
     pid: int
     uid: int
@@ -29,7 +29,7 @@ class _Socket(Protocol):
 def peer_credentials(connection: _Socket) -> PeerCredentials:
     """The peer of a connected Unix socket (the standard library's or Trio's).
 
-    Unsupported where the system or the kind of socket has no SO_PEERCRED: then nobody can be the owner.
+    Unsupported if the system or the kind of socket has no SO_PEERCRED: then no peer can be recognized as the owner.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
@@ -42,6 +42,6 @@ def peer_credentials(connection: _Socket) -> PeerCredentials:
         raise Unsupported("the socket does not say who is at its other end")
     pid, uid, gid = _UCRED.unpack(raw)
     if uid == 0xFFFFFFFF:
-        # What a TCP socket answers: nobody.
+        # The answer for a TCP socket: no user.
         raise Unsupported("the socket does not say who is at its other end")
     return PeerCredentials(pid, uid, gid)

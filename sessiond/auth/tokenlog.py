@@ -1,9 +1,9 @@
-"""Which tokens were issued and which revoked, as lines of JSON. Sans-io: the store keeps the file.
+"""The log of issued and revoked tokens, as lines of JSON. Sans-io: `sessions/tokens.py` reads and writes the file.
 
 A line is `{"type": "revoked", "id", "at", "expiresAt"?}` or `{"type": "issued", "id", "scopes", "sandboxed",
-"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?, "parent"?}`, where `parent` is the id of the token that
-minted it; times are milliseconds since 1970. No line holds a
-token. The file grows by a line for each, and is written anew when half of them have expired.
+"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?, "parent"?}`. `parent` is the id of the token that minted
+this one; times are milliseconds since 1970. No line holds a token itself. The file grows by one line per event and is
+rewritten when half of its lines are about expired tokens.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     session_key: str | None = None
     agent_id: str | None = None
     run_id: str | None = None
-    # Without a default: the list always says these two.
+    # Without a default, so that these two are always on the wire.
     sandboxed: bool
     revoked: bool
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag="issued"):
-    """The line of a new token. `parent` is the token that minted it; without one the owner did."""
+    """The line of a new token. `parent` is the id of the token that minted it; None: the owner minted it."""
 
     id: str
     scopes: tuple[str, ...]
@@ -44,7 +44,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag="revoked"):
-    """The line of a token that counts no more. `expires_at` is there where it was known."""
+    """The line of a revoked token. `expires_at` is None if it is not known."""
 
     id: str
     at: int
@@ -53,31 +53,31 @@ class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 _decode = msgspec.json.Decoder(Issue | Revocation).decode
 _encode = msgspec.json.Encoder().encode
-# A file of so few lines is not worth a rewrite.
+# A file with fewer lines is never rewritten.
 _FEW_LINES = 16
 
 
 class TokenLog:
-    """The log in memory. `issue` and `revoke` give the line to write and change nothing: `take` does, once it is on
-    disk. So memory never knows more than a restart would.
+    """The log in memory. `issue` and `revoke` only return the line to write; call `take` once the line is on disk, so
+    that memory never holds more than a restart would read.
 
-    A token that is revoked takes with it all that were minted by it, by those, and so on. A revocation counts also for
-    an id that the log does not know: the line of its issue may be the lost one.
+    Revoking a token also revokes every token minted with it, directly or indirectly. An id without an `issued` line can
+    be revoked too: that line may have been lost.
     """
 
     def __init__(self) -> None:
         self._issued: dict[str, Issue] = {}
         self._revoked: dict[str, Revocation] = {}
-        # Those revoked and those minted by them; and by whom each was minted.
+        # The revoked tokens and all that were minted with them.
         self._dead: set[str] = set()
         self._minted: dict[str, list[str]] = {}
-        # How many lines the file has, whatever they say.
+        # The number of lines in the file, unreadable ones included.
         self._lines = 0
         self.skipped = 0
 
     @classmethod
     def parse(cls, data: bytes) -> TokenLog:
-        """The log in a file's bytes. Lines that are torn or foreign are passed over and counted in `skipped`."""
+        """The log in the bytes of a file. Lines that cannot be read are skipped and counted in `skipped`."""
         log = cls()
         for line in data.split(b"\n"):
             if not line.strip():
@@ -90,7 +90,7 @@ class TokenLog:
         return log
 
     def issue(self, claims: Claims, parent: str | None = None) -> Issue:
-        """What is to be written of a new token."""
+        """The line to write for a new token."""
         return Issue(
             id=claims.id,
             scopes=claims.scopes,
@@ -104,9 +104,9 @@ class TokenLog:
         )
 
     def revoke(self, token_id: str, now_ms: int, expires_at_ms: int | None = None) -> Revocation | None:
-        """What is to be written so that a token counts no more; None where it was revoked already.
+        """The line to write to revoke a token; None if it is revoked already.
 
-        `expires_at_ms` is for a token that the log may not know. InvalidParams for what is no id.
+        `expires_at_ms` is for a token that the log may not know. InvalidParams if `token_id` is malformed.
         """
         if not TOKEN_ID.fullmatch(token_id):
             raise InvalidParams("$.id is no token id: ids are 32 hex digits; tokens.list shows them", field="$.id")
@@ -116,7 +116,7 @@ class TokenLog:
         return Revocation(token_id, now_ms, issued.expires_at if issued is not None else expires_at_ms)
 
     def take(self, line: Issue | Revocation) -> None:
-        """The line is on disk: it counts from now on."""
+        """Apply a line that is on disk."""
         self._lines += 1
         match line:
             case Issue():
@@ -138,7 +138,7 @@ class TokenLog:
                 dying += self._minted.get(one, ())
 
     def is_revoked(self, token_id: str) -> bool:
-        """Whether the token with this id was revoked, or the one that it comes from."""
+        """Whether the token with this id was revoked, or any token that it was minted with."""
         return token_id in self._dead
 
     def knows(self, token_id: str) -> bool:
@@ -161,14 +161,14 @@ class TokenLog:
             )
             for record in self._issued.values()
         ]
-        # Times are whole seconds; within one the later line is the newer token.
+        # Times are whole seconds. Among tokens of the same second the later line is the newer token.
         return sorted(rows, key=lambda row: row.issued_at)[::-1]
 
     def drop_expired(self, now_ms: int) -> TokenLog:
-        """The log without the tokens that have expired and without their revocations. This one stays as it is.
+        """A new log without the expired tokens and their revocations.
 
-        A revocation outlasts its token by as much as the clock may be set back, and where nobody knows when the token
-        expires by the longest that a token can live.
+        A revocation is kept for MAX_SKEW_MS after its token expires, because the clock may be set back; if the expiry
+        is not known, for the longest life that a token can have.
         """
         log = TokenLog()
         for record in self._issued.values():
@@ -179,18 +179,18 @@ class TokenLog:
             if last + MAX_SKEW_MS > now_ms:
                 log.take(revocation)
         for token_id in self._dead - self._revoked.keys():
-            # It outlasts the line of its issue, by which it is known whose it was, as every revocation does.
+            # Revoked through its parent: give it a revocation of its own, which outlives its `issued` line.
             expires_at = self._issued[token_id].expires_at
             if expires_at + MAX_SKEW_MS > now_ms:
                 log.take(Revocation(token_id, now_ms, expires_at))
         return log
 
     def is_outgrown(self, now_ms: int) -> bool:
-        """Whether half of the file or more says nothing any more, so that writing it anew is worth it."""
+        """Whether at least half of the lines are obsolete, so that the file should be rewritten."""
         return self._lines >= _FEW_LINES and self._lines >= 2 * len(self.drop_expired(now_ms))
 
     def encode(self) -> bytes:
-        """The whole log as the lines of a new file."""
+        """The content of a new file for the whole log."""
         lines: list[Issue | Revocation] = [*self._issued.values(), *self._revoked.values()]
         return b"".join(encode(line) for line in lines)
 
@@ -199,5 +199,5 @@ class TokenLog:
 
 
 def encode(line: Issue | Revocation) -> bytes:
-    """The line as it stands in the file."""
+    """The bytes of one line of the file."""
     return _encode(line) + b"\n"

@@ -1,6 +1,6 @@
-"""Tokens: a CWT (RFC 8392) in COSE_Sign1, as base64url text. Minting, reading and verifying; no file, no clock.
+"""Tokens: a CWT (RFC 8392) in COSE_Sign1, as base64url text. Mints, reads and verifies them; no file, no clock.
 
-Knows what a token says and whether it counts. Does not know what its holder may see, nor where it is kept.
+Knows the claims of a token and whether it is valid. Does not know what its holder may see or where tokens are logged.
 Source: security.md, "Callers".
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 ISSUER = "sessiond"
 DEFAULT_TTL_SECONDS = 3600
-# A token for a run without a time limit: it dies with its run long before.
+# The lifetime of a run's token. It becomes invalid when the run ends, long before that.
 MAX_TTL_SECONDS = 10 * 365 * 86_400
-# A token has a few hundred bytes, with a 512-byte session key under 1 KiB.
+# A token takes a few hundred bytes; with the longest session key (512 bytes) still less than 1 KiB.
 MAX_TOKEN_CHARS = 4096
-# The clock may have been set back since the token was minted, on the same machine, by little.
+# A token may appear to be issued this far in the future, because the clock may be set back a little.
 MAX_SKEW_MS = 60_000
 ID_BYTES = 16
 TOKEN_ID = re.compile(r"[0-9a-f]{32}")
@@ -42,8 +42,8 @@ _ISS, _SUB, _EXP, _IAT, _CTI = 1, 2, 4, 6, 7
 _AGENT, _RUN, _SANDBOXED, _SCOPES = -70_001, -70_002, -70_003, -70_004
 _CLAIMS = frozenset({_ISS, _SUB, _EXP, _IAT, _CTI, _AGENT, _RUN, _SANDBOXED, _SCOPES})
 
-# Tag 18, array of four, protected header {alg: EdDSA}, empty unprotected header: how every token of ours begins.
-# Checked before anything is decoded, so that what nobody signed never reaches the CBOR decoder as more than strings.
+# The first bytes of every token: tag 18, array of four, protected header {alg: EdDSA}, empty unprotected header. They
+# are checked before decoding, so that in an unsigned message the CBOR decoder only ever sees two byte strings.
 _PREFIX = bytes.fromhex("d28443a10127a0")
 _TEXT = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -54,7 +54,7 @@ NOT_YET = "the token was issued in the future: this machine's clock has been set
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says. `id` is 32 hex digits; times are milliseconds since 1970, on whole seconds."""
+    """The claims of a token. `id` is 32 hex digits; times are milliseconds since 1970, multiples of 1000."""
 
     id: str
     scopes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     sandboxed: bool = False
 
     def caller(self) -> Caller:
-        """The caller who holds the token. Its agent is the session's, where the token names a session."""
+        """The caller who holds the token. If the token names a session, its agent is the session's."""
         agent_id = keys.agent_of(self.session_key) if self.session_key is not None else self.agent_id
         return Caller(
             kind="token",
@@ -92,7 +92,7 @@ def mint(
     sandboxed: bool = False,
     random: Callable[[int], bytes] = os.urandom,
 ) -> tuple[str, Claims]:
-    """A new token and what it says. `session_key` is canonical; `ttl_seconds` is floored and clamped to 1 s - 10 years.
+    """A new token and its claims. `session_key` is canonical; `ttl_seconds` is floored and clamped to 1 s - 10 years.
 
     InvalidParams for an unknown scope, a malformed agent id, or an agent that is not the session's.
     """
@@ -122,27 +122,27 @@ def mint(
 
 
 def read(text: str, key: Ed25519PublicKey) -> Claims:
-    """What the token says, where `key` signed it, be it expired or revoked. Unauthenticated where it did not."""
+    """The claims of a token signed by `key`, even if it is expired or revoked. Unauthenticated for any other text."""
     try:
         message = cose.verify(_signed_bytes(text), key)
         return _from_cwt(cose.decode(message.payload))
     except (cose.CoseError, ValueError, msgspec.ValidationError):
-        # Which of the many ways to be wrong it was is nobody's business who holds no token.
+        # Do not tell a caller without a valid token what is wrong with it.
         raise Unauthenticated(NOT_OURS) from None
 
 
 def verify(text: str, key: Ed25519PublicKey, now_ms: int, is_revoked: Callable[[Claims], bool]) -> Caller:
-    """The caller who shows the token. Unauthenticated, with one sentence, where it does not count (any more)."""
+    """The caller who holds the token. Unauthenticated if it is not ours, expired, revoked, or issued in the future."""
     claims = read(text, key)
     _check_life(claims, now_ms, is_revoked)
     return claims.caller()
 
 
 class TokenVerifier:
-    """`verify` with a memory: a token seen lately costs a look-up instead of a signature.
+    """`verify` with a cache of verified signatures.
 
-    Expiry and revocation are asked every time. Only good tokens are remembered, at most `capacity` of them, the least
-    lately used going first. `is_revoked` is also where the caller ends tokens of runs that are over.
+    Expiry and revocation are checked at every call. Only valid tokens are cached, the `capacity` most recently used
+    ones. `is_revoked` also has to be true for tokens of runs that have ended.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TokenVerifier:
         self._known: OrderedDict[str, tuple[Claims, Caller]] = OrderedDict()
 
     def authenticate(self, text: str) -> Caller:
-        """As `verify`, at the present time."""
+        """Like `verify`, at the current time."""
         known = self._known.get(text)
         if known is None:
             claims = read(text, self._key)
@@ -193,7 +193,7 @@ def _signed_bytes(text: str) -> bytes:
     if len(text) > MAX_TOKEN_CHARS or not _TEXT.fullmatch(text):
         raise ValueError("no token text")
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    # One text for one token: bits behind the last byte are zero.
+    # Each token has exactly one text: refuse base64 whose unused trailing bits are not zero.
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii") != text or not raw.startswith(_PREFIX):
         raise ValueError("no token of ours")
     return raw
@@ -213,7 +213,7 @@ def _to_cwt(claims: Claims) -> dict[int, Any]:
 
 
 def _from_cwt(cwt: Any) -> Claims:
-    """The claims of a payload that we signed; ValueError where they are not ours all the same (an older format)."""
+    """The claims of a signed payload. ValueError if they are not in our format: an older release may have signed it."""
     if not isinstance(cwt, dict) or not cwt.keys() <= _CLAIMS or cwt.get(_ISS) != ISSUER:
         raise ValueError("no claims of ours")
     fields = {
@@ -228,7 +228,7 @@ def _from_cwt(cwt: Any) -> Claims:
     }
     claims = msgspec.convert(fields, Claims)
     if not set(claims.scopes) <= set(SCOPES):
-        raise ValueError("a scope that is none")
+        raise ValueError("an unknown scope")
     if claims.session_key is not None and not re.fullmatch(r"agent:[^:]+:.+", claims.session_key, re.DOTALL):
         raise ValueError("a subject that is no session key")
     return claims

@@ -1,6 +1,6 @@
-"""The part of the configuration that says which agents there are and how they are run.
+"""The part of the configuration that defines the agents and how they are run.
 
-Frozen structs with their defaults and limits, and the base and small types that `config.py` shares. Reads nothing.
+Frozen structs with their defaults and limits, and the small types that `settings.py` shares. Reads nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 class SubagentsConfig(Table, frozen=True):
-    """`run_timeout_seconds` 0 is none; `archive_after_minutes` 0 is never. `max_concurrent` is for the whole daemon."""
+    """`run_timeout_seconds` 0: no limit. `archive_after_minutes` 0: never. `max_concurrent` is for the whole daemon."""
 
     max_concurrent: _Share = 8
     max_spawn_depth: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
@@ -46,9 +46,9 @@ class SubagentsConfig(Table, frozen=True):
 
 
 class SandboxConfig(Table, frozen=True):
-    """`memory_max_bytes` is for each process, `max_processes` for the run; None is no limit.
+    """`memory_max_bytes` limits each process, `max_processes` the run; None: no limit.
 
-    `read_only` are files and folders that an agent sees beside the system's own, such as where its program lives.
+    `read_only` are extra files and folders that the agent sees, such as the folder of its program.
     """
 
     mode: Literal["off", "non-main", "all"] = "off"
@@ -71,18 +71,18 @@ class RuntimeConfig(Table, frozen=True):
 
     @property
     def hears_steps(self) -> bool:
-        """Whether what is run can tell an announce step from a message. A program that only gets text cannot, unless
-        it is one that we know; nor can the echo.
+        """Whether the agent can tell an announce step from a message. The echo runtime cannot, nor can a program
+        without a preset that gets only text.
         """
         return self.type not in ("echo", "exec") or self.preset is not None or self.input == "json"
 
     def __hash__(self) -> int:
-        """Without `env`, which has none: agents as they are configured are keys of what is built for them."""
+        """Leaves out `env`, a dict, which has no hash. Agent configurations are keys of the runtimes built for them."""
         return hash((self.type, self.command, self.input, self.output, self.preset))
 
 
 class AgentConfig(Table, frozen=True):
-    """One agent, as it is run: what `agents.defaults` says is filled in already. `workspace` None is the store's."""
+    """One agent, with `agents.defaults` filled in. `workspace` None: a folder in the store."""
 
     id: AgentId
     runtime: RuntimeConfig
@@ -95,7 +95,7 @@ class AgentConfig(Table, frozen=True):
 
 
 class AgentDefaults(Table, frozen=True):
-    """`queue_ttl_seconds` is how long a run waits for its attached agent; `run_timeout_seconds` 0 is none."""
+    """`queue_ttl_seconds` is how long a run waits for its attached agent; `run_timeout_seconds` 0: no limit."""
 
     max_concurrent: _Share = 4
     queue_ttl_seconds: Seconds = 300

@@ -1,4 +1,4 @@
-"""What one key of the configuration means for another: ids, defaults that agents inherit, addresses, patterns.
+"""Rules that the types of the configuration cannot express: ids, addresses, patterns, what agents inherit.
 
 Works on the parsed file, after its types have been checked. Does not know the structs or any default.
 """
@@ -23,7 +23,7 @@ def listen_address(text: str) -> tuple[str, int] | None:
     if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         return None
     if host == "localhost":
-        # Not resolved: a name server must not decide which interface the daemon listens on.
+        # The name is not resolved: a name server must not decide which interface the daemon listens on.
         return "127.0.0.1", int(port)
     bracketed = re.fullmatch(r"\[(.*)\]", host)
     try:
@@ -36,7 +36,7 @@ def listen_address(text: str) -> tuple[str, int] | None:
 
 
 def check(source: ConfigText) -> None:
-    """ConfigError for the first rule that the file breaks."""
+    """Raise ConfigError for the first rule that the file breaks."""
     data = source.data
     for index, pattern in enumerate(data.get("tools", {}).get("sessions", {}).get("redactPatterns", [])):
         try:
@@ -99,7 +99,7 @@ def _check_path(source: ConfigText, path: KeyPath, text: str | None) -> None:
 
 
 def expand(text: str) -> Path | None:
-    """`text` with its `~` filled in; None where it is not absolute then, or the user is unknown."""
+    """`text` with `~` expanded; None if the result is not absolute or the user is unknown."""
     try:
         path = Path(text).expanduser()
     except RuntimeError:
@@ -124,10 +124,10 @@ def _check_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -
 
 
 def inherit(data: dict[str, Any], *, lone_agent: dict[str, Any]) -> dict[str, Any]:
-    """The file's data with what every agent inherits from `agents.defaults` filled in.
+    """The file's data with `agents.defaults` filled in for every agent.
 
-    Tables are merged key by key: an agent that only says `sandbox.mode` has the default's other settings. Without any
-    agent in the file there is `lone_agent`.
+    Tables are merged key by key: an agent that only sets `sandbox.mode` inherits the other settings. A file without
+    agents gets `lone_agent`.
     """
     agents = data.get("agents", {})
     defaults = agents.get("defaults", {})

@@ -1,7 +1,7 @@
-"""The configuration: every key, every default and every limit, as frozen structs, and how the file becomes them.
+"""The configuration: every key, default and limit, as frozen structs, and how they are loaded from the file.
 
-Attributes are the documented keys in snake_case. Reads one TOML file and never writes it; knows nothing of what the
-daemon does with a value. Source: cli.md, "Configuration".
+Attributes are the documented keys in snake_case. Reads one TOML file and never writes it; does not know what the daemon
+does with a value. Source: cli.md, "Configuration".
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 _WireBytes = Annotated[int, msgspec.Meta(ge=4096, le=2**30)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
-# A file over this is no configuration; finding a line in it would take seconds.
+# No configuration is longer, and finding the line of an error in it would take seconds.
 MAX_FILE_BYTES = 1 << 20
 
 
 class SendMatch(Table, frozen=True):
-    """All that is given must match. `key_prefix` is held against the canonical key and what follows its agent."""
+    """Every given field must match. `key_prefix` may match the canonical key or the part of it after the agent."""
 
     channel: str | None = None
     chat_type: str | None = None
@@ -82,7 +82,7 @@ class ReplyBackConfig(Table, frozen=True):
 
 
 class ResetConfig(Table, frozen=True):
-    """`idle_minutes` 0 is never. `at_hour` is local time, for mode `daily`."""
+    """`idle_minutes` 0: never. `at_hour` is local time, for mode `daily`."""
 
     mode: Literal["idle", "daily"] = "idle"
     idle_minutes: Seconds = 0
@@ -100,7 +100,7 @@ class SessionConfig(Table, frozen=True):
 
 
 class SessionToolsConfig(Table, frozen=True):
-    """`send_visibility` None is as `visibility`. `redact_patterns` are regular expressions whose matches are masked."""
+    """`send_visibility` None: the same as `visibility`. Matches of the `redact_patterns` are masked."""
 
     visibility: Visibility = "tree"
     send_visibility: Visibility | None = None
@@ -109,7 +109,7 @@ class SessionToolsConfig(Table, frozen=True):
 
 
 class AgentToAgentConfig(Table, frozen=True):
-    """`allow` are patterns of agent ids; enabled with none of them allows nothing."""
+    """`allow` are patterns of agent ids; an empty list allows nothing even if `enabled`."""
 
     enabled: bool = False
     allow: tuple[Word, ...] = ()
@@ -128,7 +128,7 @@ class SpawnToolConfig(Table, frozen=True):
 
 
 class ToolAllowConfig(Table, frozen=True):
-    """The session tools that sub-agents get back."""
+    """The session tools that sub-agents may use; by default none."""
 
     allow: tuple[Word, ...] = ()
 
@@ -150,7 +150,7 @@ class HttpConfig(Table, frozen=True):
     allowed_origins: tuple[str, ...] = ()
 
     def address(self) -> tuple[str, int] | None:
-        """`(host, port)` to listen on, None where HTTP is off."""
+        """`(host, port)` to listen on; None: HTTP is off."""
         return None if self.listen is None else config_rules.listen_address(self.listen)
 
 
@@ -159,7 +159,7 @@ class ChannelConfig(Table, frozen=True):
 
 
 class Price(Table, frozen=True):
-    """US dollars per million tokens. Cached tokens cost as input where their price is not given."""
+    """US dollars per million tokens. Cached tokens without a price of their own cost as much as input."""
 
     input: Seconds
     output: Seconds
@@ -194,20 +194,20 @@ class StoreConfig(Table, frozen=True):
 
 
 class WatchConfig(Table, frozen=True):
-    """How other programs' writes are noticed. `auto` polls where the kernel does not hear of them (FUSE, NFS ...)."""
+    """How writes of other programs are noticed. `auto` polls file systems that do not report them (FUSE, NFS ...)."""
 
     backend: Literal["auto", "inotify", "watchfiles", "polling"] = "auto"
 
 
 class DeliveryConfig(Table, frozen=True):
-    """Waits before each new attempt; the last one repeats until `give_up_minutes` have passed."""
+    """`retry_seconds` are the waits before each retry; the last one repeats until `give_up_minutes` have passed."""
 
     retry_seconds: Annotated[tuple[_Positive, ...], msgspec.Meta(min_length=1)] = (5, 10, 20, 60)
     give_up_minutes: Seconds = 30
 
 
 class Config(Table, frozen=True):
-    """The whole file. `Config()` is what holds without one."""
+    """The whole configuration. `Config()` is that of an empty file."""
 
     session: SessionConfig = SessionConfig()
     tools: ToolsConfig = ToolsConfig()
@@ -230,22 +230,22 @@ class Config(Table, frozen=True):
 
 
 def default_path() -> Path:
-    """Where the configuration is looked for: `$XDG_CONFIG_HOME/sessiond/config.toml`."""
+    """The default path of the configuration: `$XDG_CONFIG_HOME/sessiond/config.toml`."""
     from platformdirs.unix import Unix
 
     return Unix("sessiond").user_config_path / "config.toml"
 
 
 def load(path: Path | None = None) -> Config:
-    """The configuration in `path`; without a path that of `default_path()`, where no file is needed.
+    """The configuration in `path`, or in `default_path()`, which need not exist.
 
     ConfigError names file, line, key and what would be right. It is for the person who starts the daemon.
     """
     file = path or default_path()
     name = _tilde(file)
     try:
-        # A pipe that a shell hands over (`<(...)`) is read to its end. One that stands in a folder may have nobody who
-        # writes it: opening it would wait for ever.
+        # A pipe that a shell passes as a descriptor (`<(...)`) is read to its end. A FIFO in a folder may have no
+        # writer, and opening it would block for ever.
         handed_over = file.parent in (Path("/dev/fd"), Path("/proc/self/fd"))
         flags = os.O_RDONLY | os.O_CLOEXEC | (0 if handed_over else os.O_NONBLOCK)
         with open(os.open(file, flags), "rb") as stream:
@@ -270,7 +270,7 @@ def load(path: Path | None = None) -> Config:
 
 
 def parse(text: str, name: str = "config.toml") -> Config:
-    """The configuration in a TOML text; `name` stands before the line in errors. ConfigError as in `load`."""
+    """The configuration in a TOML text. `name` is the file name in errors. ConfigError as in `load`."""
     source = ConfigText(name, text)
     source.check(type_info(Config))
     config_rules.check(source)
@@ -279,7 +279,7 @@ def parse(text: str, name: str = "config.toml") -> Config:
 
 
 def to_document(config: Config) -> dict[str, Any]:
-    """The whole configuration with the documented names, as JSON and TOML know values; what is not set is left out."""
+    """The whole configuration as plain JSON values under the documented names, without what is not set."""
     found = msgspec.to_builtins(config, enc_hook=str)
     assert isinstance(found, dict)
     return _without_none(found)
@@ -295,7 +295,7 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decode(kind: type, value: Any) -> Any:
-    """The paths of the file, which config_rules has found to be absolute."""
+    """Decode the paths of the file. `rules.check` has verified that they are absolute."""
     return config_rules.expand(value) if kind is Path else value
 
 

@@ -1,6 +1,6 @@
-"""A TOML file held against a tree of structs: every error names file, line, key and the nearest known name.
+"""Check a TOML text against a tree of structs. Errors name the file, the line, the key and the nearest known name.
 
-Knows TOML and types. Does not know what any key means, and looks at no other file.
+Knows TOML and types. Does not know what any key means.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class ConfigText:
-    """The text of one configuration file. `name` is how errors call it. ConfigError where the text is no TOML."""
+    """The text of one configuration file. `name` is its name in errors. ConfigError if the text is not TOML."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -47,11 +47,11 @@ class ConfigText:
             raise ConfigError(f"{self.name}:{line}: this is not TOML: {sentence}") from None
 
     def error(self, path: KeyPath, sentence: str) -> ConfigError:
-        """The error to raise about the value at `path`; `sentence` goes on after the key's name."""
+        """The error to raise about the value at `path`. `sentence` continues after the key's name."""
         return ConfigError(f"{self.name}:{line_of(self._text, path)}: {show_path(path)} {sentence}")
 
     def check(self, root: inspect.Type) -> None:
-        """Hold the whole file against `root`, a struct type of msgspec.inspect. ConfigError for the first fault."""
+        """Check the whole file against `root`, a struct type of msgspec.inspect. ConfigError for the first fault."""
         self._check(self.data, root, (), root)
 
     def _check(self, value: object, kind: inspect.Type, path: KeyPath, root: inspect.Type) -> None:
@@ -85,10 +85,10 @@ class ConfigText:
 
 
 def line_of(text: str, path: KeyPath) -> int:
-    """The line (from 1) on which the value at `path` begins; 1 where the file has no such value.
+    """The line (from 1) on which the value at `path` begins; 1 if the file has no such value.
 
-    A file cut off after a whole statement is TOML again. So the shortest beginning of the file that parses and has the
-    value ends with the statement that made it. This follows every rule of TOML without a second parser.
+    A file cut off after a complete statement is still valid TOML. So the shortest beginning of the file that parses and
+    has the value ends with the statement that set it. This needs no second TOML parser.
     """
     lines = text.split("\n")
     end = _shortest(lines, path)
@@ -99,7 +99,7 @@ def line_of(text: str, path: KeyPath) -> int:
         start -= 1
     while start < end and (not lines[start - 1].strip() or lines[start - 1].lstrip().startswith("#")):
         start += 1
-    # A statement of many lines: the value's own name, if it stands on a line of its own, is nearer.
+    # In a statement of many lines, prefer the line on which the name of the value is written.
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     index = next((part for part in reversed(path) if isinstance(part, int)), 0)
     written = re.compile(r"(?:^|[\s{,.\"'])" + re.escape(name) + r"[\"']?\s*[.=]")
@@ -108,7 +108,7 @@ def line_of(text: str, path: KeyPath) -> int:
 
 
 def _shortest(lines: list[str], path: KeyPath) -> int | None:
-    """The smallest number of lines that parse and have a value at `path`, by bisection."""
+    """The smallest number of lines that parse and have a value at `path`, found by bisection; None if there is none."""
     low, high = 1, len(lines)
     if not _has(_whole(lines, high), path):
         return None
@@ -145,7 +145,7 @@ def _has(data: object, path: KeyPath) -> bool:
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """A type without its annotations and its None (TOML has no null), and what its Meta says to people."""
+    """A type without its annotations and without None (TOML has no null), and the description in its Meta."""
     description = None
     if isinstance(kind, inspect.UnionType):
         (kind,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
@@ -216,7 +216,7 @@ def _describe(kind: inspect.Type) -> str:
 
 
 def _nearest(name: str, names: list[str], path: KeyPath, root: inspect.Type) -> str:
-    """What the reader probably meant: a like name here, the same name elsewhere, else all the names there are."""
+    """A hint for an unknown key: a similar name here, else the same name elsewhere, else all names known here."""
     folded = {known.replace("_", "").lower(): known for known in names}
     likely = difflib.get_close_matches(name.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.7)
     if likely:
@@ -236,7 +236,7 @@ def _all_keys(kind: inspect.Type, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def show_path(path: KeyPath) -> str:
-    """A key as one would write it: `agents.list[0].id`, `models.pricing."gpt 5".input`."""
+    """A key as written in the file: `agents.list[0].id`, `models.pricing."gpt 5".input`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -247,7 +247,7 @@ def show_path(path: KeyPath) -> str:
 
 
 def show(value: object) -> str:
-    """A value as a person wrote it, short, on one line."""
+    """A value as it may be quoted in an error: on one line, at most 60 characters."""
     match value:
         case Mapping():
             return "a table"

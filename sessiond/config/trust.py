@@ -1,6 +1,6 @@
-"""Whether a configuration file is the owner's own: it names programs to run, so who may write it may be the owner.
+"""Refuse a configuration file that other users could write: it names programs, which the daemon runs as its owner.
 
-Looks at one file and the folders that it is found by. Reads nothing of it. As ssh does with its own (`StrictModes`).
+Checks owner and mode of the file and of its folders, like `StrictModes` of ssh. Does not read the file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_file(path: Path, fd: int, name: str) -> None:
-    """ConfigError where somebody else may write the open file `fd`, or put another in its place at `path`.
+    """Raise ConfigError if another user may write the open file `fd`, or replace it at `path`.
 
-    `name` is how errors call the file. Root may do all that anyway.
+    `name` is the name of the file in errors. Root is trusted.
     """
     found = os.fstat(fd)
     _check_owner(found, name, "the file", "take it over with chown, or put a copy of your own in its place")
@@ -25,7 +25,7 @@ def check_file(path: Path, fd: int, name: str) -> None:
         raise ConfigError(
             f"{name}: others may write this file ({_mode(found)}), and it says what is run; run chmod go-w {name}"
         )
-    # Where it is a link: both the folder of the link and that of the file.
+    # If `path` is a symlink, both the folder of the link and the folder of the file.
     for folder in dict.fromkeys((path.absolute().parent, Path(os.path.realpath(path)).parent)):
         _check_folder(folder, name)
 
@@ -34,9 +34,9 @@ def _check_folder(folder: Path, name: str) -> None:
     try:
         found = folder.stat()
     except OSError:
-        return  # it is open all the same: a pipe that a shell handed over lies in no folder
+        return  # the file is open although it has no folder: a pipe passed by a shell
     _check_owner(found, name, f"its folder {folder}", "move it into a folder of your own")
-    # In a sticky folder, like /tmp, nobody takes away what is another's.
+    # In a sticky folder such as /tmp, other users cannot remove or rename the file.
     if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
         raise ConfigError(
             f"{name}: others may write its folder {folder} ({_mode(found)}), and so put another file in its place;"

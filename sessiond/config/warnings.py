@@ -1,4 +1,4 @@
-"""What a configuration allows that its owner may not have meant. Knows the structs; refuses nothing."""
+"""Warnings about configurations that undermine the sandbox. Refuses nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ADVICE = 'sandbox every session (sandbox.mode = "all"), or give the agents work
 
 
 def warnings(agents: tuple[AgentConfig, ...]) -> list[tuple[str, str]]:
-    """`(what, what to do about it)`: where sandboxed sessions can write what an unsandboxed one executes."""
+    """`(problem, advice)` wherever sandboxed sessions can write files that an unsandboxed one may execute."""
     found = []
     for writer in agents:
         if writer.sandbox.mode == "off":
@@ -43,7 +43,7 @@ def _shared_workspace(writer: AgentConfig, reader: AgentConfig) -> str | None:
 
 
 def _overlap(one: Path | None, other: Path | None) -> bool:
-    """Whether one folder is the other or lies in it. An agent's own workspace in the store is nobody else's."""
+    """Whether one folder is or contains the other. None is a folder in the store, which no other agent shares."""
     if one is None or other is None:
         return False
     one, other = (Path(os.path.realpath(path)) for path in (one, other))

@@ -123,7 +123,7 @@ async def open_app(
             background.start_soon(parts.saver.run)
             await background.start(parts.supervisor.run)
             await parts.recover()
-            # Last: what is held back for something recovered is known by now.
+            # Last: recovery has put its deliveries on hold by now.
             await background.start(parts.outbox.run)
             background.start_soon(parts.archive.run)
             yield App(
@@ -141,8 +141,8 @@ async def open_app(
 async def _open_parts(
     store: SessionStore, config: Config, sockets: Path, clock: Clock, ids: Ids
 ) -> AsyncIterator[_Parts]:
-    """All parts, none of them at work."""
-    # Channels and outbox ask for the configuration as it is now, which the parts keep.
+    """All parts, none of them running yet."""
+    # Channels and outbox read the current configuration from the parts, which are built after them.
     channels = Channels(
         lambda: parts.config().channels,
         environ=os.environ,
@@ -163,8 +163,8 @@ async def _open_parts(
 
 @asynccontextmanager
 async def _programs(store: SessionStore) -> AsyncIterator[None]:
-    """What is started inside ends with it, and what a killed daemon had started has ended before."""
-    # Held by whatever keeps a program: the next daemon on this store waits until nobody does.
+    """A fork server for the programs of this daemon. Waits first until the programs of a killed daemon have ended."""
+    # Each keeper of a program holds a lock on this file: the next daemon on this store waits until all have ended.
     with dirfd.closing(dirfd.open_file(store.root_fd, layout.STORE_FILE, os.O_RDONLY)) as hold_fd:
         async with starting.open_fork_server(hold_fd) as over:
             if not over:
@@ -178,9 +178,9 @@ def _backend(config: Config) -> Kind:
 
 
 class _Parts:
-    """The parts of one daemon, made in the order in which they need each other.
+    """The parts of one daemon, built in the order of their dependencies.
 
-    Where two of them need each other, the first is given a function that finds the second when it is asked.
+    Where two of them depend on each other, the first gets a function that looks up the second when it is called.
     """
 
     services: Services
@@ -230,18 +230,18 @@ class _Parts:
         self.services = self._build_services(config)
 
     def config(self) -> Config:
-        """The configuration as it is now."""
+        """The current configuration; a reload replaces it."""
         return self.services.config
 
     def follow_ups(self) -> tuple[Announcer, ReplyBack]:
-        """Everything that goes on after a run, and after a restart."""
+        """The parts that continue after the end of a run and after a restart. Each ignores runs of others."""
         return self.announcer, self.conversations
 
     def _is_live(self, run_id: str) -> bool:
         return run_id in self.supervisor.registry.live
 
     def _cut(self, is_dead: Callable[[Caller], bool]) -> None:
-        """End the connections of those whose token died."""
+        """Close the connections whose token has become invalid."""
         self.services.budgets.closed["token_over"] += self.visitors.cut(is_dead)
 
     def _run_scopes(self, key: str) -> frozenset[str]:
@@ -320,14 +320,14 @@ class _Parts:
         )
 
     async def recover(self) -> None:
-        """Take up what a crash left: half-written spawns, open runs, announcements, conversations."""
+        """Continue what a crash interrupted: spawns, runs, announcements, conversations."""
         await self.spawner.recover()
         await recover(self.store, self.supervisor, self.follow_ups())
 
 
 @cache
 def _openrpc() -> msgspec.Raw:
-    """The OpenRPC document, built at the first call: that takes 25 ms, and anybody may ask for it a thousand times."""
+    """The OpenRPC document. Cached, because building it takes 25 ms and any caller may ask for it."""
     return msgspec.Raw(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)))
 
 

@@ -1,4 +1,4 @@
-"""The token of each run, in a 0600 file that is there while the run is. Knows tokens and one folder."""
+"""The token of each run, in a file of mode 0600 that exists while the run does."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sessiond.sessions.tokens import Tokens
 
 
 class RunCredentials:
-    """`folder` lies beside agent.sock. Source: security.md, "Callers"."""
+    """Writes and removes the token files. `folder` is next to agent.sock. Source: security.md, "Callers"."""
 
     def __init__(self, tokens: Tokens, folder: Path, scopes: Callable[[str], frozenset[str]]) -> None:
         self._tokens, self._folder, self._scopes = tokens, folder, scopes
         self._files: dict[str, Path] = {}
 
     def clear(self) -> None:
-        """Remove what a killed daemon left: those runs are over."""
+        """Remove the files that a killed daemon left; its runs have ended."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
-                # What is no file is none of ours.
+                # Folders were not created by a daemon.
                 with contextlib.suppress(OSError):
                     os.unlink(self._folder / name)
 
@@ -50,7 +50,7 @@ class RunCredentials:
         return path
 
     def _write(self, path: Path, text: str) -> None:
-        # Under socket activation the sockets' folder need not be there, nor stay.
+        # Under socket activation the folder of the sockets may not exist, or be removed at any time.
         self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -59,15 +59,15 @@ class RunCredentials:
             file.write(text)
 
     def retire(self, run: Run) -> None:
-        """The run is over."""
+        """Remove the token file of a run that has ended, and end what is connected with its token."""
         if self._remove(run):
             self._tokens.run_ended(run.run_id)
 
     def _remove(self, run: Run) -> bool:
-        """Take the run's file away; whether there was one."""
+        """Remove the run's file; whether there was one."""
         path = self._files.pop(run.run_id, None)
         if path is not None:
-            # A folder that somebody put in its place stays: the token in it counts no more either way.
+            # If a folder was put in its place it stays; the token is invalid either way.
             with contextlib.suppress(OSError):
                 path.unlink()
         return path is not None

@@ -1,4 +1,4 @@
-"""No image of the daemon's memory is ever written: the signing key is in it, and what was said in every session."""
+"""Forbid core dumps of the daemon: its memory holds the signing key and messages of every session."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _PR_SET_DUMPABLE = 4
 
 
 def forbid_dumps() -> None:
-    """No core file of this process from now on, and no debugger of the same user looks into it.
+    """Forbid core files of this process, and debuggers of the same user from attaching to it.
 
-    What is executed is dumpable again; of the limit only the soft one goes, so that agents may raise their own.
+    Programs that it executes are dumpable again. Only the soft limit is lowered, so that agents can raise theirs.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-    # The limit does not hold where a program takes the dumps (core_pattern with a pipe).
+    # The kernel ignores the limit if core dumps are piped to a program (core_pattern).
     with contextlib.suppress(OSError, AttributeError):  # no Linux
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

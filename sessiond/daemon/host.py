@@ -1,4 +1,4 @@
-"""The supervisor's host: which runtime an agent has, where it works, what a run is told. Knows the configuration."""
+"""The supervisor's host: the runtime and workspace of an agent and the RunSpec of a run, from the configuration."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from sessiond.sessions.usage import price_of
 from sessiond.store.store import SessionStore
 from sessiond.store.workspace import default_workspace, make_workspace
 
-# What a program that begins anew each time is told of the conversation (`input = "json"`).
+# Bounds of the earlier messages that a program with `input = "json"` gets with each run.
 _HISTORY_MESSAGES = 100
 _HISTORY_BYTES = 1024 * 1024
-# Longer than any run; a caller may ask for 1e308 seconds, which as milliseconds is no number.
+# Longer than any run. A caller may ask for 1e308 seconds, which in milliseconds is infinite.
 _LONGEST_RUN_S = 1e9
 
 
 class Credentials(Protocol):
-    """Tokens of runs: one each, in a file of its own, dead with the run."""
+    """The token files of runs."""
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path: ...
     def retire(self, run: Run) -> None: ...
 
 
 class _NotYet:
-    """A runtime that is named so that it can be refused well. Source: runs.md, "acp"."""
+    """The runtime `acp`, which is not supported yet: every run fails and says so. Source: runs.md, "acp"."""
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
@@ -56,7 +56,7 @@ _LATER = _NotYet()
 
 
 class DaemonHost:
-    """`config()` is the configuration as it is now. Source: runs.md, "Runtimes"."""
+    """`config()` is the current configuration. Source: runs.md, "Runtimes"."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class DaemonHost:
 
     def runtime(self, agent_id: str) -> Runtime | None:
         agent = self._config().agent(agent_id)
-        # A connection that attached runs its agent, whatever the configuration would start; it asked to.
+        # An attached connection takes precedence over the runtime in the configuration.
         attached = self._attached.runtime(agent_id)
         if attached is not None or agent is None or agent.runtime.type == "attached":
             return attached
@@ -105,7 +105,7 @@ class DaemonHost:
         return self._exec[key]
 
     def workspace(self, agent_id: str) -> Path:
-        """Where the agent works, made when needed. StorageError where it cannot be."""
+        """The agent's workspace, created if needed. StorageError if that fails."""
         agent = self._config().agent(agent_id)
         folder = agent.workspace if agent is not None else None
         if folder is None:
@@ -114,7 +114,7 @@ class DaemonHost:
         return folder
 
     def is_sandboxed(self, key: str) -> bool:
-        """Whether the runs of this session are in a sandbox."""
+        """Whether the runs of this session are sandboxed."""
         config = self._config()
         agent = config.agent(agent_of(key))
         if agent is None:
@@ -127,7 +127,8 @@ class DaemonHost:
         deadline = None
         if run.started_at and request.timeout_s:
             deadline = run.started_at + int(min(request.timeout_s, _LONGEST_RUN_S) * 1000)
-        # A child's files are there for whatever else is asked of it, and in a sandbox only what is named is there.
+        # The files that a child was spawned with are available to its later runs too. A sandbox shows only the
+        # attachments that are named here.
         spawn = entry.spawn or {}
         standing = spawn if not spawn.get("attachmentsRemoved") else {}
         sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
@@ -158,7 +159,7 @@ class DaemonHost:
         )
 
     async def _history(self, run: Run) -> list[msgspec.Raw]:
-        """What was said before the run's own message, as far back as is of use, oldest first."""
+        """The newest messages before the run's own one (see `RunSpec.history`), oldest first."""
         session = run.session
         page = await history.page(
             self._store,
@@ -174,7 +175,7 @@ class DaemonHost:
         return messages[-_HISTORY_MESSAGES:]
 
     def _model(self, run: Run) -> str | None:
-        """The model that the run told of, else the one that it was to have."""
+        """The model that the agent reported, else the requested one."""
         config = self._config()
         agent = config.agent(agent_of(run.key))
         chosen = run.model or run.request.model or run.session.entry.model_override
@@ -191,7 +192,7 @@ class DaemonHost:
         return self._config().agents.defaults.queue_ttl_seconds
 
     def price(self, run: Run) -> float | None:
-        """By models.pricing, where the runtime told tokens but no cost."""
+        """The cost by `models.pricing` in US dollars, if the runtime reported tokens but no cost; else None."""
         usage = usage_in(run.usage)
         if usage is None or cost_of(usage) is not None:
             return None
@@ -199,5 +200,5 @@ class DaemonHost:
 
 
 def _is_same(raw: msgspec.Raw, message: dict[str, Any]) -> bool:
-    """Whether a stored message is the one that was asked for."""
+    """Whether a stored message equals the message of the run."""
     return bool(lax.decode(bytes(raw)) == message)

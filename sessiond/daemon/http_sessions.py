@@ -1,7 +1,7 @@
 """The HTTP routes that need sessions: history (as JSON or as Server-Sent Events), kill, metrics.
 
-They ask the method table, so scopes, visibility and errors are those of every other transport. Knows services and
-exchanges; no sockets. Source: protocol.md, "HTTP".
+They call the handlers of the methods, so that scopes, visibility and errors are the same as on every other transport.
+Knows no sockets. Source: protocol.md, "HTTP".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
         cursor=query.get("cursor"),
     )
     streams = "text/event-stream" in request.headers.get("accept", "")
-    # Looked at even where the header says it too: a typing mistake must not pass for a wish.
+    # Parsed even if the header already asks for a stream, so that a malformed value is always refused.
     follows = _flag(query, "follow", absent=False)
     if not streams and not follows:
         ctx = _context(services, request.caller)
@@ -78,8 +78,8 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
                 request.unsent.append(ctx.share)
     session = services.find(request.caller, request.params["key"])
     if session.archived:
-        raise no_such_session(request.params["key"])  # nothing will ever come of it
-    # Only who says so is spared the tool results: a follower gets every message that is appended.
+        raise no_such_session(request.params["key"])  # an archived session has no new messages to follow
+    # Unlike a page, a stream includes tool results by default: a follower gets every message that is appended.
     tools = _flag(query, "includeTools", absent=True)
     cursor = request.headers.get("last-event-id")
     if cursor:
@@ -97,14 +97,14 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
 
 
 def _resume(services: Services, session: Session, cursor: str) -> FollowPlace:
-    """Where to read on for a reader that comes back."""
+    """The place at which a reader resumes with `Last-Event-ID`."""
     try:
         return replay.place_of(services.store, session, cursor, "Last-Event-ID")
     except InvalidParams as error:
         if error.code != "cursor_stale":
-            raise  # no daemon ever gave it
-        # A browser that is answered with an error never comes back: it is told to begin again. What it shows may be
-        # of a transcript that was removed meanwhile.
+            raise  # not a cursor of this daemon
+        # A browser does not reconnect after an error response, so it gets a reset event and starts from the beginning.
+        # The transcript that it shows may have been removed.
         return FollowPlace(session.session_id, 0, 0, "reset")
 
 
@@ -120,7 +120,7 @@ def _number(query: Any, name: str) -> float | None:
     raise InvalidParams(f"`{name}` is a whole number, not {quote(text[:40])}", field=name)
 
 
-_WHOLE = re.compile(r"-?[0-9]{1,300}")  # `int` takes `1_0` too, and the digits of every script
+_WHOLE = re.compile(r"-?[0-9]{1,300}")  # `int` would also accept `1_0` and digits of other scripts
 
 
 def _flag(query: Any, name: str, *, absent: bool) -> bool:
@@ -142,7 +142,7 @@ _role_of = msgspec.json.Decoder(_RoleHead).decode
 
 
 class _SseSink:
-    """An event stream as the sink of a subscription. Holds one event at a time; the subscription queues the rest."""
+    """The sink of a subscription that writes to an SSE stream. Holds one event; the subscription queues the rest."""
 
     def __init__(self, services: Services, stream: EventStream, *, tools: bool) -> None:
         self._services, self._stream, self._tools = services, stream, tools
@@ -164,7 +164,7 @@ class _SseSink:
         await self._emptied.wait()
 
     async def run(self) -> None:
-        """Write what is held, as it comes."""
+        """Write each event to the stream; until cancelled."""
         while True:
             await self._filled.wait()
             self._filled = trio.Event()
@@ -185,7 +185,7 @@ class _SseSink:
             case ResyncEvent(cursor=cursor):
                 await self._stream.event(data, name="resync", cursor=cursor)
             case _:
-                # Live events have no place in the file, and so no id to resume from.
+                # Live events are not in the file, so they have no cursor to resume from.
                 await self._stream.event(data, name=_live_name(event))
 
 
@@ -203,7 +203,7 @@ async def _follow(
     tools: bool,
     unsent: Sequence[Share] = (),
 ) -> None:
-    """The history, then each message as it comes; for the key, so that a reset of the session does not end it."""
+    """Send the history page, then each new message. Follows the key, so that it continues after a reset."""
     sink = _SseSink(services, stream, tools=tools)
     following = Subscription(sink, limit=services.config.limits.max_queued_events)
     if page is not None:

@@ -1,6 +1,6 @@
-"""A daemon's life: configuration, lock, recovery, serving, signals, the way down. Turns what ends it into exit codes.
+"""Run the daemon: configuration, lock, recovery, serving, signals, shutdown; map the reason of its end to an exit code.
 
-Source: architecture.md, "Who owns which task". Shutdown goes from the inside out, each step with a deadline.
+Shutdown goes from the inside out, each step with a deadline. Source: architecture.md, "Who owns which task".
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sessiond.transports.serve import Server, ServerLimits
 log = structlog.get_logger("sessiond")
 
 EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
-# Requests in flight get this long to end by themselves; after a second signal none.
+# How long requests in flight may take to finish during shutdown; after a second signal 0.
 _DRAIN_S = 5.0
-# How often a long recovery says that it goes on.
+# How often the progress of a long start is reported.
 _PROGRESS_S = 1.0
 _SWITCH_S = 0.0005
 
@@ -47,12 +47,12 @@ def run(
     log_level: str = "info",
     json_log: bool = False,
 ) -> int:
-    """Be the daemon until it is told to stop; the exit code (cli.md, "Exit codes")."""
+    """Run the daemon until it is told to stop; the exit code (cli.md, "Exit codes")."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
     memory.give_back_what_is_freed()
-    # What is done in worker threads holds the interpreter for so long before the loop gets it: the default of 5 ms, for
-    # each system call of an answer, makes 20.
+    # A busy worker thread keeps the event loop waiting this long whenever the loop needs the interpreter. With the
+    # default of 5 ms one answer, which needs it several times, was delayed by 20 ms.
     sys.setswitchinterval(_SWITCH_S)
     forbid_dumps()
     if socket is not None:
@@ -67,7 +67,7 @@ def run(
 
 
 def _exit_code(error: BaseException) -> int:
-    """What a refusal to go on comes to. Everything else is a fault of ours, and goes on as it is."""
+    """The exit code of an expected failure, after printing it. Any other exception is a bug and is raised again."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     match error:
@@ -116,7 +116,7 @@ class _Life:
         self._manager.close()
 
     async def _serve(self, app: App, config: Config) -> None:
-        # Bound under the store lock: whoever holds it is the only daemon that may replace a socket here.
+        # Bound while holding the store lock: only its holder may replace the sockets of an earlier daemon.
         listeners = listening.open_listeners(os.environ, self._store, config.http.listen)
         server = _server(app, config)
         try:
@@ -151,12 +151,12 @@ class _Life:
         log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
 
     def _tell_progress(self, text: str) -> None:
-        """For clients that come before there is a socket."""
+        """Write the progress of the start to a file, for clients that connect before the socket exists."""
         if self._starting is not None:
             written = self._starting.with_name(f".{STARTING}")
             with suppress(OSError):
                 written.write_text(f"{os.getpid()}\n{text}")
-                written.replace(self._starting)  # nobody reads half of it
+                written.replace(self._starting)  # atomically
 
     def _is_started(self) -> None:
         if self._starting is not None:
@@ -174,7 +174,7 @@ class _Life:
                 self._stop.set()
 
     def _reload(self, app: App) -> None:
-        """Take on the configuration file as it is now. A bad file changes nothing, and says so."""
+        """Load the configuration file again. If it is bad, keep the old configuration and report the error."""
         self._manager.notify_reloading()
         try:
             config = configuration.load(self._config_path)
@@ -199,7 +199,7 @@ class _Life:
             await trio.sleep(interval_s)
 
     def _progress(self, done: int, total: int, agent_id: str) -> None:
-        """Said from the worker thread while transcripts are read again: a start that takes long says why."""
+        """Report how many transcripts were read. Called from the worker thread that scans the store at the start."""
         now = time.monotonic()
         if now - self._told_at < _PROGRESS_S and done:
             return

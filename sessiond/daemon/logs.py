@@ -1,4 +1,4 @@
-"""The daemon's log: ids and sizes to stderr, no message text. Under journald with priorities and without times."""
+"""The daemon's log on stderr. It has ids and sizes, never message text. For journald: priorities, no times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PRIORITY = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6,
 
 
 def _renderer(*, colors: bool) -> structlog.dev.ConsoleRenderer:
-    # The default shows local variables under a traceback, and those hold what people said.
+    # The default prints local variables in tracebacks, and those hold message text.
     return structlog.dev.ConsoleRenderer(
         colors=colors, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
     )
@@ -26,7 +26,7 @@ _PLAIN = _renderer(colors=False)
 def _journal_line(_logger: Any, method: str, event: dict[str, Any]) -> str:
     text = str(_PLAIN(_logger, method, event))
     prefix = f"<{_PRIORITY.get(method, 6)}>"
-    # Each line of a traceback is an entry of its own to journald.
+    # For journald each line of a traceback is an entry of its own and needs a priority.
     return "\n".join(prefix + line for line in text.splitlines())
 
 

@@ -1,21 +1,21 @@
-"""How the C library keeps memory, as far as that is ours to say. Linux with glibc; elsewhere nothing is changed."""
+"""Settings of glibc's allocator (skipped with another C library) and of the garbage collector."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 
-# Of <malloc.h>.
+# From <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-# A large message is given back to the system when it is done with. Left alone the threshold grows to 32 MiB with the
-# first of them, and 2.6 GB stayed once they had been in use.
+# Larger allocations are returned to the system when freed. By default glibc raises this threshold up to 32 MiB after
+# the first large message; then 2.6 GB stayed resident after they were freed.
 _LARGE_BYTES = 256 * 1024
-# An arena a thread is 64 MiB of addresses each, of which little is ever given back.
+# By default each thread gets an arena of its own, of which little is ever returned.
 _ARENAS = 2
 
 
 def give_back_what_is_freed() -> None:
-    """Let freed memory go back to the system, instead of being kept for the next time."""
+    """Return freed memory to the system instead of keeping it for later allocations."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -26,8 +26,8 @@ def give_back_what_is_freed() -> None:
 
 
 def keep_what_is_there() -> None:
-    """What the program has once it has started lives as long as it does: nobody looks through it for garbage again.
+    """Exempt all current objects from garbage collection; they live as long as the daemon.
 
-    That took 25 to 70 ms of the event loop whenever many requests came at once.
+    Collecting them blocked the event loop for 25 to 70 ms whenever many requests came at once.
     """
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The daemon's numbers in the Prometheus text format, version 0.0.4. Reads what is known; measures nothing."""
+"""The daemon's metrics in the Prometheus text format, version 0.0.4. Reads counters; measures nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from sessiond.methods.services import Services
 from sessiond.rpc.budget import Cause
 
-# Why the daemon has closed connections.
+# The help texts of the counters of closed connections, by cause.
 _CLOSED: dict[Cause, str] = {
     "turned_away": "Connections for which there was no place.",
     "yielded": "Silent connections whose place went to one that spoke.",
@@ -58,9 +58,9 @@ def text(services: Services) -> str:
 
 
 def _resident_bytes(max_rss: int) -> int:
-    """How much memory is resident now; where the system does not say, how much at most ever was.
+    """The resident memory; the maximum so far where the system does not tell the current size.
 
-    The largest size (`ru_maxrss`) outlives an exec on Linux: it would tell of whatever started the daemon.
+    The maximum (`ru_maxrss`) is a fallback because on Linux it survives an exec and may be that of the parent program.
     """
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]

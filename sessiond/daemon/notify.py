@@ -1,7 +1,7 @@
-"""What the service manager is told and what it told us: sd_notify(3), the watchdog, journald.
+"""The service manager: sd_notify(3), the watchdog, journald.
 
-Knows datagrams and environment variables. Does not know what the daemon does, and is silent where no manager listens.
-No library: the protocol is one datagram of `NAME=value` lines.
+Knows datagrams and environment variables. Does nothing where no manager listens. Needs no library: the protocol is one
+datagram of `NAME=value` lines.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping
 from typing import IO
 
-# Linux takes 108 bytes for a Unix address, the last one NUL for a path.
+# Linux limits a Unix address to 108 bytes; the last byte of a path is NUL.
 _MAX_ADDRESS = 107
 
 
 class Notifier:
-    """Tells the service manager at `address` (`/path` or `@abstract`) how the daemon is; None tells nobody.
+    """Sends the daemon's status to the service manager at `address` (`/path` or `@abstract`); None: sends nothing.
 
-    Every method returns whether the datagram went out. None of them waits or raises: a manager that does not listen
+    Every method returns whether the datagram was sent. None of them blocks or raises: a manager that does not listen
     must not stop the daemon.
     """
 
@@ -36,7 +36,7 @@ class Notifier:
         return self._socket is not None
 
     def send(self, **variables: str | int) -> bool:
-        """Send the variables in one datagram. Line ends in values become spaces: they would begin another variable."""
+        """Send the variables in one datagram. Newlines in values become spaces: they would begin another variable."""
         if self._socket is None or self._address is None:
             return False
         lines = [f"{name}={' '.join(str(value).splitlines())}" for name, value in variables.items()]
@@ -63,7 +63,7 @@ class Notifier:
         return self.send(STOPPING=1, STATUS=status)
 
     def alive(self) -> bool:
-        """The event loop turns: restarts the watchdog's timer."""
+        """Restart the watchdog's timer, as proof that the event loop is not stuck."""
         return self.send(WATCHDOG=1)
 
     def extend_timeout(self, seconds: float, status: str) -> bool:
@@ -71,21 +71,19 @@ class Notifier:
         return self.send(EXTEND_TIMEOUT_USEC=int(seconds * 1_000_000), STATUS=status)
 
     def close(self) -> None:
-        """Give the socket back. Later calls tell nobody."""
+        """Close the socket. Later calls send nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Notifier:
-    """A notifier for `$NOTIFY_SOCKET`. The daemon's children must not inherit the variable; their clean environment
-    sees to that.
-    """
+    """A notifier for `$NOTIFY_SOCKET`. Children do not inherit the variable: their environment is built anew."""
     return Notifier(environ.get("NOTIFY_SOCKET"))
 
 
 def _socket_address(address: str | None) -> bytes | None:
-    """The address for the kernel; None for none, for another family (`vsock:`) and for one that is too long."""
+    """The address in the kernel's form; None if there is none, it is too long or of another family (`vsock:`)."""
     if not address or address[0] not in "/@":
         return None
     raw = os.fsencode(address)
@@ -95,7 +93,7 @@ def _socket_address(address: str | None) -> bytes | None:
 
 
 def watchdog_seconds(environ: Mapping[str, str] = os.environ, pid: int | None = None) -> float | None:
-    """How often to say `alive`, in seconds: half of what the manager waits for. None where it does not watch us.
+    """How often to call `alive`, in seconds: half the manager's time limit. None if it does not watch this process.
 
     Source: sd_watchdog_enabled(3): `$WATCHDOG_PID`, if given, must be ours.
     """
@@ -103,16 +101,16 @@ def watchdog_seconds(environ: Mapping[str, str] = os.environ, pid: int | None = 
     if watched and watched != str(os.getpid() if pid is None else pid):
         return None
     usec = environ.get("WATCHDOG_USEC", "")
-    # isascii: isdigit alone takes digits that int() takes too but no manager writes.
+    # `isdigit` alone would also accept digits of other scripts.
     if not (usec.isascii() and usec.isdigit()) or len(usec) > 18 or int(usec) == 0:
         return None
     return int(usec) / 2_000_000
 
 
 def logs_to_journal(stream: IO[str] | int, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `stream` (or a descriptor) is the one connected to journald: then lines carry `<N>` and no time.
+    """Whether `stream` (or a descriptor) is connected to journald. Lines for journald have a prefix `<N>` and no time.
 
-    `$JOURNAL_STREAM` is `device:inode` of that stream; a child whose output goes elsewhere still inherits the variable.
+    `$JOURNAL_STREAM` is `device:inode` of the connected stream. It is inherited even if the output goes elsewhere.
     Source: systemd.exec(5).
     """
     named = environ.get("JOURNAL_STREAM")
@@ -120,6 +118,6 @@ def logs_to_journal(stream: IO[str] | int, environ: Mapping[str, str] = os.envir
         return False
     try:
         found = os.fstat(stream if isinstance(stream, int) else stream.fileno())
-    except (OSError, ValueError):  # closed, or a stream without a descriptor
+    except (OSError, ValueError):  # the stream is closed or has no descriptor
         return False
     return stat.S_ISSOCK(found.st_mode) and named == f"{found.st_dev}:{found.st_ino}"

@@ -1,4 +1,4 @@
-"""Saves the index now and then. Sleeps while nothing changes, and costs at most 2 % of the daemon's time.
+"""Saves the index after changes. Sleeps while nothing changes, and takes at most 2 % of the time.
 
 Source: store.md, "The index".
 """
@@ -15,10 +15,10 @@ from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.saver")
 
-# One in fifty: 2 % of the time.
+# The pause after a save is this many times its duration: at most 2 % of the time is spent saving.
 _SHARE = 50
 _LEAST_PAUSE_S = 1.0
-# A disk that is full stays so for a while, and each attempt is a line in the log.
+# A full disk usually stays full for a while, and each attempt writes a line to the log.
 _AFTER_FAILURE_S = 60.0
 
 
@@ -30,12 +30,12 @@ class IndexSaver:
         self.last_save_ms: int | None = None
 
     async def run(self) -> None:
-        """Save what is dirty, then pause as long as the saving was dear; until cancelled."""
+        """Save the dirty folders whenever something has changed; until cancelled."""
         while True:
             if not self._store.dirty():
                 await self._feed.changed.wait()
             self._feed.changed = trio.Event()
-            # Many changes come together; a moment's wait saves once for all of them.
+            # Changes come in bursts; wait a moment to save once for all of them.
             await trio.sleep(_LEAST_PAUSE_S)
             began = self._clock.monotonic()
             saved = await self.save_dirty()
@@ -43,13 +43,13 @@ class IndexSaver:
             await trio.sleep(max(cost_s * _SHARE, 0 if saved else _AFTER_FAILURE_S))
 
     async def save_dirty(self) -> bool:
-        """Save every dirty folder now; False where one of them could not be."""
+        """Save every dirty folder now; whether all could be saved."""
         saved = True
         for folder in self._store.dirty():
             try:
                 await self._store.save(folder)
             except StorageError as error:
-                # The index is a projection: a start without it takes longer, and loses nothing.
+                # The index can be rebuilt from the transcripts: a start without it takes longer but loses nothing.
                 log.warning("index not saved", agent=folder.agent_id, reason=error.message)
                 saved = False
             else:

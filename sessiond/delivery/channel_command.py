@@ -1,4 +1,4 @@
-"""A channel's command, with a delivery filled in. No shell sees it; knows text and environments, starts nothing.
+"""The command line that delivers a text to a channel, with its placeholders filled in. Starts nothing.
 
 Source: runs.md, "Channels and delivery".
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from sessiond.runtimes.launcher import ProgramCommand
 
-# The kernel takes 128 KiB an argument (MAX_ARG_STRLEN). A text that is cut is of more use than one that never comes.
+# The kernel refuses arguments of more than 128 KiB (MAX_ARG_STRLEN). Longer texts are cut instead of not delivered.
 MAX_ARGUMENT_BYTES = 120 * 1024
 _CUT = " [...]"
 _PLACEHOLDER = re.compile(r"\{(title|text|to|sessionKey|deliveryId)\}")
-# Written by agents. An argument that begins with it must not be taken for an option of the program.
+# Placeholders whose text agents write: it must not be taken for an option when it begins an argument with `-`.
 _WORDS = ("title", "text")
-# What a program needs to find its tools, its language and the user's desktop.
+# The variables that a program needs to find its tools, its language and the user's desktop.
 _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|XDG_[A-Z_]+"
     r"|DBUS_SESSION_BUS_ADDRESS|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY"
@@ -37,7 +37,7 @@ def _fill(part: str, fields: Mapping[str, str]) -> str:
     first = _PLACEHOLDER.match(part)
     if first is not None and first[1] in _WORDS and text.startswith("-"):
         text = f" {text}"
-    # No argument can hold a NUL, nor what is no Unicode.
+    # An argument cannot hold NUL characters or lone surrogates.
     return _cut(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
 
 

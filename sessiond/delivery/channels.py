@@ -1,6 +1,6 @@
-"""Channels: the connections and the commands that bring words to where a session's people are.
+"""Channels: the adapters (connections) and commands that deliver texts to people.
 
-Knows one attempt at a delivery. Does not know what is tried again, or when. Source: runs.md, "Channels and delivery".
+Makes one attempt at a delivery. Retries are the outbox's. Source: runs.md, "Channels and delivery".
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sessiond.runtimes import process
 from sessiond.runtimes.attached import AgentConnectionLost, RefusedByAgent
 from sessiond.runtimes.launcher import CannotStart
 
-# How long an adapter, and a command, may take for one delivery before that counts as a failure.
+# How long an adapter or a command may take for one delivery before the attempt counts as failed.
 ANSWER_S = 30.0
-# Commands at work at the same time: an outbox full of old deliveries must not start them all at once.
+# How many commands run at the same time, so that an outbox full of old deliveries does not start hundreds.
 MAX_COMMANDS = 4
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One text on its way out. `title` is for channels that show one. Times are milliseconds since 1970.
+    """One text to deliver. `title` is for channels that show one. Times are milliseconds since 1970.
 
-    `failed_at` is set on a dead letter: then nobody tries it any more.
+    `failed_at` is set on a dead letter, which is not tried again.
     """
 
     delivery_id: str
@@ -53,7 +53,7 @@ class NotDelivered(Exception):
 
 
 class Adapter(Protocol):
-    """A connection that delivers for a channel. `connection` tells two attachments of one connection."""
+    """An attachment of a connection to a channel. Several attachments may have the same `connection`."""
 
     account_id: str | None
     threads: bool
@@ -62,16 +62,16 @@ class Adapter(Protocol):
     def connection(self) -> object: ...
 
     def serves(self, session_key: str) -> bool:
-        """Whether what the session says may be told to it."""
+        """Whether the adapter's caller may see the session, and so receive its texts."""
 
     async def ask(self, method: str, params: dict[str, Any], *, timeout_s: float) -> Any:
-        """The answer. ConnectionLost or Refused where there is none in time."""
+        """The answer. AgentConnectionLost or RefusedByAgent if none comes in time."""
 
 
 class Channels:
-    """Who delivers for which channel. `on_attach(channel)` is called when an adapter came.
+    """The adapters and commands of all channels. `on_attach(channel)` is called when an adapter attaches.
 
-    `commands()` are the configured channels; `environ` is the daemon's own environment, of which commands get little.
+    `commands()` are the configured channels. `environ` is the daemon's own environment; commands get little of it.
     """
 
     def __init__(
@@ -87,29 +87,29 @@ class Channels:
         self._at_work = trio.CapacityLimiter(MAX_COMMANDS)
 
     def attach(self, channel: str, adapter: Adapter) -> None:
-        """The connection delivers for the channel from now on."""
+        """Let the adapter deliver for the channel; it replaces one of the same connection and account."""
         before = self._adapters.get(channel, [])
         same = (adapter.connection, adapter.account_id)
         self._adapters[channel] = [*(one for one in before if (one.connection, one.account_id) != same), adapter]
         self._on_attach(channel)
 
     def detach(self, connection: object) -> None:
-        """The connection is gone."""
+        """Remove all adapters of a connection that has closed."""
         for channel, held in list(self._adapters.items()):
             self._adapters[channel] = [one for one in held if one.connection is not connection]
             if not self._adapters[channel]:
                 del self._adapters[channel]
 
     def in_transcript(self, channel: str) -> bool:
-        """Whether the transcript is the delivery: a channel that needs no adapter and has none."""
+        """Whether people read this channel's sessions in the transcript: it needs no adapter and has none."""
         return channel in IN_TRANSCRIPT and channel not in self._adapters and channel not in self._commands()
 
     def threads(self, target: Target | None) -> bool:
-        """Whether an attached adapter makes threads there."""
+        """Whether an attached adapter can create threads for this target."""
         return target is not None and self._with_threads(target, None) is not None
 
     async def bind_thread(self, target: Target | None, session_key: str, label: str | None) -> str:
-        """A new thread, bound to a session. Unsupported where no adapter makes one."""
+        """The id of a new thread that is bound to the session. Unsupported if no adapter creates one."""
         adapter = self._with_threads(target, session_key) if target is not None else None
         if adapter is None or target is None:
             raise Unsupported("no attached channel with threads serves this session", code="thread_unsupported")
@@ -127,7 +127,7 @@ class Channels:
         return str(thread)
 
     async def deliver(self, delivery: Delivery) -> None:
-        """One attempt; returns when it is acknowledged. NotDelivered where it is not."""
+        """Make one attempt; returns when it is acknowledged. NotDelivered if it is not."""
         adapter = self._adapter(delivery.channel, delivery.account_id, delivery.session_key)
         if adapter is not None:
             await self._deliver_through(adapter, delivery)
@@ -140,7 +140,7 @@ class Channels:
             raise NotDelivered(f"no adapter{which} is attached for channel {delivery.channel}")
 
     def _adapter(self, channel: str, account_id: str | None, session_key: str | None) -> Adapter | None:
-        """The newest one for the account, else the newest for all accounts; of those that serve the session."""
+        """Of the adapters that serve the session, the newest for the account, else the newest for all accounts."""
         held = self._adapters.get(channel, [])[::-1]
         newest = [one for one in held if session_key is None or one.serves(session_key)]
         exact = (one for one in newest if one.account_id == account_id)

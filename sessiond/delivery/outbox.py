@@ -1,7 +1,7 @@
-"""Outbox: deliveries on their way out, each on disk until somebody acknowledged it or all hope is gone.
+"""The outbox: deliveries, each kept on disk until it is acknowledged or given up.
 
-Written before it is sent, removed after the acknowledgement: a crash in between sends it again under the same id, by
-which the adapter can tell. Knows deliveries; not what they announce. Source: runs.md, "Channels and delivery".
+A delivery is written before it is sent and removed after the acknowledgement. After a crash in between it is sent again
+with the same id, so that the adapter can recognize it. Source: runs.md, "Channels and delivery".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Lane = tuple[str, str | None, str, str | None]
 
 
 class _Waiting:
-    """A delivery and when (Trio's clock) it is due next."""
+    """A delivery, and when the next attempt is due (Trio's clock)."""
 
     __slots__ = ("delivery", "due")
 
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class _Lane:
-    """What goes to one addressee, one after the other."""
+    """The deliveries to one addressee, which are sent one after the other."""
 
     __slots__ = ("hurries", "waiting", "wake")
 
@@ -48,7 +48,7 @@ class _Lane:
         self.hurries = 0
 
     def hurry(self) -> None:
-        """Everything is due now, what is being tried as well should that fail."""
+        """Make every delivery due now; one whose attempt is under way is due again at once if that fails."""
         self.hurries += 1
         for one in self.waiting:
             one.due = trio.current_time()
@@ -81,50 +81,50 @@ class Outbox:
 
     @property
     def dead_letters(self) -> list[Delivery]:
-        """What nobody took, and nobody tries any more."""
+        """The deliveries that were given up."""
         return list(self._dead.values())
 
     @property
     def pending(self) -> list[Delivery]:
-        """What is on its way."""
+        """The deliveries that are neither acknowledged nor given up."""
         return list(self._known.values())
 
     def status(self, delivery_id: str) -> Literal["pending", "failed"] | None:
-        """Where a delivery stands that is not over; None for one that was delivered, or never was."""
+        """The status of a delivery in the outbox; None if it was delivered or skipped, or never existed."""
         if delivery_id in self._known:
             return "pending"
         return "failed" if delivery_id in self._dead else None
 
     async def load(self) -> None:
-        """Find what an earlier life left. Nothing is sent before `run`."""
+        """Read the deliveries that an earlier process left. Nothing is sent before `run`."""
         try:
             found, self.bad_files = await self._run_sync(self._files.read)
         except OSError as error:
-            # What is in it waits for the next start; what is to go out meanwhile is refused, each time anew.
-            log.error("the outbox cannot be read; nothing in it goes out", reason=error.strerror)
+            # The deliveries in it wait for the next start. New ones are refused by `put` for as long as this lasts.
+            log.error("the outbox cannot be read; nothing in it is delivered", reason=error.strerror)
             return
         for delivery in found:
             (self._known if delivery.failed_at is None else self._dead)[delivery.delivery_id] = delivery
         for name in self.bad_files:
-            log.warning("a file in the outbox is no delivery; it is left alone", name=name)
+            log.warning("a file in the outbox is not a delivery; it is ignored", name=name)
 
     async def put(self, delivery: Delivery) -> None:
-        """Have the delivery on disk. It is held back until `send`. StorageError. The same id is the same delivery."""
+        """Write the delivery to disk and hold it until `send`. Does nothing for a known id. StorageError."""
         if self.status(delivery.delivery_id) is None:
             await self._write(delivery)
             self._known[delivery.delivery_id] = delivery
             self._held.add(delivery.delivery_id)
 
     def hold(self, delivery_id: str) -> None:
-        """Do not send it before `send`, though an earlier life left it. To be asked before `run`."""
+        """Hold a delivery that an earlier process left until `send`. Call it before `run`."""
         self._held.add(delivery_id)
 
     def send(self, delivery_id: str) -> None:
-        """Send it from now on, until it is acknowledged."""
+        """Start to send it; attempts are repeated until it is acknowledged or given up."""
         self._held.discard(delivery_id)
         delivery = self._known.get(delivery_id)
         if delivery is None or self._nursery is None:
-            return  # over already; or not begun: `run` sends all that there is
+            return  # settled already; or `run` has not begun yet and will send it
         where = (delivery.channel, delivery.account_id, delivery.to, delivery.thread_id)
         lane = self._lanes.get(where)
         if lane is None:
@@ -137,7 +137,7 @@ class Outbox:
         lane.wake = trio.Event()
 
     def hurry(self, channel: str) -> None:
-        """Somebody came who delivers for the channel: what waits for it is due now."""
+        """Make all deliveries to the channel due now, because an adapter for it has attached."""
         for where, lane in self._lanes.items():
             if where[0] == channel:
                 lane.hurry()
@@ -166,7 +166,7 @@ class Outbox:
         del self._lanes[where]
 
     async def _attempt(self, one: _Waiting) -> bool:
-        """Try once; whether the delivery is over."""
+        """Make one attempt; whether the delivery is settled."""
         delivery = one.delivery
         if not self._allowed(delivery):
             await self._settle(delivery, "skipped")
@@ -179,14 +179,14 @@ class Outbox:
         return True
 
     async def _settle(self, delivery: Delivery, status: DeliveryStatus) -> None:
-        # Shielded: what was acknowledged is not to be sent again because the daemon happens to stop now.
+        # Shielded: an acknowledged delivery must not be sent again because the daemon stops at this moment.
         with trio.CancelScope(shield=True):
             try:
                 await self._run_sync(self._files.remove, delivery.delivery_id)
             except OSError as error:
-                log.warning("a delivery is over but stays on disk", id=delivery.delivery_id, reason=error.strerror)
+                log.warning("a settled delivery cannot be removed", id=delivery.delivery_id, reason=error.strerror)
         del self._known[delivery.delivery_id]
-        log.info("delivery over", id=delivery.delivery_id, channel=delivery.channel, status=status)
+        log.info("delivery settled", id=delivery.delivery_id, channel=delivery.channel, status=status)
 
     async def _note_failure(self, one: _Waiting, reason: str) -> bool:
         settings, now_ms = self._settings(), self._clock.wall_ms()
@@ -204,11 +204,12 @@ class Outbox:
         try:
             await self._write(delivery)
         except StorageError as error:
-            # It is a dead letter all the same; the next start tries it once more and buries it then.
+            # It is given up anyway. The next start makes one more attempt and marks it then.
             log.warning("a dead letter could not be marked", id=delivery.delivery_id, reason=error.message)
         del self._known[delivery.delivery_id]
         self._dead[delivery.delivery_id] = delivery
-        # Not why: programs repeat their arguments in their errors, and those are what was said. The dead letter has it.
+        # Without the reason: programs repeat their arguments in errors, so it may hold message text. The dead letter
+        # has it.
         log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, attempts=delivery.attempts)
 
     async def _write(self, delivery: Delivery) -> None:
@@ -229,7 +230,7 @@ async def open_outbox(
     settings: Callable[[], DeliveryConfig],
     allowed: Callable[[Delivery], bool],
 ) -> AsyncIterator[Outbox]:
-    """The store's outbox, loaded. It sends from `run` on."""
+    """The store's outbox, loaded. Nothing is sent before `run`."""
     files = OutboxFiles(store.root_fd, sync=durable)
     try:
         outbox = Outbox(store, files, channels, clock, settings=settings, allowed=allowed)

@@ -1,4 +1,4 @@
-"""The outbox on disk: one file for each delivery that nobody has acknowledged. Synchronous; knows files, sends nothing.
+"""The outbox on disk: one file for each unacknowledged delivery. Synchronous; sends nothing.
 
 Source: store.md, "Layout" (`outbox/<deliveryId>.json`).
 """
@@ -21,15 +21,15 @@ _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 
 
 class OutboxFiles:
-    """The folder below the store's descriptor, looked up each time: somebody may put another thing there.
+    """The folder `outbox`, opened below the store's descriptor for each operation, because it may be replaced.
 
-    `sync` is `store.durability`.
+    `sync`: files are synced (`store.durability`).
     """
 
     def __init__(self, root_fd: int, *, sync: bool) -> None:
         self._root_fd = os.dup(root_fd)
         self._sync = sync
-        # What cannot be made now is refused, or read, when it is needed.
+        # If the folder cannot be created now, the operations that need it raise.
         with contextlib.suppress(OSError):
             os.close(self._folder())
 
@@ -40,9 +40,9 @@ class OutboxFiles:
         return dirfd.open_path_dir(self._root_fd, (layout.OUTBOX,), create=True)
 
     def read(self) -> tuple[list[Delivery], list[str]]:
-        """The deliveries, oldest first, and the names of files that hold none. What a crash left half done goes.
+        """The deliveries, oldest first, and the names of files that hold none. Removes leftovers of a crash.
 
-        OSError where there is no such folder and none can be made.
+        OSError if the folder does not exist and cannot be created.
         """
         with dirfd.closing(self._folder()) as folder:
             return self._read_all(folder)
@@ -78,13 +78,13 @@ class OutboxFiles:
         return delivery
 
     def write(self, delivery: Delivery) -> None:
-        """Put the delivery's file in place, whole; on disk when this returns. OSError."""
+        """Write the delivery's file atomically; on disk when this returns. OSError."""
         data = msgspec.json.format(msgspec.json.encode(delivery), indent=1)
         with dirfd.closing(self._folder()) as folder:
             dirfd.write_atomic(folder, _name(delivery.delivery_id), data, sync=self._sync)
 
     def remove(self, delivery_id: str) -> None:
-        """The delivery is over. OSError."""
+        """Remove the file of a settled delivery. OSError."""
         with dirfd.closing(self._folder()) as folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_name(delivery_id), dir_fd=folder)

@@ -1,6 +1,6 @@
-"""One tool call: asked of the daemon and waited for as long as the tool says.
+"""One tool call: which request it makes to the daemon, and how long it waits for the answer.
 
-Knows the daemon connection and the methods' parameters. Does not know MCP, nor how a lost connection is got back.
+Knows the methods' parameters. Does not know MCP, nor how a lost connection is replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sessiond.mcp.daemon_connection import ANSWER_S
 
 Params = dict[str, Any]
 
-# What the documents say where nothing is given.
+# The documented default and maximum of the tools' wait parameters.
 DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 86_400.0
-# Agent programs hand a model the whole answer; the daemon's own default, a megabyte, is more than it can hold.
+# Agent programs pass the whole answer to a model. The daemon's default of a mebibyte is too much for its context.
 HISTORY_BYTES = 64 * 1024
 # Of a session in the list; the rest is for programs, and a model would pay for it in every list.
 ROW_FIELDS = (
@@ -32,7 +32,7 @@ ParamsOf = Callable[[float], Params]
 
 
 class CallableClient(Protocol):
-    """What is needed of a client of the daemon."""
+    """The part of the client library's `Client` that is used here."""
 
     def call_within(
         self, method: str, params_of: ParamsOf, /, *, timeout_s: float, cancellation: Cancellation
@@ -40,16 +40,16 @@ class CallableClient(Protocol):
 
 
 class TokenConnection(Protocol):
-    """What is needed of the connection to the daemon (`DaemonConnection`)."""
+    """The part of `DaemonConnection` that is used here."""
 
     def client(self) -> CallableClient: ...
     def give_up(self, client: Any) -> None: ...
 
 
 class ToolCall:
-    """What is asked of the daemon. `wait_s` is how long it may rightly take, 0 where it does not wait at all.
+    """A request to the daemon. `wait_s` is how long the daemon may wait before it answers; 0: it does not wait.
 
-    `params_of(left_s)` gives the params with so much time left: whoever asks again does not wait anew.
+    `params_of(left_s)` gives the params for a wait of `left_s`, so that a repeated request waits only for the rest.
     """
 
     def __init__(self, wait_s: float, method: str, params_of: ParamsOf) -> None:
@@ -57,8 +57,8 @@ class ToolCall:
 
 
 def call_of(tool: str, arguments: Params) -> ToolCall:
-    """The call that a tool stands for. BadAttachment where a file that it names cannot be read."""
-    # A model that writes null means that it says nothing.
+    """The request that a tool makes. BadAttachment if a file that it names cannot be read."""
+    # A model may write null for a parameter that it does not set.
     given = {name: value for name, value in arguments.items() if value is not None}
     if tool == "sessions_wait":
         return _wait_for_run(given)
@@ -75,10 +75,10 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
 
 
 def reading_of(tool: str, answer: Params) -> ToolCall | None:
-    """The call that says that the messages of an answer are read, once they are handed over; None for other answers."""
+    """The request that marks the inbox messages in an answer as read; None if the answer has none."""
     if tool != "sessions_inbox" or not answer.get("messages"):
         return None
-    # Imported late: only the first answers have to come at once.
+    # Imported on first use, to keep the start of the server quick.
     from sessiond.mcp.words import count_shown
 
     messages = answer["messages"]
@@ -109,10 +109,10 @@ def hint_of(tool: str, call: ToolCall, error: ClientError) -> str:
 
 
 def _with_files(arguments: Params) -> Params:
-    """The arguments with the content of each attachment that is given by its path."""
+    """The arguments, with the content of each attachment that is given as a path."""
     attachments = arguments.get("attachments")
     if not isinstance(attachments, list):
-        return arguments  # the daemon says what is wrong with it, in its own words
+        return arguments  # the daemon refuses it with the right error
     return {**arguments, "attachments": [_read(one) for one in attachments]}
 
 
@@ -128,14 +128,14 @@ def _wait_for_run(arguments: Params) -> ToolCall:
     others = {name: value for name, value in arguments.items() if name != "timeoutSeconds"}
     given = arguments.get("timeoutSeconds")
     if given is not None and not _is_number(given):
-        # The daemon says what is wrong with it, in its own words.
+        # Pass it on: the daemon refuses it with the right error.
         return ToolCall(0.0, "agent.wait", lambda _left_s: {**others, "timeoutMs": given})
     wait_s = _seconds(given, DEFAULT_WAIT_S)
     return ToolCall(wait_s, "agent.wait", lambda left_s: {**others, "timeoutMs": left_s * 1000})
 
 
 def _with_time_left(arguments: Params, name: str, left_s: float) -> Params:
-    """The arguments with what is left of the wait. What is no number stays, for the daemon to say so."""
+    """The arguments with the wait parameter `name` cut to `left_s`, unless its value is not a number."""
     given = arguments.get(name)
     if given is not None and not _is_number(given):
         return arguments
@@ -158,9 +158,9 @@ def ask(
     *,
     now: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """The daemon's answer. ClientError where there is none; RpcError has the daemon's own words.
+    """The daemon's answer. RpcError if it answers with an error, another ClientError if it does not answer.
 
-    After a cancellation it returns or raises soon, with whatever it has; nobody wants it any more.
+    After a cancellation it returns or raises soon; the result is not used.
     """
     deadline = now() + call.wait_s
     is_renewed = False
@@ -177,6 +177,6 @@ def ask(
         except RpcError as error:
             if error.slug != "unauthenticated" or is_renewed:
                 raise
-        # The token has ended, or was revoked: the next client has another one.
+        # The token has expired or was revoked; the next client gets another one.
         connection.give_up(client)
         is_renewed = True

@@ -1,8 +1,8 @@
-"""The connection of an MCP server to the daemon: for which session it speaks, and the token that says so.
+"""The connection of an MCP server to the daemon: the session that it acts as, and its token.
 
-Inside a run that is what SESSIOND_TOKEN_FILE says. Otherwise a session is made where need be and a token for it minted
-as the owner, so that what the tools may see follows from that session. The token is kept in memory and nowhere else,
-and revoked at the end. Source: security.md, "Callers".
+Inside a run both come from SESSIOND_TOKEN_FILE. Otherwise the server creates a session, if needed, and mints a token
+for it as the owner; what the tools may see follows from that session. The token is kept in memory only and is revoked
+at the end. Source: security.md, "Callers".
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from sessiond.client import Client, ClientError
 from sessiond.client.locate import has_token_file
 
 SCOPES = ("list", "read", "send", "spawn")
-# Well beyond the longest wait of a tool (an hour), with which a call may still be on its way when the next is minted.
+# RENEW_BEFORE_S is longer than a tool waits at most (an hour): a call may still be using the old token when the next
+# one is minted.
 TTL_S = 12 * 3600
 RENEW_BEFORE_S = 2 * 3600
-# An ordinary answer takes milliseconds; this is for a machine that does much else.
+# An answer usually takes milliseconds; this allows for a busy machine.
 ANSWER_S = 30.0
-# Programs give a server that is to end a second or two before they kill it.
+# Programs that stop an MCP server kill it after a second or two.
 LEAVE_S = 1.0
-# A daemon that was not there when the client came is asked again, so that others find the session. Seldom in the end:
-# there may never be one.
+# If no daemon is running when the client connects, these are the first and last pause between attempts. The session is
+# created even if no tool is called, so that other sessions can send to it.
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 _MAX_NAME = 64
 
 
 class DaemonConnection:
-    """`session` is the key from the command line; without one it is named after the MCP client.
+    """`session` is the key from the command line; None: the session is named after the MCP client.
 
-    `clock` is in seconds, for the age of the token. Methods may be called from any thread.
+    `clock` gives seconds, for the age of the token. Methods may be called from any thread.
     """
 
     def __init__(self, *, socket: str | None, session: str | None, clock: Callable[[], float] = time.time) -> None:
@@ -45,17 +46,18 @@ class DaemonConnection:
         self._lock = threading.Lock()  # guards what follows
         self._client: Client | None = None
         self._renew_at = float("inf")
-        # Calls that were begun with an older token may still be waiting; it is good until they end.
+        # All clients with the ids of their tokens. Calls with an older token may still be waiting, so none is revoked
+        # before `close`.
         self._opened: list[tuple[Client, str | None]] = []
         self._left = threading.Event()
 
     def introduce(self, client_name: str) -> None:
-        """The MCP client has said its name: make its session as soon as there is a daemon."""
+        """Take the name of the MCP client, and create its session in the background as soon as a daemon runs."""
         self._client_name = slug(client_name)
         threading.Thread(target=self._connect_soon, daemon=True).start()
 
     def client(self) -> Client:
-        """The client library's connection that speaks for the session. ClientError where there is none to be had."""
+        """A client with a valid token for the session. ClientError if the daemon cannot be reached or refuses."""
         with self._lock:
             if self._client is None or self._clock() >= self._renew_at:
                 try:
@@ -63,7 +65,7 @@ class DaemonConnection:
                 except ClientError:
                     if self._client is None:
                         raise
-                    return self._client  # the old token is good for long enough; it is renewed with the next call
+                    return self._client  # the old token is still valid; the next call tries to renew it again
                 self._client = Client(
                     self._socket, token=minted.get("token"), name=f"mcp:{self._client_name}", version=__version__
                 )
@@ -71,19 +73,19 @@ class DaemonConnection:
             return self._client
 
     def give_up(self, client: Client) -> None:
-        """The daemon no longer takes this client's token: the next client has another one.
+        """Drop a client whose token the daemon refused, so that the next call of `client` gets another token.
 
-        That of a run is another one in its next run, in the same file.
+        Inside a run the token file is read again: the next run has another token in the same file.
         """
         with self._lock:
             if self._client is client:
                 self._client = None
 
     def close(self) -> None:
-        """End the connections, and the tokens that were minted for them."""
+        """Close the connections and revoke the tokens that were minted for them."""
         self._left.set()
         if not self._lock.acquire(timeout=LEAVE_S):
-            return  # a daemon that does not answer; the token ends by itself
+            return  # the daemon does not answer; the token will expire
         try:
             minted = [token_id for _, token_id in self._opened if token_id is not None]
             if minted:
@@ -101,7 +103,7 @@ class DaemonConnection:
             try:
                 _ = self.client().caller
             except ClientError:
-                # Whoever calls a tool is told; nobody waits for this here.
+                # A tool call reports the error; here it is only tried again.
                 self._left.wait(delay_s)
                 delay_s = min(delay_s * 2, LAST_RETRY_S)
             else:

@@ -18,7 +18,7 @@ Params = dict[str, Any]
 
 
 class ToolClientRequest:
-    """What the client wants an answer to."""
+    """A request of the client, which needs an answer."""
 
     __slots__ = ("id", "method", "params")
 
@@ -27,7 +27,7 @@ class ToolClientRequest:
 
 
 class ToolClientNotice:
-    """What the client says without wanting an answer."""
+    """A notification of the client, which gets no answer."""
 
     __slots__ = ("method", "params")
 
@@ -36,7 +36,7 @@ class ToolClientNotice:
 
 
 class MalformedMessage(Exception):
-    """A line that is no request, notification or response. `answer` is what the client is told."""
+    """A line that is not a request, notification or response. `answer` is the error response to send."""
 
     def __init__(self, request_id: RequestId | None, code: int, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class MalformedMessage(Exception):
 
 
 def parse(line: bytes) -> ToolClientRequest | ToolClientNotice | None:
-    """The message in a line; None for a response, which nobody here waits for. Raises MalformedMessage."""
+    """The message in a line; None for a response, because the server sends no requests. MalformedMessage."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -68,18 +68,18 @@ def parse(line: bytes) -> ToolClientRequest | ToolClientNotice | None:
 
 
 def result(request_id: RequestId, value: Params) -> bytes:
-    """The line that answers a request."""
+    """The line with the result of a request."""
     return _line({"jsonrpc": "2.0", "id": request_id, "result": value})
 
 
 def error(request_id: RequestId | None, code: int, message: str) -> bytes:
-    """The line that refuses a request; without an id where none could be read."""
+    """The line with the error of a request; without an id if none could be read."""
     identified = {} if request_id is None else {"id": request_id}
     return _line({"jsonrpc": "2.0", **identified, "error": {"code": code, "message": message}})
 
 
 def notification(method: str, params: Params) -> bytes:
-    """A line that wants no answer."""
+    """The line of a notification."""
     return _line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
@@ -87,5 +87,5 @@ def _line(message: Params) -> bytes:
     text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode() + b"\n"
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry, go as JSON escapes
+    except UnicodeEncodeError:  # lone surrogates cannot be encoded as UTF-8; send them as JSON escapes
         return json.dumps(message, separators=(",", ":")).encode() + b"\n"

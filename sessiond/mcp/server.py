@@ -1,8 +1,9 @@
-"""`sessiond mcp`: the tools on standard input and output, for a program that speaks MCP.
+"""`sessiond mcp`: the session tools as an MCP server over stdio.
 
-A client of the daemon's socket like any other. It starts without the daemon too; then each tool says that it is not
-there. On the standard library alone, because agent programs take a server's tools into their first turn only where it
-answers at once. Source: the MCP specification 2025-11-25, "Lifecycle", "Tools", "Progress", "Cancellation".
+A client of the daemon's socket like any other. It starts even if the daemon is not running; then each tool answers with
+an error that says so. Imports the standard library only, because agent programs offer a server's tools in their first
+turn only if it answers at once. Source: the MCP specification 2025-11-25, "Lifecycle", "Tools", "Progress",
+"Cancellation".
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from sessiond.mcp.calls import ToolCall, ask, call_of, hint_of, reading_of, usef
 from sessiond.mcp.daemon_connection import DaemonConnection
 from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
 
-# The newest first. Of newer ones the client is offered the newest that is known here, as the specification says.
+# The newest first. A client that asks for another version is offered the newest one, as the specification says.
 PROTOCOLS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-# Often enough to keep a client's own time limit from running out, seldom enough to be no noise.
+# Between two progress notifications. Clients may reset their time limit with each of them.
 PROGRESS_S = 1.0
-# More than any model calls at once; each is a thread.
+# Each call under way has a thread. No model makes as many calls at once.
 MAX_CALLS = 64
-# As long as the daemon's own messages.
+# The default limit of the daemon's own messages.
 MAX_LINE_BYTES = 16 * 1024 * 1024
-# What was asked before standard input ended is answered, unless it waits for something.
+# How long calls that are not waiting may take to be answered after the end of standard input.
 LAST_ANSWERS_S = 5.0
 START_HINT = "start it with: systemctl --user start sessiond (or: sessiond serve)"
 
@@ -45,16 +46,16 @@ class McpServer:
         self._connection = connection
         self._write = write
         self._writing = threading.Lock()
-        # Held from the answer with unread messages until the daemon knows that they are read: what is asked in answer
-        # to that must not show them again.
+        # Held while unread messages are sent to the client and marked as read in the daemon, so that the next
+        # `sessions_inbox` call does not return them again.
         self._handing_over = threading.Lock()
         self._calls_lock = threading.Lock()  # guards what follows
         self._calls: dict[messages.RequestId, tuple[Cancellation, float]] = {}
-        # Of calls that are being asked or handed over; an answered call's id may be used again at once.
+        # The threads of the calls. A thread ends after its answer was sent, when its id may already be in use again.
         self._threads: set[threading.Thread] = set()
 
     def take(self, line: bytes) -> None:
-        """Do what a line of the client says. What takes time goes on in a thread of its own."""
+        """Handle one line of the client. Tool calls continue in threads of their own."""
         try:
             message = messages.parse(line)
         except MalformedMessage as error:
@@ -69,7 +70,7 @@ class McpServer:
                 pass
 
     def finish(self) -> None:
-        """Answer what is still being asked, for some seconds; what waits for something is called off."""
+        """Cancel the calls that are waiting, and give the others LAST_ANSWERS_S to be answered."""
         with self._calls_lock:
             calls = list(self._calls.values())
             threads = list(self._threads)
@@ -86,7 +87,7 @@ class McpServer:
             case "ping":
                 self._send(messages.result(request.id, {}))
             case "tools/list":
-                # All of them, whatever the daemon can do: which it is may change while the client lives.
+                # Always all tools: the daemon, and what it supports, may change while the client runs.
                 self._send(messages.result(request.id, {"tools": tools.LISTED}))
             case "tools/call":
                 self._start_call(request)
@@ -109,7 +110,7 @@ class McpServer:
     def _start_call(self, request: ToolClientRequest) -> None:
         name, arguments = request.params.get("name"), request.params.get("arguments")
         if name not in tools.NAMES:
-            # A tool error and no protocol error: that one many clients do not show to the model.
+            # A tool error, because many clients do not show protocol errors to the model.
             text = f"there is no tool {str(name)[:80]}; there are {', '.join(tools.NAMES)}"
             self._send(messages.result(request.id, _failure(text)))
             return
@@ -164,25 +165,25 @@ class McpServer:
             ended.set()
         with self._calls_lock:
             self._calls.pop(request_id, None)
-        # A call that was called off has no answer any more.
+        # A cancelled call gets no answer.
         if not cancellation.is_cancelled:
             self._hand_over(messages.result(request_id, said), reading)
         with self._calls_lock:
             self._threads.discard(threading.current_thread())
 
     def _hand_over(self, line: bytes, reading: ToolCall | None) -> None:
-        """Send an answer; where it has unread messages they are read from then on, in every window of the program."""
+        """Send an answer, then make the request `reading`, if any, which marks the messages in it as read."""
         if reading is None:
             self._send(line)
             return
         with self._handing_over:
             self._send(line)
-            # Where that fails they come once more, which is better than never.
+            # If this fails, the messages are delivered a second time, which is better than losing them.
             with suppress(ClientError):
                 ask(self._connection, reading, Cancellation())
 
     def _report(self, progress_token: messages.RequestId, wait_s: float, ended: threading.Event) -> None:
-        """Tell a client that asked for it how long it has been waiting."""
+        """Send progress notifications for a call, for a client that asked for them."""
         waited_s = 0.0
         while True:
             text = f"waiting, {waited_s:.0f} of {wait_s:.0f} s"
@@ -207,18 +208,18 @@ class McpServer:
 
 
 def _in_words(tool: str, answer: Result) -> str:
-    # Imported late: only the first answers have to come at once.
+    # Imported on first use, to keep the start of the server quick.
     from sessiond.mcp.words import words
 
     try:
         return words(tool, answer)
     except (LookupError, TypeError, ValueError):
-        return json.dumps(answer)  # a daemon of another release, with other fields
+        return json.dumps(answer)  # the daemon is of another release and has other fields
 
 
 def _refusal(error: ClientError, hint: str = "") -> Result:
     if isinstance(error, RpcError):
-        # A model reads the sentence; a program finds the rest here.
+        # The text is for the model, `_meta` for programs.
         what = {"code": error.code, "type": error.slug, "data": error.data}
         return _failure(error.message + hint) | {"_meta": {"sessiond/error": what}}
     if isinstance(error, DaemonNotRunning):
@@ -235,7 +236,7 @@ def _texts(text: str) -> list[dict[str, str]]:
 
 
 def read_lines(stream: IO[bytes], refuse: Callable[[bytes], None]) -> Iterator[bytes]:
-    """The lines of `stream` that are no longer than a message may be; `refuse` is given the answer to each other."""
+    """The lines of `stream` up to MAX_LINE_BYTES. For each longer line `refuse` is called with the error to send."""
     while line := stream.readline(MAX_LINE_BYTES):
         if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
             while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
@@ -247,13 +248,13 @@ def read_lines(stream: IO[bytes], refuse: Callable[[bytes], None]) -> Iterator[b
 
 
 def run(socket: str | None, session: str | None) -> int:
-    """The exit status. `socket` and `session` are the command line's; None: as the environment and the client say."""
+    """Serve one client on stdio; the exit status. `socket` and `session` are the options of the command line."""
     connection = DaemonConnection(socket=socket, session=session)
     server = McpServer(connection, _write_all)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
     try:
-        with suppress(BrokenPipeError):  # the client went without a word
+        with suppress(BrokenPipeError):  # the client is gone
             for line in read_lines(sys.stdin.buffer, _write_all):
                 server.take(line)
             server.finish()
@@ -265,13 +266,13 @@ def run(socket: str | None, session: str | None) -> int:
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    """End as at the end of standard input; a second signal ends at once."""
+    """Signal handler: end as at the end of standard input. A second signal kills the process."""
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(0)
 
 
 def _write_all(line: bytes) -> None:
-    """To standard output, past Python's buffers: a thread that ends with the process cannot leave a lock behind."""
+    """Write to standard output without Python's buffer, whose lock a daemon thread could still hold at exit."""
     view = memoryview(line)
     while view:
         view = view[os.write(1, view) :]

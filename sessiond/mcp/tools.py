@@ -1,7 +1,7 @@
-"""The tools: their names, what a model is told about them, and what they take.
+"""The MCP tools: their names, descriptions and input schemas.
 
-Written out and not generated: every word here is read by a model in each of its conversations, so that all of it stays
-under 2,000 tokens, and parameters that a model cannot use are left out. Tests hold them to the methods' own types.
+Written by hand, not generated: a model reads all of it in each of its conversations, so it has to stay below 2,000
+tokens and leaves out parameters that a model cannot use. Tests compare the schemas with the methods' own types.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _tool(
     *required: str,
     read_only: bool = True,
 ) -> Schema:
-    """One entry of `tools/list`. None is destructive; what an agent does with a message is its own doing."""
+    """One entry of `tools/list`. No tool is destructive by itself."""
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return {
         "name": name,

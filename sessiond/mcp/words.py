@@ -1,7 +1,4 @@
-"""What a tool's answer says in words, for clients that show a model the text and not the structured content.
-
-Knows the shapes of results. Does not know where they came from.
-"""
+"""The answer of a tool as text, for clients that show the model the text and not the structured content."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from sessiond.errors import pluralize
 
 Result = dict[str, Any]
 
-# About a thousand words of a message and twenty thousand in all: what fits a model beside its work.
+# Bounds of one message (about a thousand words) and of the whole text, so that it fits a model's context.
 MESSAGE_CHARS = 6_000
 TEXT_CHARS = 60_000
 
@@ -108,7 +105,7 @@ def _inbox(result: Result) -> str:
 
 
 def count_shown(messages: list[Result]) -> int:
-    """How many messages of an inbox fit into one answer in words: the oldest, and one at least."""
+    """How many messages, from the oldest on, fit into one text; at least one."""
     room = TEXT_CHARS
     for number, message in enumerate(messages):
         room -= len(_inbox_message(message))
@@ -135,7 +132,7 @@ _BY_TOOL: dict[str, Callable[[Result], str]] = {
 
 
 def _line(message: Any, limit: int) -> str:
-    """`role: what it says`; a message may be anything that stands in a transcript."""
+    """A message as `role: text`. It may be any JSON value, as it stands in the transcript."""
     if not isinstance(message, dict):
         return _cut(str(message), limit)
     content = message.get("content")
@@ -165,7 +162,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _bound_lines(lines: Iterable[str], *, keep_end: bool = False) -> str:
-    """The lines, the first always, and of the others as many as there is room for; the last ones with `keep_end`."""
+    """The first line and as many others as fit into TEXT_CHARS: the first ones, or with `keep_end` the last ones."""
     head, *rest = lines
     kept: list[str] = []
     room = TEXT_CHARS

@@ -1,6 +1,6 @@
 """The text that tells a requester how its sub-agent ended: Status, Result, Notes, Stats.
 
-Knows the outcome as facts and the model's words as text. Does not deliver and does not know where the text goes.
+Builds it from the outcome of the run and the reply of the model. Does not deliver it or know where it goes.
 Source: runs.md, "Announce".
 """
 
@@ -16,7 +16,7 @@ from sessiond.policy.replyback import ANNOUNCE_SKIP, quote_lines
 
 MAX_RESULT_BYTES = 100 * 1024
 MAX_ERROR_CHARS = 500
-# What is repeated of a task in the announce step: the child's transcript has all of it.
+# How much of the task the announce step quotes. The child's transcript has the whole task.
 MAX_TASK_BYTES = 8 * 1024
 ANNOUNCE_MESSAGE = "Sub-agent announce step."
 
@@ -26,9 +26,9 @@ _HEADING = re.compile(r"[ \t]{0,3}[*_#]{0,4}[ \t]?(status|result|notes|stats)[*_
 class AnnounceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How a child's run ended.
 
-    `status` and `error` are the runtime's outcome. `reply` is what the announce step said, or the final reply where
-    there was no such step; `tool_result` is the latest tool result, for a child that said nothing. `runtime_ms` is in
-    milliseconds, `cost_usd` in US dollars; None is unknown.
+    `status` and `error` are the runtime's outcome. `reply` is the answer of the announce step, or the run's own reply
+    if there was no announce step. `tool_result` is the latest tool result; it is used if there is no reply. None:
+    unknown.
     """
 
     status: Literal["ok", "error", "timeout", "aborted"]
@@ -47,9 +47,9 @@ class AnnounceFacts(msgspec.Struct, frozen=True, kw_only=True):
 def announcement(facts: AnnounceFacts) -> str | None:
     """The text to post, or None where the child said exactly `ANNOUNCE_SKIP`: silence.
 
-    The status is the outcome's, whatever the model claims. Of the model's own headings Result and Notes are kept and
-    Status is dropped; lines further down that look like headings are moved in by two blanks, so that a reader who goes
-    by lines finds each heading once.
+    The status comes from the outcome, never from the model. The model's own headings Result and Notes are kept, its
+    Status is dropped. Later lines that look like headings are indented by two spaces, so that a program that parses the
+    text by lines finds each heading once.
     """
     words = (facts.reply or "").strip()
     if words == ANNOUNCE_SKIP:
@@ -81,7 +81,7 @@ def announce_context(requester_key: str, task: str) -> str:
 
 
 def arrival_context(child_key: str, label: str | None) -> str:
-    """What the requester's agent is told before the announcement that wakes it."""
+    """The context of the run that an announcement starts in the requester's session."""
     name = f" ({_quoted_label(label)})" if label else ""
     return "\n".join(
         [
@@ -93,12 +93,12 @@ def arrival_context(child_key: str, label: str | None) -> str:
 
 
 def _quoted_label(label: str) -> str:
-    """A label as one JSON string: it cannot end its line."""
+    """The label as a JSON string, so that a newline in it cannot start a line of its own."""
     return json.dumps(label, ensure_ascii=False)
 
 
 def _sections(words: str) -> tuple[str, str]:
-    """`(result, notes)` of the model's words. Without a heading at their start all of them are the result."""
+    """`(result, notes)` in the model's reply. A reply that does not begin with a heading is all result."""
     lines = words.splitlines()
     parts: dict[str, list[str]] = {"result": [], "notes": []}
     if not lines or not _HEADING.match(lines[0]):
@@ -119,7 +119,7 @@ def _sections(words: str) -> tuple[str, str]:
 
 
 def _body(text: str) -> str:
-    """`text` cut to its limit, with no line of its own that reads as a heading of ours."""
+    """`text` cut to MAX_RESULT_BYTES, its lines that look like one of the four headings indented."""
     lines = _cut(text, MAX_RESULT_BYTES).splitlines()
     return "\n".join([*lines[:1], *(f"  {line.lstrip()}" if _HEADING.match(line) else line for line in lines[1:])])
 
@@ -158,7 +158,7 @@ def _stats(facts: AnnounceFacts) -> str:
 
 
 def runtime_text(runtime_ms: int | None) -> str:
-    """`42s`, `5m12s`, `2h5m`; `n/a` where it is not known. Parts of a second are left out."""
+    """A duration as `42s`, `5m12s` or `2h5m`, rounded down; `n/a` for None."""
     if runtime_ms is None:
         return "n/a"
     seconds = max(0, runtime_ms) // 1000
@@ -170,10 +170,10 @@ def runtime_text(runtime_ms: int | None) -> str:
 
 
 def token_text(count: int) -> str:
-    """`999`, `1.2k`, `3.4m`."""
+    """A number of tokens as `999`, `1.2k` or `3.4m`."""
     if count < 1000:
         return str(count)
-    # 999,950 rounds to 1000.0k, which is 1.0m.
+    # From 999,950 on, one decimal would round up to `1000.0k`.
     if count < 999_950:
         return f"{count / 1000:.1f}k"
     return f"{count / 1_000_000:.1f}m"

@@ -1,8 +1,8 @@
-"""Take out of messages what must not be stored, and mask what must not leave.
+"""Remove attachment contents from messages before they are stored, and mask secrets in messages before they are sent.
 
-Stored: the content of attachments in recorded `sessions_spawn` calls. Leaving, for callers with a token: secrets.
-Knows the message shapes of pi, Claude, Codex and Gemini programs; does not know who asks. Nothing given is changed in
-place. Source: runs.md, "Attachments"; security.md, "Redaction".
+The first applies to recorded `sessions_spawn` calls, the second to callers with a token. Knows the message shapes of
+pi, Claude, Codex and Gemini; does not know who asks. Returns new values and changes none in place. Source: runs.md,
+"Attachments"; security.md, "Redaction".
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ UNREADABLE = b'{"content":"[omitted: the message could not be read for redaction
 Patterns = tuple[re.Pattern[str], ...]
 Change = Callable[[Any], Any]
 
-# Deeper than any message; what is nested deeper is not looked into, and masked or kept as a whole.
+# No program nests its messages this deep. Values below this depth are not walked: they are masked or kept as a whole.
 _MAX_DEPTH = 100
 _ARGUMENTS = frozenset({"arguments", "input", "args", "parameters", "params"})
 # Programs write the tool's name with their own prefix: mcp__sessiond__sessions_spawn, sessiond.sessions_spawn.
 _SPAWN = "sessions_spawn"
-# Where events of programs name a tool whose input lies somewhere below (opencode: tool, state.input).
+# Keys that name the tool in events whose arguments are nested deeper (opencode: `tool`, then `state.input`).
 _NAMED_ELSEWHERE = ("tool", "toolName", "tool_name")
 
 
 def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """`message` with the attachments' contents in its `sessions_spawn` calls taken out; itself where there are none.
+    """`message` without the attachment contents of its `sessions_spawn` calls; `message` itself if it has none.
 
-    A call is an object with the tool's name and arguments (an object or a JSON string), wherever it stands: pi's
-    `toolCall`, `toolUse`, `tool_use`, `functionCall`, Gemini's and OpenAI's nested ones, a call of a calling tool.
+    A call is any object, at any depth, with the tool's name and its arguments (an object or a JSON string): `toolCall`,
+    `toolUse`, `tool_use`, `functionCall`, the nested forms of Gemini and OpenAI, and calls made through another tool.
     """
     redacted = _redact_calls(message, 0)
     assert isinstance(redacted, dict)
@@ -56,7 +56,7 @@ def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def redact_spawn_data(data: Any) -> Any:
-    """The same for whatever else is recorded or shown of a run: any value; itself where nothing was to be taken out."""
+    """Like `redact_spawn_calls`, for any other value that is recorded or shown of a run; `data` itself if unchanged."""
     if isinstance(data, msgspec.Raw):
         raw = bytes(data)
         changed = redact_spawn_raw(raw)
@@ -65,20 +65,20 @@ def redact_spawn_data(data: Any) -> Any:
 
 
 def redact_spawn_raw(raw: bytes) -> bytes:
-    """The same for a message or a record as JSON bytes: `raw` itself where nothing was to be taken out."""
+    """Like `redact_spawn_calls`, for a message or a record as JSON bytes; `raw` itself if unchanged."""
     if b"spawn" not in raw.lower() and b"\\u" not in raw:
         return raw
     try:
         message = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # No reader takes this line for a message, either.
+        # Not JSON, so no reader of the transcript will take it for a message.
         return raw
     redacted = _redact_calls(message, 0)
     return raw if redacted is message else msgspec.json.encode(redacted)
 
 
 def redact_arguments(arguments: Any) -> Any:
-    """The arguments of a `sessions_spawn` call without contents, where they stand alone."""
+    """The arguments of a `sessions_spawn` call, given without the call around them, without attachment contents."""
     return _redact_arguments(arguments, 0)
 
 
@@ -120,7 +120,7 @@ def _redact_arguments(value: Any, depth: int) -> Any:
     def field(key: Any, item: Any) -> Any:
         if _is_key(key, "attachments"):
             return _redact_attachments(item, depth + 1)
-        # A wrapper (params, arguments) hides nothing, and a task that reads like JSON stays a task.
+        # Walk into wrappers such as `params`, but leave plain strings alone: a task may be text that looks like JSON.
         return _redact_arguments(item, depth + 1) if isinstance(item, dict | list) or key in _ARGUMENTS else item
 
     return _map_dict(value, field)
@@ -158,7 +158,7 @@ def _redact_attachment(item: Any, depth: int) -> Any:
 
 
 def _receipt(content: Any, encoding: Any) -> dict[str, Any]:
-    """What stands for a content: its size and hash are those of the file that it makes, as in the manifest."""
+    """The fields that replace a content. Size and hash are those of the decoded file, as in the manifest."""
     raw = _content_bytes(content, encoding)
     return {"content": REDACTED, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
 
@@ -178,7 +178,7 @@ def _content_bytes(content: Any, encoding: Any) -> bytes:
 
 
 def _through_json(text: str, change: Change) -> Any:
-    """`text` with `change` made inside its JSON. What is no JSON and may hold attachments goes as a whole."""
+    """`text` with `change` applied to the JSON in it; REDACTED if it is not JSON and may hold attachments."""
     decoded = _decode(text)
     if decoded is None:
         return REDACTED if "attachments" in text.lower() or "\\u" in text else text
@@ -202,7 +202,7 @@ def _is_key(key: Any, name: str) -> bool:
 
 
 def _map_dict(value: dict[Any, Any], change: Callable[[Any, Any], Any]) -> dict[Any, Any]:
-    """`value` with each field changed; itself where none is."""
+    """`value` with `change` applied to each field; `value` itself if no field changed."""
     changed = {key: change(key, item) for key, item in value.items()}
     return changed if any(changed[key] is not item for key, item in value.items()) else value
 
@@ -213,10 +213,10 @@ def _map_list(value: list[Any], change: Change) -> list[Any]:
 
 
 def mask_message(raw: bytes, patterns: Patterns = ()) -> tuple[bytes, bool]:
-    """A message (JSON bytes) with its secrets masked, and whether there were any; `raw` itself where there were none.
+    """`(message, masked)`: the message (JSON bytes) with its secrets masked, and whether it had any.
 
-    Through text, thinking, tool-call arguments (objects and JSON strings) and tool results: every string, and the
-    whole value of a field that names a secret. What cannot be read leaves as a placeholder, never as it is.
+    Masks secrets in every string (text, thinking, tool-call arguments, tool results) and the whole value of a field
+    whose name says that it is a secret. Bytes that cannot be parsed are replaced by UNREADABLE.
     """
     try:
         message = msgspec.json.decode(raw)
@@ -241,7 +241,7 @@ def _mask(value: Any, patterns: Patterns, depth: int, *, secret: bool) -> Any:
 
     def field(key: str, item: Any) -> Any:
         if image and key == "data":
-            # Base64 of a picture holds no readable secret, and is the one large thing in a message.
+            # Base64 of an image holds no readable secret, and is by far the largest string in a message.
             return item
         if key in _ARGUMENTS and isinstance(item, str) and item.lstrip()[:1] in ("{", "["):
             decoded = _decode(item)

@@ -1,13 +1,14 @@
-"""The conversation after a sessions_send: reply-back turns, then the announce step. Sans-io, a state and its next step.
+"""The conversation after a sessions_send: reply-back turns, then the announce step. A sans-io state machine.
 
-Knows who talks when and with which words. Starts no run, and does not know how a step is carried out or delivered.
+Decides whose turn it is and what that session is told. Starts no run and delivers nothing.
 Source: runs.md, "A conversation".
 
     state, move = begin(conversation, reply of the primary run)
-    while isinstance(move, Step):
-        state, move = advance(state, how the step ended)
+        while isinstance(move, NextStep):
+            state, move = advance(state, how the step ended, its text)
 
-A `State` is plain data: written into the run's record, it goes on after a restart.
+    A `State` is plain data. It is stored in the records of the runs, so that the conversation continues after a
+    restart.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ StepEnd = Literal["ok", "error", "timeout", "aborted", "interrupted"]
 
 
 class ConversationFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What does not change: whom it is between, and what was asked.
+    """The part of a conversation that stays the same: its two sessions and the request.
 
-    `requester_key` is None for the owner, who has no session to reply from. Keys are canonical; a channel is a name
-    for the preambles, None where it is not known. `max_turns` is clamped to 0-5.
+    `requester_key` is None for the owner, who has no session to reply from. Keys are canonical. Channels are only named
+    in the preambles; None: unknown. `max_turns` is clamped to 0-5.
     """
 
     target_key: str
@@ -41,7 +42,7 @@ class ConversationFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where the conversation stands. `turn` is the one that runs (from 1), 0 in the announce step."""
+    """The progress of a conversation. `turn` counts from 1; 0 is the announce step."""
 
     conversation: ConversationFacts
     first_reply: str
@@ -50,9 +51,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class NextStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The run to do next: in `session_key`, with `message` and `context` before it.
+    """The run to start next: in session `session_key`, with `context` before `message`.
 
-    `source_key` is the other session, for the provenance; None where the owner asked. `turn` is None when announcing.
+    `source_key` is the other session, for the provenance; None if the owner asked. `turn` is None in the announce step.
     """
 
     kind: Literal["reply", "announce"]
@@ -65,15 +66,15 @@ class NextStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationDone(msgspec.Struct, frozen=True):
-    """The end. `announcement` is the text for the target's channel, None for silence."""
+    """The conversation is over. `announcement` is the text for the target's channel; None: nothing is posted."""
 
     announcement: str | None = None
 
 
 def begin(conversation: ConversationFacts, first_reply: str | None) -> tuple[State, NextStep | ConversationDone]:
-    """The move after an `ok` primary run that answered `first_reply` (None and blank: it said nothing).
+    """The first move, after a primary run that ended `ok` with `first_reply` (None or blank: no reply).
 
-    Not for runs that ended otherwise: those have no reply-back and no announce step.
+    Runs with another end have no reply-back and no announce step; do not call it for them.
     """
     reply = first_reply or ""
     turns = max(0, min(MAX_TURNS, conversation.max_turns))
@@ -86,10 +87,10 @@ def begin(conversation: ConversationFacts, first_reply: str | None) -> tuple[Sta
 
 
 def advance(state: State, ending: StepEnd, text: str | None) -> tuple[State, NextStep | ConversationDone]:
-    """The move after the step of `state` ended as `ending` with `text`.
+    """The move after the current step ended with status `ending` and `text`.
 
-    A turn that did not end well ends the reply-back, and the target announces. An announce step that could not be
-    finished delivers the latest reply as it stands, unless somebody stopped it (`aborted`): then that is silence.
+    A turn that failed or was interrupted ends the reply-back; the announce step follows. If the announce step itself
+    fails, the latest reply is posted instead; if it was aborted, nothing is.
     """
     if state.turn == 0:
         return state, _finish(state, ending, text or "")
@@ -106,7 +107,7 @@ def advance(state: State, ending: StepEnd, text: str | None) -> tuple[State, Nex
 
 
 def current(state: State) -> NextStep:
-    """The step that `state` is in: the same again after a restart, where it had not been started."""
+    """The step that `state` is in. After a restart it is started again if it had not been."""
     return _reply_step(state) if state.turn else _announce_step(state)
 
 
@@ -127,7 +128,7 @@ def _finish(state: State, ending: StepEnd, text: str) -> ConversationDone:
 
 
 def _reply_step(state: State) -> NextStep:
-    """Odd turns are the requester's, even ones the target's."""
+    """The run of one turn: odd turns are the requester's, even ones the target's."""
     talk = state.conversation
     assert talk.requester_key is not None
     mine, theirs = talk.requester_key, talk.target_key
@@ -203,9 +204,9 @@ def inter_session_preamble(
     tool: str = "sessions_send",
     from_owner: bool = True,
 ) -> str:
-    """The context of a message that `tool` brings: both sessions, and that the text is data.
+    """The context of a message sent with `tool`: names both sessions, and says that the text is data.
 
-    Without `source_key` the owner sent it himself, or (not `from_owner`) a program that is no session.
+    Without `source_key` the sender is the owner, or with `from_owner=False` a program that has no session.
     """
     if source_key is None and from_owner:
         return "\n".join(
@@ -227,5 +228,5 @@ def inter_session_preamble(
 
 
 def quote_lines(text: str) -> str:
-    """`text` with `> ` before every line: no text can write its own end of the quotation."""
+    """`text` with `> ` before every line, so that a line of it cannot end the quotation."""
     return "\n".join(f"> {line}" for line in text.splitlines() or [""])

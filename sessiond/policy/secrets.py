@@ -1,9 +1,9 @@
-"""Find secrets in text and mask them. Knows shapes of text; does not know messages, callers or the configuration.
+"""Find secrets in text and mask them. Knows patterns of text; does not know messages, callers or the configuration.
 
-Every shape has a needle, found by `str.find`, and a pattern matched only there. The patterns have no unbounded part
-that can be tried twice (possessive quantifiers, bounded gaps), and after a hit the search goes on behind it: the cost
-is linear whatever the text. In a long text everything is done a piece at a time, so that a thread which does it lets go
-of the interpreter in between. Source: security.md, "Redaction".
+Every pattern has a keyword. `str.find` looks for the keyword, and the pattern is matched only where it stands. The
+patterns cannot backtrack without bound (possessive quantifiers, bounded gaps) and the search continues behind each
+match, so the cost is linear in the length of any text. Long texts are searched in pieces, so that a worker thread
+releases the interpreter in between. Source: security.md, "Redaction".
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from sessiond.patterns import compile_pattern
 
 MASK = "***"
 _SHORT = 18
-# The shortest token that says what it is (xoxb-0123456789). Most strings of a message are shorter: roles, types, ids.
+# The length of the shortest token with a known prefix (xoxb-0123456789). Most strings in messages (roles, types, ids)
+# are shorter and are skipped.
 _SHORTEST = 15
 
-# Matching that much takes two milliseconds at most. No secret is as long: what looks like one and does not end before
-# is masked to the end of its line.
+# A pattern is matched against at most this many characters, which takes 2 ms at most. No secret is that long: a match
+# that reaches the bound is masked up to the end of its line.
 _PIECE = 64 * 1024
 
-# A key may stand in quotes, and those in a JSON string: \"token\":\"...\"
+# A key may be quoted, and the quotes escaped because the text is inside a JSON string: \"token\":\"...\"
 _QUOTE = r"""\\{0,4}["'`]"""
 _ASSIGN = rf"""(?:{_QUOTE})?[ \t]{{0,8}}(?:=>|:=|==?|:)[ \t]{{0,8}}"""
 _VALUE = (
@@ -37,10 +38,10 @@ _KEYED = ("api", "access", "secret", "private", "auth", "signing", "encryption",
 _BEFORE_KEY = "|".join(rf"(?<={word})|(?<={word}[_-])" for word in _KEYED)
 _NAMES = rf"token|secret|password|passwd|passphrase|credentials?|(?:{'|'.join(_KEYED)})[_-]?key"
 
-# Names of secrets, at the end of a longer name: refreshToken, DB_PASSWORD, x-api-key.
+# A field name that ends with one of these words is a secret: refreshToken, DB_PASSWORD, x-api-key.
 _NAME = re.compile(rf"(?:{_NAMES}|authorization|cookie)\Z", re.IGNORECASE)
 _FLAG_NAME = re.compile(rf"(?:{_NAMES})\Z", re.IGNORECASE)
-# Values that are words of a programming language or a file format, not secrets.
+# Keywords of programming languages and file formats, as in `password: str`. They are not masked.
 _NO_SECRET = frozenset({
     "any", "bool", "boolean", "bytes", "false", "int", "nil", "none", "null", "number", "optional", "required", "self",
     "str", "string", "text", "true", "undefined",
@@ -52,12 +53,12 @@ def _shape(needle: str, pattern: str, flags: int = re.IGNORECASE) -> tuple[str, 
 
 
 def _prefix_pattern(prefix: str, rest: str) -> tuple[str, re.Pattern[str]]:
-    """A token that says what it is: the prefix at the start of a word, then `rest`."""
+    """The pattern of tokens with a known prefix: `prefix` at the start of a word, then `rest`."""
     return _shape(prefix.lower(), rf"(?<![A-Za-z0-9])({prefix}{rest})", 0)
 
 
 _WORD = r"[A-Za-z0-9_-]"
-# The span of the last group that matched is what gets masked.
+# `(keyword in lower case, pattern)`. The last group that matched is what is masked.
 _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     _shape("token", rf"token{_ASSIGN}{_VALUE}"),
     _shape("secret", rf"secret{_ASSIGN}{_VALUE}"),
@@ -110,10 +111,10 @@ Span = tuple[int, int, str | None]
 
 
 def mask_secrets(text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> tuple[str, bool]:
-    """`text` with its secrets masked, and whether there were any.
+    """`(text, masked)`: the text with its secrets masked, and whether it had any.
 
-    `patterns` are the owner's own, from `compile_patterns`. Call it before a text is cut into snippets: half a secret
-    is no longer known as one.
+    `patterns` are the owner's own, from `compile_patterns`. Mask before cutting a text into snippets: a secret that was
+    cut in two is not recognized.
     """
     spans = _spans(text, patterns)
     if not spans:
@@ -127,10 +128,11 @@ def mask_secrets(text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> tuple
 
 
 def mask_next(before: str, text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> str:
-    """`text` with its secrets masked, where it comes piece by piece and `before` is the end of what came already.
+    """The next piece of a streamed text with its secrets masked. `before` is the end of the text sent so far.
 
-    Of a secret that began before, or goes on behind the end, nothing is shown: not its beginning, not its last letters.
-    What was shown before it could be known as a secret is shown; that is less than the shortest one.
+    A secret that began in `before` or may continue in the next piece is masked whole, without its first and last
+    letters. Letters of it that were sent before it was recognizable cannot be taken back; they are fewer than the
+    shortest secret.
     """
     whole = before + text
     out, done = [], len(before)
@@ -145,28 +147,28 @@ def mask_next(before: str, text: str, patterns: tuple[re.Pattern[str], ...] = ()
 
 
 def mask(value: str) -> str:
-    """A secret as it may be shown: `***`, or its first 6 and last 4 characters where it is 18 or longer."""
+    """A secret as it may be shown: `***`, or its first 6 and last 4 characters if it has 18 or more."""
     if len(value) < _SHORT:
         return MASK
-    # A backslash at the cut would escape what follows it.
+    # In JSON text a backslash at the cut would escape the ellipsis.
     return f"{value[:6].rstrip(chr(92))}…{value[-4:]}"
 
 
 def names_secret(name: str) -> bool:
-    """Whether a field of this name holds a secret: `apiKey`, `DB_PASSWORD`, `Authorization`."""
+    """Whether the name of a field says that it holds a secret: `apiKey`, `DB_PASSWORD`, `Authorization`."""
     return _ends_as_secret(name[-40:])
 
 
-# The same few field names stand in every message, and searching one costs more than walking it.
+# The same few field names occur in every message; matching a name costs more than walking its value.
 @lru_cache(maxsize=1024)
 def _ends_as_secret(end: str) -> bool:
     return _NAME.search(end) is not None
 
 
 def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """The owner's patterns, ready for `mask_secrets`; where one has a group, the first is what gets masked.
+    """The owner's patterns, compiled for `mask_secrets`. If a pattern has groups, only the first group is masked.
 
-    ConfigError for what the configuration would not have let in. Beyond that their speed is the owner's business.
+    ConfigError for a pattern that the configuration would refuse. Slow patterns are not detected.
     """
     compiled = []
     for pattern in patterns:
@@ -178,7 +180,7 @@ def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
-    """Where the secrets are, in order and without overlaps."""
+    """The places of the secrets, in order and without overlaps."""
     spans = sorted([*_find_shaped(text), *_pem(text), *_find_matches(text, patterns)], key=lambda span: span[:2])
     return list(_merge_spans(spans)) if spans else []
 
@@ -206,7 +208,7 @@ def _find_shaped(text: str) -> Iterator[Span]:
 
 
 def _find(text: str, needle: str, at: int) -> int:
-    """As `text.find`, a piece at a time."""
+    """Like `text.find`, but searching one piece at a time."""
     while at < len(text):
         found = text.find(needle, at, at + _PIECE + len(needle) - 1)
         if found >= 0:
@@ -216,7 +218,7 @@ def _find(text: str, needle: str, at: int) -> int:
 
 
 def _lower(text: str) -> str:
-    """`text` in lower case with every character in its place: one alone, U+0130, becomes two."""
+    """`text` in lower case and of the same length. U+0130 is the only character whose lower case has two characters."""
     low = _lower_pieces(text)
     return low if len(low) == len(text) else _lower_pieces(text.replace("\u0130", "i"))
 
@@ -231,18 +233,18 @@ def _is_secret(needle: str, whole: str, value: str) -> bool:
     if value == MASK or (len(value) == 11 and value[6] == "…") or value.lower() in _NO_SECRET:
         return False
     if needle == "token":
-        # maxToken: 4096 counts something.
+        # `maxToken: 4096` is a setting, not a secret.
         return not (value.isdecimal() and len(value) < 9)
     if needle == "--":
         return _FLAG_NAME.search(whole.split(None, 1)[0][-40:]) is not None
     if needle == "authorization":
-        # A sentence about authorization is none.
+        # Three or more words without `=` are a sentence about authorization, not a header value.
         return "=" in value or len(value.split(None, 2)) <= 2
     return True
 
 
 def _pem(text: str) -> Iterator[Span]:
-    """Private keys in PEM: all between the first and the last line. Without a last line, all that follows."""
+    """The places of PEM private keys: all between BEGIN and END lines; without an END line, the rest of the text."""
     at = _find(text, "-----BEGIN ", 0)
     while at >= 0:
         hit = _PEM.match(text, at)
@@ -250,7 +252,7 @@ def _pem(text: str) -> Iterator[Span]:
             at = _find(text, "-----BEGIN ", at + 1)
             continue
         end = _find(text, "-----END ", hit.end())
-        # Inside a JSON text lines end in a backslash and an n, and it is to stay JSON.
+        # In JSON text a line ends with the two characters `\n`; keep them, so that the text stays JSON.
         newline = next((mark for mark in ("\n", "\\n") if text.startswith(mark, hit.end())), "")
         if end < 0:
             yield hit.end(), len(text), newline + MASK
@@ -268,7 +270,7 @@ def _find_matches(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[
 
 
 def _merge_spans(spans: list[Span]) -> Iterator[Span]:
-    """The spans without overlaps, in order: what overlaps is masked as one."""
+    """The spans in order, overlapping ones merged into one."""
     start, end, fixed = spans[0]
     for next_start, next_end, next_fixed in spans[1:]:
         if next_start >= end:

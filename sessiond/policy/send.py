@@ -1,4 +1,4 @@
-"""Decide whether anything may be sent into a session or out of it, and read the owner's slash commands.
+"""Decide whether messages may be sent into or out of a session, and parse the owner's slash commands.
 
 Knows keys, entries and the configured rules. Sends nothing. Source: runs.md, "Send policy".
 """
@@ -23,9 +23,9 @@ _OVERRIDES: dict[str, Verdict | None] = {"on": "allow", "off": "deny", "inherit"
 
 
 def decide(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> Verdict:
-    """The verdict for the session `key` (canonical): its own override, then any deny, any allow, the default.
+    """The verdict for the session `key` (canonical): its own override, else any deny rule, any allow rule, the default.
 
-    Stopping a run asks nobody: it is never blocked.
+    Stopping a run does not ask the policy; it is always allowed.
     """
     if entry is not None and entry.send_policy in ("allow", "deny"):
         return "allow" if entry.send_policy == "allow" else "deny"
@@ -40,7 +40,7 @@ def decide(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> Ve
 
 
 def require(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> None:
-    """Forbidden (`send_denied`) where the policy denies sending."""
+    """Raise Forbidden (`send_denied`) if the policy denies sending."""
     if decide(policy, key, entry) == "deny":
         raise Forbidden(
             f"sending to {key} is turned off by the send policy; the owner can say `/send on` there", code="send_denied"
@@ -79,8 +79,8 @@ def _same_word(chat_type: str) -> str:
 class OwnerCommand(msgspec.Struct, frozen=True):
     """A standalone command of the owner.
 
-    `override` is what `/send` sets as the session's `sendPolicy` (None clears it) and counts where `sets_override`.
-    `reply` is the answer where it does not depend on what happens: `/send` has one, `/stop` and `/reset` have none.
+    If `sets_override`, `/send` sets the session's `sendPolicy` to `override` (None clears it). `reply` is the answer,
+    if it does not depend on what the command does: `/send` has one, `/stop` and `/reset` have none.
     """
 
     name: Literal["send", "stop", "reset"]
@@ -90,12 +90,12 @@ class OwnerCommand(msgspec.Struct, frozen=True):
 
 
 def parse_command(text: str) -> OwnerCommand | None:
-    """The command that `text` is, or None: a command stands alone, and anything longer is a message.
+    """The command in `text`; None if `text` is a message. A command is the whole message.
 
-    `/send` with no word or an unknown one changes nothing and answers how it is used.
+    `/send` without a word or with an unknown one changes nothing; its reply explains the usage.
     """
     if len(text) > 1000:
-        # No command is that long; a message of megabytes is not to be copied to find that out.
+        # No command is that long, and `lower().split()` would copy a message of megabytes.
         return None
     match text.lower().split():
         case ["/stop"]:

@@ -1,6 +1,6 @@
-"""Decide whether a sessions_spawn may happen, check after check in the documents' order, from facts handed in.
+"""Decide whether a sessions_spawn is allowed: the checks in their documented order, on facts that the caller collected.
 
-Knows the rules and their sentences. Looks nothing up and makes nothing; attachments are checked elsewhere, after these.
+Looks nothing up and creates nothing. Attachments are checked elsewhere, after these checks.
 Source: runs.md, "Order of the checks".
 """
 
@@ -19,7 +19,7 @@ Cleanup = Literal["delete", "keep"]
 
 THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
 
-# Which scope opens which of the session tools.
+# The scope that each session tool needs.
 TOOL_SCOPES = {
     "agents_list": "list",
     "sessions_list": "list",
@@ -31,7 +31,7 @@ TOOL_SCOPES = {
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters that the checks look at, as they came."""
+    """The parameters that are checked, as the caller sent them."""
 
     agent_id: str | None = None
     runtime: Literal["subagent", "acp"] = "subagent"
@@ -44,11 +44,11 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the requester and for the agent that the child would have.
+    """The state of the requester and of the child's agent that the checks depend on.
 
-    `allow_agents` are the ids that the requester's agent may spawn, `*` for any; its own needs no entry.
-    `children_running` counts the requester's children that have not ended. `threads` says whether an attached channel
-    can bind the child to a thread. An empty `models` allows every model.
+    `allow_agents` are the ids that the requester's agent may spawn, `*` for any; its own id is always allowed.
+    `children_running` counts the requester's children that have not ended. `threads`: an attached channel can bind the
+    child to a thread. An empty `models` allows every model.
     """
 
     requester_agent: str
@@ -65,7 +65,7 @@ class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spawn that may happen comes to, defaults filled in."""
+    """An allowed spawn, defaults filled in."""
 
     agent_id: str
     mode: Mode
@@ -75,7 +75,7 @@ class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_agent(agent_id: str | None, requester_agent: str) -> str:
-    """The agent of the child: the first check, since the facts of the others depend on it (`agent_id_invalid`)."""
+    """The agent of the child. InvalidParams (`agent_id_invalid`). Comes first: the other checks depend on it."""
     if agent_id is None:
         return requester_agent
     cleaned = agent_id.strip().lower()
@@ -154,7 +154,8 @@ def _check_agent(agent_id: str, facts: SpawnFacts) -> None:
     if "*" in facts.allow_agents or agent_id in facts.allow_agents:
         remedy = f"no agent {agent_id} is configured"
     else:
-        # One answer for an agent that is not configured and one that is not allowed: who may not use it need not know.
+        # The same answer for an agent that is not configured and one that is not allowed: a requester that may not
+        # use an agent must not learn whether it exists.
         wanted = ", ".join(f'"{name}"' for name in (*facts.allow_agents, agent_id))
         remedy = (
             f"to allow it, write in the [[agents.list]] entry of {facts.requester_agent}:"
@@ -198,7 +199,7 @@ def _check_model(model: str | None, models: tuple[str, ...]) -> None:
 
 
 def check_thinking(thinking: str | None) -> str | None:
-    """The level in its one spelling; InvalidParams (`thinking_invalid`) where it is none."""
+    """The level, trimmed and in lower case. InvalidParams (`thinking_invalid`) for an unknown one."""
     if thinking is None:
         return None
     level = thinking.strip().lower()
@@ -212,9 +213,9 @@ def check_thinking(thinking: str | None) -> str | None:
 
 
 def spawn_depth(key: str, depth_of: Callable[[str], int | None], spawner_of: Callable[[str], str | None]) -> int:
-    """How deep the session `key` lies below the one that nobody spawned, which is 0.
+    """The depth of session `key` in its tree of spawned sessions; a session that nobody spawned has depth 0.
 
-    `depth_of` gives an entry's `spawnDepth` where it has one; adopted stores may only say who spawned whom.
+    `depth_of` gives the `spawnDepth` of an entry. Sessions of adopted stores may lack it, so the spawners are counted.
     """
     passed: set[str] = set()
     current = key
@@ -224,14 +225,14 @@ def spawn_depth(key: str, depth_of: Callable[[str], int | None], spawner_of: Cal
         if known is not None:
             return known + len(passed) - 1
         if spawner is None:
-            # A sub-agent whose lineage was lost is still one.
+            # The key says that it is a sub-agent, so it was spawned even if the store does not say by whom.
             return len(passed) - 1 + (1 if keys.is_subagent(current) else 0)
         current = spawner
     return len(passed)
 
 
 def child_scopes(allow: tuple[str, ...]) -> frozenset[str]:
-    """The scopes of a sub-agent's token: none, but for the session tools that `tools.subagents.tools.allow` opens."""
+    """The scopes of a sub-agent's token: only those of the session tools in `tools.subagents.tools.allow`."""
     names = {name.strip().lower() for name in allow}
     if "*" in names:
         return frozenset(TOOL_SCOPES.values())
@@ -244,5 +245,5 @@ def is_sandboxed(mode: Literal["off", "non-main", "all"], *, is_main: bool) -> b
 
 
 def _short(text: str) -> str:
-    """`text` as a literal for an error sentence: a caller's megabyte is not sent back to him."""
+    """`text` quoted for an error sentence, cut to 80 characters."""
     return quote(text if len(text) <= 80 else text[:79] + "…")

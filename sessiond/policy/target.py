@@ -1,4 +1,4 @@
-"""Where a session's words go when they leave the daemon: channel, addressee, account, thread. Read from key and entry.
+"""Where a session's outgoing texts are delivered: channel, addressee, account, thread. Derived from its key and entry.
 
 Delivers nothing, and does not know which channels can be reached. Source: runs.md, "Channels and delivery".
 """
@@ -15,13 +15,13 @@ from sessiond.model.keys import group_part
 if TYPE_CHECKING:
     from sessiond.model.entry import Entry
 
-# The transcript and its events are the delivery. Source: runs.md, "Channels and delivery".
+# Channels whose people read the transcript and its events, so that nothing is delivered anywhere else.
 IN_TRANSCRIPT = frozenset({"webchat", "internal"})
 _THREAD = re.compile(r"(?P<to>.+):(?:topic|thread):(?P<thread>\d+)")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """`to` is None only where the channel is one of IN_TRANSCRIPT."""
+    """An addressee. `to` is None only if the channel is one of IN_TRANSCRIPT."""
 
     channel: str
     to: str | None = None
@@ -30,9 +30,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(key: str, entry: Entry) -> Target | None:
-    """The target of the session `key`; None where nothing says where its words would go.
+    """The target of the session `key`; None if neither its key nor its entry names one.
 
-    A group's key names its chat; any other session has it from `deliveryContext`, else from the message that came last.
+    The key of a group session names its chat. Other sessions take it from `deliveryContext`, else from the last
+    message.
     """
     context = entry.delivery_context or {}
     group = group_part(key)
@@ -47,7 +48,7 @@ def target_of(key: str, entry: Entry) -> Target | None:
 
 
 def thread_fields(key: str, entry: Entry, thread: str | None) -> dict[str, Any]:
-    """The entry fields of a child bound to a thread: its words go there, in the chat of its requester `key`."""
+    """The entry fields of a child bound to `thread`, in the chat of its requester `key`."""
     target = target_of(key, entry) if thread is not None else None
     if target is None:
         return {}
@@ -60,7 +61,7 @@ def _group(channel: str, chat: str, context: dict[str, Any], entry: Entry) -> Ta
     found = _THREAD.fullmatch(chat)
     thread = found["thread"] if found is not None else None
     chat = found["to"] if found is not None else chat
-    # Keys are lower-cased, chats need not be: what the channel itself wrote is the better spelling.
+    # Keys are in lower case, names of chats need not be: prefer the spelling that the channel used.
     spellings = (_text(context.get("to")), entry.last_to, entry.group_id)
     to = next((text for text in spellings if text is not None and text.lower() == chat), chat)
     same = (_text(context.get("channel")) or channel).lower() == channel
@@ -70,7 +71,7 @@ def _group(channel: str, chat: str, context: dict[str, Any], entry: Entry) -> Ta
 
 
 def _text(value: object) -> str | None:
-    """A word of the context; numbers, which some channels have for chats and threads, as text."""
+    """A non-blank string, or an integer as text, because some channels number chats and threads; else None."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value.strip() else None

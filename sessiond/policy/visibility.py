@@ -1,15 +1,14 @@
-"""Decide which sessions a caller may see or write to. Knows keys and who spawned whom; reads no store.
+"""Decide which sessions a caller may see or send to. Knows keys and who spawned whom; reads no store.
 
-The one place for that decision: every transport, method, event and search result asks here, on canonical keys.
+The only place for that decision: every transport, method, event and search result asks here, with canonical keys.
 
-Who a caller is (security.md, "Callers"):
+Whom a caller acts as (security.md, "Callers"):
 
-- The owner sees all. So does an unsandboxed token with scope `admin` that names neither session nor agent: the owner
-  minted it to stand in for himself.
-- A token with a session key is that session, whatever else it says.
-- A token with an agent but no session (an adapter) sees as that agent's main session does.
-- A token with neither, and without `admin`, is no session and of no agent: it sees nothing below visibility `all`, and
-  there what the agent-to-agent rules give to an agent without a name, which only the pattern `*` matches.
+- The owner sees everything. So does an unsandboxed token with scope `admin` that names neither a session nor an agent.
+- A token with a session key acts as that session, whatever else it says.
+- A token with an agent but no session (an adapter) acts as that agent's main session.
+- A token with neither, and without `admin`, acts as no session. It sees nothing unless the visibility is `all`, and
+  then what the agent-to-agent rules allow to an agent with an empty name, which only the pattern `*` matches.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ Action = Literal["read", "send"]
 SpawnerOf = Callable[[str], str | None]
 
 ACTIONS: tuple[Action, ...] = ("read", "send")
-# Deeper than anything lies that was spawned here (`maxSpawnDepth` is 5 at most).
+# More than the deepest possible tree of spawned sessions (`maxSpawnDepth` is 5 at most).
 LEAST_STEPS = 8
 _RANK: dict[Visibility, int] = {"self": 0, "tree": 1, "agent": 2, "all": 3}
 
 
 class VisibilityRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says. `send_visibility=None` means as `visibility`."""
+    """The rules that the configuration sets. `send_visibility=None`: the same as `visibility`."""
 
     visibility: Visibility = "tree"
     send_visibility: Visibility | None = None
@@ -60,9 +59,9 @@ def rules_from(config: Config) -> VisibilityRules:
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a caller may reach: made once for a request, then asked for each session.
+    """What one caller may reach. Built once per request, then asked for each session.
 
-    `level` is what lists report as `visibility`. `own_key` and `agent_id` are None where the caller has none.
+    `level` is what lists report as `visibility`. `own_key` and `agent_id` are None if the caller has none.
     """
 
     level: Visibility
@@ -73,9 +72,10 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     allow: tuple[str, ...] = ()
 
     def reaches(self, target_key: str, spawner_of: SpawnerOf, *, least_steps: int = 0) -> bool:
-        """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key that spawned a key.
+        """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key of a session's spawner.
 
-        With LEAST_STEPS a key that is hidden takes as many as one that is not there: for keys that the caller named.
+        Pass LEAST_STEPS for keys that the caller named: then a hidden key and a missing key take the same time to
+        refuse.
         """
         if target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
             return True
@@ -83,7 +83,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return in_sight and in_tree(self.own_key or "", target_key, spawner_of, least_steps)
 
     def reaches_agent(self, agent_id: str) -> bool:
-        """Whether the caller may see every session of an agent, whichever there are."""
+        """Whether the caller may see all sessions of an agent."""
         if self.unlimited:
             return True
         rank = _RANK[self.level]
@@ -113,14 +113,14 @@ def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Si
 
 
 def acts_as(session_key: str | None, agent_id: str | None, rules: VisibilityRules) -> str | None:
-    """The session that a token with these claims is; None for one that is no session."""
+    """The key of the session that a token with these claims acts as; None if it acts as no session."""
     if session_key is None and agent_id is not None:
         return f"agent:{agent_id}:{rules.main_key}"
     return session_key
 
 
 def effective(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Visibility:
-    """The level that governs `caller`: the configured one, clamped to `tree` in a sandbox and never widened by it."""
+    """The visibility of `caller`: the configured one, at most `tree` for a sandboxed caller."""
     if _stands_for_the_owner(caller):
         return "all"
     level = rules.visibility
@@ -134,7 +134,7 @@ def effective(caller: Caller, rules: VisibilityRules, action: Action = "read") -
 def may_see(
     caller: Caller, target_key: str, rules: VisibilityRules, spawner_of: SpawnerOf, action: Action = "read"
 ) -> bool:
-    """Whether `caller` may see (or send to) the session `target_key`. For many targets make one `sight`."""
+    """Whether `caller` may see (or send to) the session `target_key`. For many targets build one `sight`."""
     return sight(caller, rules, action).reaches(target_key, spawner_of, least_steps=LEAST_STEPS)
 
 
@@ -149,9 +149,9 @@ def check_mint(
 ) -> None:
     """Refuse (Forbidden) a token that would reach further than the caller who asks for it.
 
-    The owner mints anything. A token with `admin` mints for itself and for sessions that it may both see and send to
-    (who holds the token is that session), and a sandboxed one only sandboxed tokens: otherwise `admin` in a session
-    would be a way to all sessions.
+    The owner may mint any token. A caller with an `admin` token may mint for its own session and for sessions that it
+    may both see and send to, because whoever holds the new token acts as that session. A sandboxed caller may only mint
+    sandboxed tokens.
     """
     if _stands_for_the_owner(caller):
         return
@@ -163,11 +163,11 @@ def check_mint(
 
 
 def in_tree(root_key: str, target_key: str, spawner_of: SpawnerOf, least_steps: int = 0) -> bool:
-    """Whether `target_key` is `root_key` or was spawned from it, at any depth and under any agent.
+    """Whether `target_key` is `root_key` or was spawned from it, at any depth and by any agent.
 
-    A transcript says itself who spawned it, and anyone may write transcripts: a circle ends the walk. A walk that
-    finds nothing has `least_steps`, so that nobody learns from its length how deep a hidden session lies, or that
-    there is none.
+    The spawners are read from transcripts, which other programs may write, so they may form a circle: it ends the walk.
+    A walk without success takes at least `least_steps`, so that its duration does not tell a hidden session from a
+    missing one.
     """
     passed: set[str] = set()
     key: str | None = target_key
@@ -187,9 +187,9 @@ def matches_any(patterns: tuple[str, ...], agent_id: str) -> bool:
 
 
 def wildcard(pattern: str, text: str) -> bool:
-    """Whether the whole of `text` matches `pattern`, where `*` stands for any text, without regard to case.
+    """Whether the whole `text` matches `pattern`, ignoring case; `*` stands for any text.
 
-    The pieces between the stars are looked for from left to right and never again: no pattern makes it slow.
+    Each piece between the stars is searched once, from left to right, so that no pattern takes exponential time.
     """
     pattern, text = pattern.casefold(), text.casefold()
     first, *rest = pattern.split("*")

@@ -1,6 +1,6 @@
-"""Attached agents: connections that run an agent. A run is a request on one of them; its answer is the run's end.
+"""Attached agents: connections that run an agent. A run is a request on one of them; its answer ends the run.
 
-Knows connections only as something that can be asked (`Connection`). Source: runs.md, "attached".
+Knows connections only through the protocol `Connection`. Source: runs.md, "attached".
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from sessiond.errors import InvalidParams, LimitExceeded, SessiondError
 from sessiond.runtimes.message_check import check_message
 from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSink, RunSpec, Runtime
 
-# Messages that an agent sent and the disk has not taken yet. An agent that goes beyond it is not waited for.
+# How much of an agent's messages may wait to be written to disk before further ones are refused.
 MAX_UNWRITTEN_BYTES = 64 * 1024 * 1024
-# An agent that has not taken a steering message by then is interrupted instead.
+# An agent that has not acknowledged a steer in this time is interrupted instead.
 STEER_S = 10.0
 
 
 class AgentConnectionLost(Exception):
-    """The connection ended before the answer came."""
+    """The connection was closed before the answer came."""
 
 
 class NotReached(AgentConnectionLost):
-    """The connection ended before the agent read the request: it knows nothing of it."""
+    """The connection was closed before the agent read the request, so it cannot have started the run."""
 
 
 class RefusedByAgent(Exception):
-    """The other side answered with an error; the message is its sentence."""
+    """The agent answered with an error; the message is the error's."""
 
 
 class Connection(Protocol):
@@ -40,13 +40,13 @@ class Connection(Protocol):
     capabilities: frozenset[str]
 
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
-        """The answer to a request. ConnectionLost or Refused where there is none. Cancelled, it calls that off."""
+        """The answer to a request. AgentConnectionLost or RefusedByAgent. Cancelling it cancels the request."""
 
     def live_run(self, run_id: str, spec: RunSpec) -> None:
-        """The connection lives this run from now on."""
+        """Note that the connection executes this run now."""
 
     def part(self, run_id: str) -> None:
-        """No longer."""
+        """Note that it no longer does."""
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Turn:
-    """One run on one connection. What the agent appends meanwhile is written in the order in which it came."""
+    """One run on one connection. Messages that the agent appends meanwhile are written in the order they came."""
 
     def __init__(self, connection: Connection, sink: RunSink) -> None:
         self.connection, self.sink = connection, sink
@@ -68,7 +68,7 @@ class Turn:
         self._put, self._take = trio.open_memory_channel[msgspec.Raw](math.inf)
 
     def append(self, message: msgspec.Raw) -> None:
-        """Have the message written behind those before it. LimitExceeded where far too much waits for the disk."""
+        """Queue the message to be written. LimitExceeded if over MAX_UNWRITTEN_BYTES are queued."""
         if self._unwritten > MAX_UNWRITTEN_BYTES:
             raise LimitExceeded(
                 f"more than {MAX_UNWRITTEN_BYTES} bytes of this run's messages wait to be written; send slower",
@@ -78,11 +78,11 @@ class Turn:
         self._put.send_nowait(message)
 
     def close(self) -> None:
-        """No more messages come."""
+        """Close the queue; `write` returns when it is empty."""
         self._put.close()
 
     async def write(self, scope: trio.CancelScope) -> None:
-        """Write until closed. A message that cannot be stored ends the turn: `failure`, and `scope` cancelled."""
+        """Write the queued messages until `close`. If one cannot be stored, set `failure` and cancel `scope`."""
         async for message in self._take:
             try:
                 await self.sink.message(message)
@@ -94,18 +94,18 @@ class Turn:
 
 
 class AttachedAgents:
-    """Who is attached for which agent. `on_change` is called when somebody came or left."""
+    """The attached connections of each agent. `on_change` is called after each attach and detach."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
-        # Agents that somebody has been attached for: their messages wait for somebody to come back.
+        # Agents that had a connection: their runs wait for one to attach again.
         self._seen: set[str] = set()
         self._last = 0
 
     def attach(self, agent_id: str, connection: Connection) -> None:
-        """The connection runs this agent from now on. Several share its runs."""
+        """Let the connection run this agent. Several connections of one agent share its runs."""
         self._seen.add(agent_id)
         held = self._connections.setdefault(agent_id, [])
         if connection not in held:
@@ -113,7 +113,7 @@ class AttachedAgents:
         self._on_change()
 
     def detach(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Remove a connection that has closed or is broken."""
         for agent_id, held in list(self._connections.items()):
             if connection in held:
                 held.remove(connection)
@@ -126,19 +126,19 @@ class AttachedAgents:
         return {agent_id: len(held) for agent_id, held in self._connections.items()}
 
     def was_here(self, agent_id: str) -> bool:
-        """Whether somebody was attached for the agent since the configuration was read."""
+        """Whether a connection has ever been attached for the agent, since `forget`."""
         return agent_id in self._seen
 
     def forget(self, agent_ids: set[str]) -> None:
-        """These were taken out of the configuration: whoever is not attached now is not waited for."""
+        """Forget agents that were removed from the configuration, unless they are attached: do not wait for them."""
         self._seen -= agent_ids - self._connections.keys()
 
     def runtime(self, agent_id: str) -> Runtime | None:
-        """The runtime of an agent; None while nobody is attached for it."""
+        """The runtime of an agent; None while no connection is attached for it."""
         return _AttachedRuntime(self, agent_id) if agent_id in self._connections else None
 
     def pick(self, agent_id: str) -> Connection | None:
-        """The connection with the fewest runs; of equals the next in turn."""
+        """The connection with the fewest runs, round-robin among equals."""
         held = self._connections.get(agent_id)
         if not held:
             return None
@@ -147,17 +147,17 @@ class AttachedAgents:
         return held[min(range(len(held)), key=lambda place: (busy[place], (place - self._last) % len(held)))]
 
     def turn(self, run_id: str, connection: Connection | None) -> Turn | None:
-        """The run that this connection lives just now; None where it does not live it."""
+        """The turn of this run, if this connection executes it; else None."""
         found = self._turns.get(run_id)
         return found if found is not None and found.connection is connection else None
 
     def can_steer(self, run_id: str) -> bool:
-        """Whether the run is lived just now by an agent that said it can be steered."""
+        """Whether the run is executed by a connection with the capability `steer`."""
         turn = self._turns.get(run_id)
         return turn is not None and "steer" in turn.connection.capabilities
 
     async def steer(self, run_id: str, text: str) -> bool:
-        """Hand a message to the agent in the middle of its run; whether it took it."""
+        """Send a message to the agent during its run; whether the agent accepted it."""
         turn = self._turns.get(run_id)
         if turn is None:
             return False
@@ -170,7 +170,7 @@ class AttachedAgents:
         return False
 
     async def live(self, connection: Connection, spec: RunSpec, sink: RunSink) -> RunOutcome:
-        """One turn on one connection."""
+        """Execute one turn on one connection."""
         turn = self._turns[spec.run_id] = Turn(connection, sink)
         connection.live_run(spec.run_id, spec)
         answer: _Answer | RunOutcome | AgentAway | None = None
@@ -202,7 +202,7 @@ class _AttachedRuntime:
         try:
             return await self._agents.live(connection, spec, sink)
         except AgentAway:
-            # It is broken, and says so itself only when everything in it has ended.
+            # The connection is broken, but is detached only after all its tasks have ended; pick no more runs for it.
             self._agents.detach(connection)
             raise
 
@@ -236,7 +236,7 @@ async def _ask(connection: Connection, agent_id: str, params: dict[str, Any]) ->
         answer: _Answer | None = await connection.ask("run.start", params, _Answer | None)
         return answer or _Answer()
     except NotReached:
-        return AgentAway()  # as a value: what is raised in a nursery is wrapped
+        return AgentAway()  # returned, because a nursery would wrap a raised one in a group
     except AgentConnectionLost:
         return RunOutcome(error=f"agent {agent_id} lost its connection during the run")
     except RefusedByAgent as error:

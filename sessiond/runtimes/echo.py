@@ -1,4 +1,4 @@
-"""The built-in agent for trying things out: it answers with what it got. Knows no programs and no files."""
+"""The built-in echo agent, for trials: its reply is the message that it got."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
 
 class EchoRuntime:
-    """Answers the bare message, without the preamble of another session. Source: runs.md, "echo"."""
+    """Replies with the message alone, without the context. Source: runs.md, "echo"."""
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
         """The message as the reply; empty for an empty message."""

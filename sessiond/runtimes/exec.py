@@ -1,7 +1,6 @@
-"""Run a command as an agent: what it is started with, and what becomes of its output.
+"""Run a command as an agent: its command line, environment and input, and the outcome from its output.
 
-Knows runtimes of type `exec`. Does not know queues, transcripts or time limits; a preset or a sandbox only as far as
-asking it for a command line.
+Knows runtimes of type `exec`. Does not know queues, transcripts or time limits.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from sessiond.runtimes.presets.preset import session_to_resume
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, raise_shortage
 from sessiond.runtimes.turn_summary import TurnSummary
 
-# What a program of the user needs to find its files and speak the user's language. No keys, no proxies, and not
-# XDG_RUNTIME_DIR, which leads to the owner's socket: what an agent needs of those stands in its `env`.
+# The variables that a program needs to find its files and to use the user's language. Not XDG_RUNTIME_DIR, which leads
+# to the owner's socket; API keys and proxies that an agent needs have to be in its `env`.
 _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|XDG_(CONFIG|DATA|STATE|CACHE)_HOME"
 )
-# A thousand lines that are no JSON at most; 64 KiB of them kept the loop for a tenth of a second.
+# JSON lines are parsed in pieces of this size: 64 KiB of short malformed lines blocked the event loop for 100 ms.
 _PIECE_BYTES = 2048
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _PLACEHOLDER = re.compile(r"\{(sessionId|sessionKey|model|workspace|runId)\}")
@@ -51,8 +50,8 @@ _PLACEHOLDER = re.compile(r"\{(sessionId|sessionKey|model|workspace|runId)\}")
 class ExecRuntime:
     """Runs each turn as one process. Source: runs.md, "exec".
 
-    `environ` is the daemon's own environment, of which little is passed on. `bubblewrap` is asked for a sandbox where
-    `RunSpec.sandboxed` says that there has to be one.
+    `environ` is the daemon's own environment, of which little is passed on. `bubblewrap` provides the sandbox for runs
+    with `RunSpec.sandboxed`.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class ExecRuntime:
         self._pipe_grace_s = pipe_grace_s
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
-        """One turn as one process; what it says goes to `sink` as it comes.
+        """Run one turn as one process, whose output goes to `sink` as it comes.
 
-        A program that has lost the conversation it was to go on with is started once more, without it.
+        A program that does not know the conversation that it was told to resume is started again with a new one.
         """
         if spec.sandboxed and not self._keeps_home(spec):
             spec = msgspec.structs.replace(spec, native_session_id=None)
@@ -117,7 +116,7 @@ class ExecRuntime:
         return _outcome(ended, output, tally)
 
     def _keeps_home(self, spec: RunSpec) -> bool:
-        """Whether a sandboxed program finds what it wrote to its home last time: only if that is in the workspace."""
+        """Whether the home of a sandboxed program persists between runs: only if it is in the workspace."""
         home = _fill(self._runtime.env.get("HOME", str(HOME)), spec)
         return Path(home).is_relative_to(spec.workspace)
 
@@ -147,11 +146,11 @@ class ExecRuntime:
 
 
 def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-    """A clean environment, then the runtime's `env`, then what says which run this is."""
+    """A few variables of the daemon's environment, the runtime's `env`, and the SESSIOND_* variables of the run."""
     base = sandbox.base_environment(environ) if spec.sandboxed else environ
     env = {name: value for name, value in base.items() if _INHERITED.fullmatch(name)}
     env.setdefault("PATH", _DEFAULT_PATH)
-    # There is no terminal; programs that ask for one by name must not draw on it.
+    # There is no terminal: programs must not write control sequences for one.
     env.update({"TERM": "dumb", **own})
     env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
     env["SESSIOND_SESSION_KEY"] = spec.session_key
@@ -163,7 +162,7 @@ def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSp
 
 
 def _fill(text: str, spec: RunSpec) -> str:
-    """`text` with its placeholders filled in. Other braces stay; a model that nobody chose is empty."""
+    """`text` with its placeholders filled in. Other braces stay as they are; without a model `{model}` is empty."""
     values = {
         "sessionId": spec.session_id,
         "sessionKey": spec.session_key,
@@ -180,12 +179,12 @@ def _text(spec: RunSpec) -> bytes:
 
 
 def _lines(text: bytes) -> bytes:
-    """`text` as whole lines: `bc` and its like do not read a last line without its newline."""
+    """`text` with a final newline: some programs, like `bc`, ignore a last line without one."""
     return text if text.endswith(b"\n") else text + b"\n"
 
 
 async def _json_input(spec: RunSpec) -> bytes:
-    """One JSON object. Absent members are null where every program gets them, and left out otherwise."""
+    """The input as one JSON object. The members in `extra` are left out if they are None, the others are null."""
     extra = {
         "context": spec.context,
         "provenance": spec.provenance,
@@ -230,7 +229,7 @@ async def _apply(events: Iterator[Event], sink: RunSink, tally: TurnSummary) -> 
 def _outcome(ended: process.ProgramExit, output: Output, tally: TurnSummary) -> RunOutcome:
     failure = ended.describe()
     if failure is not None:
-        # Many programs say what went wrong on stdout only.
+        # Many programs print their errors on stdout only.
         detail = tally.error or ended.stderr or output.tail
         return RunOutcome(error=f"{failure}: {detail}" if detail else failure, usage=tally.usage, model=tally.model)
     if tally.error is not None:

@@ -1,8 +1,8 @@
-"""The fork server: a small process with one thread, beside the daemon for as long as that lives.
+"""The fork server: a small single-threaded process that starts the programs of the daemon.
 
-Forks a `keeper` for each program, so that no program hangs on one of the daemon's threads (bubblewrap's
---die-with-parent is tied to the thread that forked), nor on its size. Orphans whose keeper was killed come here, and
-are killed. Standard library only; it ends when the daemon's end of the socket is closed.
+Forks a `keeper` for each program. bubblewrap's --die-with-parent is tied to the thread that forked, and the daemon's
+worker threads end; and forking the large daemon would be slow. Orphans whose keeper was killed are reparented to this
+process and killed. Standard library only. Ends when the daemon's end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import sys
 
 from sessiond.runtimes import keeper
 
-# Of the daemon's end: the socket, and a descriptor that holds a lock until the last keeper has ended.
+# The descriptors that the daemon passes: the socket, and a file whose lock is held until the last keeper has ended.
 SOCKET_FD, HOLD_FD = 3, 4
-# As many as the kernel passes at once (SCM_MAX_FD).
+# The kernel's limit of descriptors in one message (SCM_MAX_FD).
 MAX_FDS = 253
 _PATIENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -32,7 +32,7 @@ def main() -> None:
     server = socket.socket(fileno=SOCKET_FD)
     server.set_inheritable(False)
     held = int(sys.argv[2]) - 1
-    # What was handed to the daemon without O_CLOEXEC (by systemd, by a shell) is no concern of the programs.
+    # Close descriptors that the daemon inherited without O_CLOEXEC (from systemd or a shell).
     os.closerange(SOCKET_FD + 1 + held, 1 << 20)
     if held:
         os.set_inheritable(HOLD_FD, False)
@@ -41,7 +41,7 @@ def main() -> None:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, keeper.ignore_signal)
-    # What is here stays: the keepers share its pages.
+    # Keep the garbage collector from touching existing objects, so that the keepers share their pages.
     gc.freeze()
     _serve(server, wake_fd, writer)
 
@@ -68,7 +68,7 @@ def _serve(server: socket.socket, wake_fd: int, writer: int) -> None:
 
 
 def _fork(server: socket.socket, others: tuple[int, ...], fds: list[int]) -> int:
-    """The keeper's number; 0 where there is none, which the daemon sees as the end of its control stream."""
+    """The keeper's pid; 0 if the fork failed, which the daemon notices by the end of the control stream."""
     try:
         pid = os.fork()
     except OSError:
@@ -88,7 +88,7 @@ def _fork(server: socket.socket, others: tuple[int, ...], fds: list[int]) -> int
 
 
 def _reap(keepers: set[int]) -> None:
-    """Collect the keepers that have ended. Whatever else is a child of this process has lost its keeper."""
+    """Reap the keepers that have ended, and kill the orphans of any that was killed."""
     bereft = False
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -1,11 +1,12 @@
-"""Keeps one program: starts it, tells of its exit, and ends everything that it left behind, wherever that went.
+"""The keeper of one program: starts it, reports its exit, and ends all processes that it leaves behind.
 
-Runs in a process of its own, forked by `forkserver`, with one thread and the standard library only. As a subreaper
-it becomes the parent of whatever leaves its parent or the process group, so that "no children" means that nothing of
-the program is left. The other side of `control` gone means that the daemon is: then everything is killed at once.
+A single-threaded process forked by `forkserver`, standard library only. It is a subreaper, so descendants that leave
+their parent or process group are reparented to it: when it has no children, nothing of the program is left. When the
+other end of `control` is closed, the daemon is gone and everything is killed at once.
 
-On `control` comes a length and a JSON object (argv, env, cwd, numbers, grace_s), then `T` for "end it". Back go lines
-of JSON: `started` or `error`, then `exited`; the end of the stream says that nothing is left.
+The daemon sends a length and a JSON object (argv, env, cwd, numbers, grace_s), and later `T` to terminate the program.
+The keeper answers with lines of JSON: `started` or `error`, then `exited`. The end of its stream says that nothing is
+left.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from typing import Any
 
 LENGTH = struct.Struct("!I")
 END = b"T"
-# Above every number that a program inherits a descriptor under.
+# The keeper's own descriptors are numbered from here on, above all that a program inherits.
 _OWN_FDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# What KILL does not end within this time hangs in the kernel; nobody can wait for that.
+# A process that does not end within this time after KILL is stuck in the kernel; the keeper gives up.
 _REAP_S = 5.0
-# Between looks for what was forked while KILL went round. Only while something is being killed.
+# While killing, look for newly forked processes this often.
 _ROUND_S = 0.02
 
 try:
     _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl
-except (OSError, AttributeError):  # no Linux: only the process group is kept
+except (OSError, AttributeError):  # not Linux: only the process group can be ended
     _prctl = None
 
 
@@ -47,7 +48,7 @@ def become_subreaper() -> None:
 
 
 def keep(control: socket.socket, fds: list[int]) -> None:
-    """Start the program that `control` tells of, with `fds` (stdin, stdout, stderr, inherited), and end it all."""
+    """Start the program described on `control` with `fds` (stdin, stdout, stderr, inherited); wait for all to end."""
     control = _move_out_of_reach(control)
     wake_fd = _woken_by_children()
     become_subreaper()
@@ -55,7 +56,7 @@ def keep(control: socket.socket, fds: list[int]) -> None:
         command = _read_command(control)
     except EOFError:
         return
-    # The descriptors come under any number; the program knows them by those of `numbers`.
+    # The descriptors arrive with arbitrary numbers; the program expects the inherited ones under `numbers`.
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in fds]
     for fd in fds:
         os.close(fd)
@@ -76,7 +77,7 @@ def _start(command: dict[str, Any], fds: list[int]) -> int:
     parent = os.getpid()
 
     def prepare_child() -> None:
-        # This process has one thread, so nothing here can find a lock held.
+        # Safe to run Python between fork and exec: this process has one thread, so no lock can be held by another.
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -98,7 +99,7 @@ def _start(command: dict[str, Any], fds: list[int]) -> int:
 
 
 class _Kept:
-    """One program at work. `kill_at` is when TERM has had its time, `give_up_at` when KILL has."""
+    """A running program. `kill_at`: when TERM is followed by KILL; `give_up_at`: when the keeper stops waiting."""
 
     def __init__(self, control: socket.socket, wake_fd: int, program: int, grace_s: float) -> None:
         self.control, self.wake_fd, self.program, self.grace_s = control, wake_fd, program, grace_s
@@ -127,7 +128,7 @@ class _Kept:
         return 1000 * (left_s if left_s > 0 else _ROUND_S)
 
     def _reap(self) -> bool:
-        """Collect who has ended; whether anybody is left."""
+        """Reap the processes that have ended; whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -139,7 +140,7 @@ class _Kept:
                 _tell(self.control, exited=os.waitstatus_to_exitcode(status))
 
     def _obey(self) -> bool:
-        """Do what the daemon says; False once it is gone."""
+        """Handle a message of the daemon; False once the daemon is gone."""
         try:
             said = self.control.recv(64)
         except OSError:
@@ -163,7 +164,7 @@ class _Kept:
             _signal(pid, born, signal.SIGTERM)
 
     def _kill(self) -> None:
-        """Kill every child. Only this process reaps them, so their numbers are theirs; their children come here."""
+        """Kill every child. Only this process reaps them, so no pid is reused; their children are reparented here."""
         kill_children(os.getpid(), ())
         if not os.path.isdir("/proc/self"):
             os.killpg(self.program, signal.SIGKILL)
@@ -176,11 +177,11 @@ def kill_children(parent: int, spared: tuple[int, ...]) -> None:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
-                continue  # gone, or somebody else's
+                continue  # it has ended, or belongs to another user
 
 
 def descendants(root: int) -> Iterator[tuple[int, str]]:
-    """Each living descendant and when it was born. FileNotFoundError without /proc."""
+    """`(pid, start time)` of each living descendant. FileNotFoundError without /proc."""
     os.stat("/proc/self/stat")
     processes = _processes()
     children: dict[int, list[int]] = {}
@@ -194,7 +195,7 @@ def descendants(root: int) -> Iterator[tuple[int, str]]:
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Of every process its parent and its birth, in ticks since the machine's start. Nothing without /proc."""
+    """`{pid: (parent, start time)}` of all processes; times in ticks since boot. Empty without /proc."""
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -205,7 +206,7 @@ def _processes() -> dict[int, tuple[int, str]]:
 def _stat(pid: int) -> tuple[int, str] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in brackets may hold anything, brackets too. Fields 4 and 22 of proc(5).
+            # The name in parentheses may contain parentheses itself. Fields 4 and 22 of proc(5).
             fields = file.read().rpartition(b")")[2].split()
         return int(fields[1]), fields[19].decode()
     except (OSError, ValueError, IndexError):
@@ -213,7 +214,7 @@ def _stat(pid: int) -> tuple[int, str] | None:
 
 
 def _signal(pid: int, born: str, number: signal.Signals) -> None:
-    """Signal the process that was born then, and no other that has its number by now."""
+    """Signal the process `pid` with this start time, never another process that has reused the pid."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -223,7 +224,7 @@ def _signal(pid: int, born: str, number: signal.Signals) -> None:
         if stat is not None and stat[1] == born:
             signal.pidfd_send_signal(fd, number)
     except OSError:
-        pass  # gone, or somebody else's
+        pass  # it has ended, or belongs to another user
     finally:
         os.close(fd)
 
@@ -235,7 +236,7 @@ def _move_out_of_reach(control: socket.socket) -> socket.socket:
 
 
 def _woken_by_children() -> int:
-    """A descriptor that becomes readable when a child has ended."""
+    """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
     pair = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in (reader, writer)]
     os.close(reader)
@@ -268,6 +269,6 @@ def _read_exactly(control: socket.socket, size: int) -> bytes:
 
 
 def _tell(control: socket.socket, **fields: object) -> None:
-    # A daemon that is gone is noticed where it is listened to.
+    # `_obey` notices that the daemon is gone.
     with contextlib.suppress(OSError):
         control.sendall(json.dumps(fields).encode() + b"\n")

@@ -1,7 +1,4 @@
-"""The daemon's way to start programs: its end of the fork server, and of each program started there.
-
-Knows processes, pipes and sockets. Does not know what the programs are for. Nothing here blocks the loop.
-"""
+"""Start programs from the daemon: its side of the fork server and of each keeper. Does not block the event loop."""
 
 from __future__ import annotations
 
@@ -28,19 +25,19 @@ from sessiond.store import dirfd
 
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from sessiond.runtimes.forkserver import main; main()"
 _ROOT = str(Path(sessiond.__file__).parents[1])
-# Free in any process that starts: the numbers that the fork server gets its own two descriptors under lie below.
+# Duplicated descriptors are numbered from here on, so that they cannot collide with SOCKET_FD and HOLD_FD.
 _SPARE_FD = 10
-# What the keepers of a daemon that was killed get, to kill what they keep.
+# How long to wait for the keepers of a killed daemon to end their programs.
 EARLIER_S = 10.0
 _ROUND_S = 0.01
 
 
 class CannotStart(Exception):
-    """The program could not be started; the message says why, for a person."""
+    """The program could not be started. The message is for people."""
 
 
 class ProgramCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A program and all that it starts with. `inherited` are descriptors, by the number that it knows them under."""
+    """A program to start. `inherited` are descriptors, by the number that the program expects."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -50,7 +47,7 @@ class ProgramCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program:
-    """A started program: its pipes, and its keeper, which ends it when told or when the daemon is gone."""
+    """A started program: its pipes, and the control stream of its keeper."""
 
     def __init__(self, control: trio.SocketStream, pipes: tuple[int, int, int]) -> None:
         self._control = control
@@ -59,7 +56,7 @@ class Program:
         self.status: int | None = None
 
     async def hear(self) -> dict[str, Any] | None:
-        """What the keeper tells next; None once nothing of the program is left."""
+        """The keeper's next message; None once nothing of the program is left."""
         while b"\n" not in self._heard:
             try:
                 piece = await self._control.receive_some(4096)
@@ -74,12 +71,12 @@ class Program:
         return told
 
     async def command(self, text: bytes) -> None:
-        """Tell the keeper what to start."""
+        """Send the keeper the description of the program."""
         with contextlib.suppress(trio.BrokenResourceError):
             await self._control.send_all(LENGTH.pack(len(text)) + text)
 
     async def end(self, patience_s: float) -> bool:
-        """TERM to all that is left of it, KILL after its grace; whether nothing is left."""
+        """Have the keeper send TERM to all processes, and KILL after the grace time; whether all ended in time."""
         with trio.move_on_after(patience_s):
             with contextlib.suppress(trio.BrokenResourceError):
                 await self._control.send_all(END)
@@ -89,13 +86,13 @@ class Program:
         return False
 
     async def aclose(self) -> None:
-        """Let go of it; what is left is killed."""
+        """Close the pipes and the control stream; the keeper then kills what is left."""
         for stream in (self._control, self.stdin, self.stdout, self.stderr):
             await trio.aclose_forcefully(stream)
 
 
 class ForkServer:
-    """One fork server, started anew where somebody killed it. `hold_fd` it keeps open until all it started ended."""
+    """One fork server, restarted if it was killed. It holds `hold_fd` open until all that it started has ended."""
 
     def __init__(self, hold_fd: int | None = None) -> None:
         self._hold_fd = hold_fd
@@ -103,7 +100,7 @@ class ForkServer:
         self._finish: weakref.finalize[..., ForkServer] | None = None
 
     async def start(self, command: ProgramCommand, grace_s: float) -> Program:
-        """The program, started. CannotStart, OSError."""
+        """Start a program. CannotStart if no process could be made; OSError or ValueError if it cannot be executed."""
         with ExitStack() as given, ExitStack() as kept:
             stdin, our_stdin = _pipe(given, kept)
             our_stdout, stdout = _pipe(kept, given)
@@ -131,7 +128,7 @@ class ForkServer:
         raise ValueError(told["text"])
 
     def close(self) -> None:
-        """End the fork server; what it started goes on only as far as its own control stream says."""
+        """End the fork server. Programs that it started keep running until their own control streams close."""
         if self._finish is not None:
             self._finish()
         self._socket = self._finish = None
@@ -143,7 +140,7 @@ class ForkServer:
                 self._open()
             assert self._socket is not None
             try:
-                # A few bytes to a reader that does nothing else: there is room, or it is not well.
+                # Does not block: a few bytes always fit, unless the fork server is stuck.
                 socket.send_fds(self._socket, [b"start"], fds)
                 return
             except (BrokenPipeError, ConnectionError):
@@ -188,7 +185,7 @@ class ForkServer:
 
 def _finish(ours: socket.socket, pid: int) -> None:
     ours.close()
-    # It ends at once. One that somebody stopped is left to the machine's first process.
+    # It ends at once, unless it was stopped by a signal; then it is not waited for.
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
@@ -199,7 +196,7 @@ def _finish(ours: socket.socket, pid: int) -> None:
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
-    """A pipe whose ends are closed by the one and the other."""
+    """A pipe. `reads` closes its reading end, `writes` its writing end."""
     reader, writer = os.pipe()
     reads.callback(os.close, reader)
     writes.callback(os.close, writer)
@@ -214,7 +211,7 @@ def _encode(command: ProgramCommand, grace_s: float) -> bytes:
         "numbers": list(command.inherited),
         "grace_s": grace_s,
     }
-    # The standard library's JSON keeps what stands for bytes that are no UTF-8.
+    # The standard library's JSON preserves surrogate escapes, which stand for bytes that are not UTF-8.
     return json.dumps(fields).encode()
 
 
@@ -222,7 +219,7 @@ _current: trio.lowlevel.RunVar[ForkServer] = trio.lowlevel.RunVar("fork server")
 
 
 def current() -> ForkServer:
-    """The fork server of this Trio run; one is made where there is none."""
+    """The fork server of this Trio run; created at the first call."""
     try:
         return _current.get()
     except LookupError:
@@ -233,9 +230,9 @@ def current() -> ForkServer:
 
 @asynccontextmanager
 async def open_fork_server(hold_fd: int) -> AsyncIterator[bool]:
-    """A fork server for all that is started inside, once what an earlier daemon's has started is over.
+    """A fork server for the programs started inside, after the programs of an earlier daemon have ended.
 
-    `hold_fd` is locked by whoever keeps programs. False where an earlier one still has it after `EARLIER_S`.
+    The keepers hold a lock on `hold_fd`. Yields False if an earlier daemon's keepers still hold it after EARLIER_S.
     """
     over = await _try_lock(hold_fd)
     server = ForkServer(hold_fd)
@@ -247,7 +244,7 @@ async def open_fork_server(hold_fd: int) -> AsyncIterator[bool]:
 
 
 async def _try_lock(fd: int) -> bool:
-    """Whether the lock could be had; a file system without locks says nothing against it."""
+    """Whether the lock was acquired within EARLIER_S; also True on file systems without locks."""
     with trio.move_on_after(EARLIER_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Messages of other programs before they are stored: whole, on one line, without files' contents and forged origins."""
+"""Check messages of other programs before they are stored; remove attachment contents and forged provenance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sessiond.policy.redact import redact_spawn_calls, redact_spawn_raw
 
 
 def redact_message(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.Raw:
-    """The message as it may be stored: without the content of files in a recorded sessions_spawn call."""
+    """The message without the attachment contents of `sessions_spawn` calls in it."""
     if not isinstance(message, msgspec.Raw):
         return redact_spawn_calls(message)
     raw = bytes(message)
@@ -32,10 +32,10 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def check_message(
     raw: msgspec.Raw, field: str, *, from_owner: bool = False, provenance: dict[str, Any] | None = None
 ) -> msgspec.Raw:
-    """A message object that came from outside, on one line and fit to be stored. InvalidParams names what is wrong.
+    """A message object of another program, on one line, ready to be stored. InvalidParams if it is not a message.
 
-    A `provenance` in it is taken off unless the owner wrote it: it says whose words these are, and no agent says that
-    of its own. What the daemon knows of that, `provenance`, is put in its place. Source: runs.md, "sessions_send".
+    Only the owner may set `provenance` in a message, because it says whose words these are: from others it is removed.
+    The `provenance` parameter, if given, replaces it. Source: runs.md, "sessions_send".
     """
     try:
         shape = _decode_shape(raw)
@@ -52,7 +52,7 @@ def check_message(
         members.pop("provenance", None)
         known = {"provenance": provenance} if provenance is not None else {}
         raw = msgspec.Raw(msgspec.json.encode({**members, **known}))
-    # One line a record: white space between tokens may hold newlines, and those end a line.
+    # A record is one line, so newlines between the tokens of the JSON have to go.
     compact = msgspec.Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in bytes(raw) else raw
     changed = redact_message(compact)
     return changed if isinstance(changed, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(changed))

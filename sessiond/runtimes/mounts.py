@@ -1,7 +1,7 @@
-"""What a sandbox is made of: the mounts of one run, each checked against what its agent may have put there.
+"""The mounts of one sandboxed run, as options of bubblewrap.
 
-Knows paths, descriptors and bubblewrap's options. The workspace is writable from inside, so nothing that is found by a
-path through it is mounted by that path: by a descriptor that followed no link, or not at all.
+The agent can write to the workspace, so nothing in it is mounted by its path, which could lead anywhere: only by a
+descriptor that was opened without following links.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from sessiond.store import dirfd
 HOME = Path("/home/agent")
 SOCKET = Path("/run/sessiond/agent.sock")
 TOKEN_FILE = Path("/run/sessiond/token")
-# Descriptors are known to bubblewrap by numbers from here on.
+# The descriptors passed to bubblewrap are numbered from here on.
 _FIRST_FD = 10
-# On most systems links into /usr, on some folders of their own.
+# Symlinks into /usr on most systems, separate folders on some.
 USR_TWINS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SYSTEM_ROOTS = tuple(Path("/", name) for name in ("usr", *USR_TWINS))
 _FORBIDDEN_MOUNTS = (*_SYSTEM_ROOTS, *(Path("/", name) for name in ("etc", "proc", "dev", "sys", "run/sessiond")))
-# As the kernel does it.
+# The kernel's limit of symlinks in one path.
 _MAX_LINKS = 40
 
 
 class NoSandbox(Exception):
-    """A sandbox is required and cannot be had; the message says why, for a person."""
+    """A sandbox is required and cannot be set up. The message is for people."""
 
 
 class Mounts:
-    """Collects mounts. Each source in a workspace is opened once, so that nobody can exchange it before it is mounted.
+    """Collects mounts. Sources in a workspace are opened, so that they cannot be exchanged before they are mounted.
 
-    `private` are the daemon's own folders; `by_fd` says whether this bubblewrap mounts descriptors.
+    `private` are the daemon's own folders; `by_fd`: this version of bubblewrap can mount descriptors.
     """
 
     def __init__(self, stack: ExitStack, private: Sequence[Path], *, by_fd: bool) -> None:
@@ -48,7 +48,7 @@ class Mounts:
         self._by_fd = by_fd
 
     def program(self, program: Path, workspace: Path) -> None:
-        """The program, where it is not there anyway: itself, or all of the node_modules that it is in."""
+        """Mount the program, unless it is visible anyway: its file, or the whole node_modules folder that it is in."""
         real, workspace = program.resolve(), workspace.resolve()
         there = (*_SYSTEM_ROOTS, workspace)
         if not _is_below(real, there):
@@ -63,18 +63,18 @@ class Mounts:
             self._keep_out(real, inside=True)
             self.args += ["--ro-bind", str(real), str(real)]
         if program != program.resolve() and not _is_below(program, there):
-            # Not a mount of the link's target: Node looks for a program's packages where its file really is.
+            # A symlink, not a second mount: Node looks for packages next to the real file.
             self.args += ["--symlink", str(program.resolve()), str(program)]
 
     def read_only(self, path: Path) -> None:
-        """A file or folder of the configuration, where it is; outside of the workspace."""
+        """Mount a file or folder of `sandbox.readOnly` outside the workspace, at its own path."""
         if not path.exists():
             raise NoSandbox(f"{path} is to be mounted read-only (sandbox.readOnly) and does not exist")
         self._keep_out(path.resolve(), inside=True)
         self.args += ["--ro-bind", str(path), str(path)]
 
     def read_only_inside(self, path: Path, workspace: Path) -> None:
-        """A file or folder of the configuration that lies in the workspace, which is mounted already."""
+        """Mount a file or folder of `sandbox.readOnly` in the workspace, which is mounted already, over itself."""
         try:
             root = self._open(dirfd.open_root(workspace))
             *folders, name = path.relative_to(workspace).parts
@@ -91,11 +91,11 @@ class Mounts:
         self._bind("--ro-bind", fd, path, "sandbox.readOnly in the workspace")
 
     def workspace(self, spec: RunSpec) -> None:
-        """The workspace, the run's attachments, the socket and the token."""
+        """Mount the workspace, the run's attachments, the socket and the token."""
         self._keep_out(spec.workspace.resolve())
         try:
             root = self._open(dirfd.open_root(spec.workspace))
-            # There before the sandbox is, so that attachments that come later in other sessions are hidden as well.
+            # Created now, so that the mount over it also hides attachments that other sessions get later.
             os.close(dirfd.open_path_dir(root, FOLDERS, create=True))
             if self._by_fd:
                 self._bind("--bind", root, spec.workspace)
@@ -114,10 +114,10 @@ class Mounts:
             self.args += ["--ro-bind", str(spec.token_file), str(TOKEN_FILE)]
 
     def _hide_attachments(self, spec: RunSpec, root: int) -> None:
-        """An empty file system over all attachments. What is mounted cannot be moved, nor can what it is mounted on."""
+        """Mount an empty file system over all attachments. Neither it nor its mount point can be moved from inside."""
         outer = spec.workspace / FOLDERS[0]
         if self._by_fd:
-            # The folder itself is a mount too, else it could be moved away with the one that hides.
+            # The parent is made a mount point too, or it could be moved away together with the hiding mount.
             self._bind("--bind", self._open(dirfd.open_dir(root, FOLDERS[0])), outer)
             self.args += ["--tmpfs", str(spec.workspace.joinpath(*FOLDERS))]
         else:
@@ -130,7 +130,7 @@ class Mounts:
         folder = self._open(dirfd.open_path_dir(root, relative.strip("/").split("/")))
         self._bind("--ro-bind", folder, spec.workspace / relative)
         if spec.mount_path is not None:
-            # A descriptor serves one mount: bubblewrap closes it.
+            # bubblewrap closes a descriptor after one mount.
             self._bind("--ro-bind", self._open(os.dup(folder)), _mount_point(spec))
 
     def _open(self, fd: int) -> int:
@@ -139,21 +139,21 @@ class Mounts:
 
     def _bind(self, option: str, fd: int, target: Path, what: str = "attachments") -> None:
         if not self._by_fd:
-            # By its path it could be another folder by the time that it is mounted: the agent writes there.
+            # The agent can write there and could exchange the folder before bubblewrap mounts it by path.
             raise NoSandbox(f"{what}: this needs a bubblewrap that knows --ro-bind-fd (0.10 or newer)")
         number = _FIRST_FD + len(self.fds)
         self.args += [f"{option}-fd", str(number), str(target)]
         self.fds[number] = fd
 
     def _keep_out(self, source: Path, *, inside: bool = False) -> None:
-        """Refuse what holds one of the daemon's folders; with `inside` also what is in one."""
+        """Raise NoSandbox if `source` contains one of the daemon's folders; with `inside` also if it is in one."""
         for private in self._private:
             if private.is_relative_to(source) or (inside and source.is_relative_to(private)):
                 raise NoSandbox(f"{source} holds the daemon's own files, which a sandbox must not see")
 
 
 def find_program(word: str, path: str, workspace: Path) -> Path:
-    """The program's path. Looked up out here: inside, "not found" could mean anything."""
+    """The absolute path of the program. Looked up outside the sandbox, so that the error can say what was not found."""
     found = shutil.which(str(workspace / word) if "/" in word else word, path=path)
     if found is None:
         raise NoSandbox(f"command not found: {word} (give its full path, or set PATH in the runtime's env)")
@@ -161,12 +161,12 @@ def find_program(word: str, path: str, workspace: Path) -> Path:
 
 
 def passes_through(path: Path, folder: Path) -> bool:
-    """Whether `path`, or any link on its way, leads into or through `folder` (resolved)."""
+    """Whether looking up `path`, following its links, passes through `folder` (resolved)."""
     return any(step.is_relative_to(folder) for step in _steps(path))
 
 
 def _steps(path: Path) -> Iterator[Path]:
-    """Every place that looking up `path` comes by, links not yet followed."""
+    """Every path that the lookup of `path` visits, before following its links."""
     here, links = Path("/"), 0
     rest = [*reversed(Path(os.path.abspath(path)).parts[1:])]
     while rest:
@@ -187,7 +187,7 @@ def _mount_point(spec: RunSpec) -> Path:
     target = Path(spec.mount_path or "/")
     nested = target.is_relative_to(spec.workspace) or spec.workspace.is_relative_to(target)
     taken = any(target.is_relative_to(root) or root.is_relative_to(target) for root in _FORBIDDEN_MOUNTS)
-    # What stands in a dot file, programs take for the user's own settings.
+    # Programs take dot files for the user's own settings.
     hidden = HOME.is_relative_to(target) or any(part.startswith(".") for part in target.parts)
     if not target.is_absolute() or nested or taken or hidden:
         raise NoSandbox(f"attachments cannot be mounted at {target}: choose a folder of its own, like /mnt/attachments")

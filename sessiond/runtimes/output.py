@@ -1,6 +1,6 @@
-"""Turn the output of an agent program into what it said. Sans-io: bytes in, events out.
+"""Parse the output of an agent program. Sans-io: bytes in, events out.
 
-Knows text, transcript lines and the bounds of both. Does not know processes, presets or where the events go.
+Knows text and transcript lines. Does not know processes, presets or where the events go.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import msgspec
 from sessiond.errors import LimitExceeded
 from sessiond.runtimes.runtime import ToolPhase
 
-# A record is its message and an envelope (type, ids, timestamps, provenance): what a reply must leave free of
+# Reserved for the envelope of a record (type, ids, timestamps, provenance): a reply has to leave this much free of
 # limits.maxRecordBytes.
 ENVELOPE_BYTES = 1024
-# Enough of a line that is no JSON to see what it was.
+# How much of a malformed line is quoted in an error.
 _SAMPLE_BYTES = 200
 _SPARE_DEPTH = 100
 _PHASES = ("start", "update", "end")
-# What has a place of its own, and the parameters of RunSink.tool, which what follows must not be taken for.
+# Keys of a tool event that are not passed on as extra: those with a field of their own, and names of parameters of
+# RunSink.tool, with which they would collide.
 _TOOL_KEYS = frozenset(("type", "phase", "toolCallId", "name", "tool_call_id", "self"))
 
 
@@ -61,9 +62,9 @@ class NativeSession(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What the program itself says about the end of the turn; each field only where it said so.
+    """What the program says at the end of the turn. Fields that it did not set are None.
 
-    `usage` replaces the sum over the messages, `reply` serves where no message had text.
+    `usage` replaces the sum over the messages; `reply` is used if no message had text.
     """
 
     error: str | None = None
@@ -76,17 +77,17 @@ Event = Delta | Tool | MessageOutput | CustomOutput | NativeSession | Ended
 
 
 class LineParser(Protocol):
-    """Reads one JSON object after the other. Never raises, whatever they hold."""
+    """Parses a sequence of JSON objects. Never raises, whatever they contain."""
 
     def line(self, item: dict[str, Any], raw: bytes) -> Iterable[Event]:
         """The events of one line."""
 
     def end(self) -> Iterable[Event]:
-        """What was held back until the end of the output."""
+        """The events that were held back until the end of the output."""
 
 
 class Output(Protocol):
-    """A way of reading stdout. `feed` and `end` raise LimitExceeded at the bound."""
+    """A parser of stdout. `feed` and `end` raise LimitExceeded for output over limits.maxRecordBytes."""
 
     bad_lines: int
     tail: str
@@ -105,7 +106,7 @@ def _limit_exceeded(what: str, limit: int) -> LimitExceeded:
 
 
 class TextOutput:
-    """stdout is the reply, without its trailing newlines. The deltas joined are the reply.
+    """stdout is the reply, without its trailing newlines. The deltas add up to the reply.
 
     Source: runs.md, "exec". Bytes that are no UTF-8 become U+FFFD.
     """
@@ -128,14 +129,14 @@ class TextOutput:
     def end(self) -> Iterator[Event]:
         yield from self._text(self._decoder.decode(b"", final=True))
         reply = "".join(self._parts)
-        # Escapes make a record up to six times as long as its text, so the encoded form is what counts.
+        # JSON escapes can make a record six times as long as its text, so check the encoded form.
         if len(msgspec.json.encode(reply)) + ENVELOPE_BYTES > self._max_bytes:
             raise _limit_exceeded("the reply", self._max_bytes)
         self.tail = reply[-_SAMPLE_BYTES * 4 :]
         yield Ended(reply=reply)
 
     def _text(self, text: str) -> Iterator[Event]:
-        # Newlines wait for what follows them: at the end they are no part of the reply.
+        # Hold newlines back until other text follows: trailing newlines are not part of the reply.
         text = self._newlines + text
         kept = text.rstrip("\r\n")
         self._newlines = text[len(kept) :]
@@ -145,7 +146,7 @@ class TextOutput:
 
 
 class LinesOutput:
-    """stdout is JSON Lines, read by a parser. Lines that are no JSON object are counted and left out."""
+    """stdout is JSON Lines, passed to a parser. Lines that are not JSON objects are counted and left out."""
 
     def __init__(self, parser: LineParser, max_bytes: int) -> None:
         self.bad_lines = 0
@@ -167,7 +168,7 @@ class LinesOutput:
         yield from self._parser.end()
 
     def _keep(self, piece: bytes) -> None:
-        # Pieces are joined once a line is whole: adding to one bytes object would copy it for every read.
+        # Joined when the line is complete: appending to one bytes object would copy it at every read.
         self._rest_bytes += len(piece)
         if self._rest_bytes > self._max_bytes:
             raise _limit_exceeded("a line of output", self._max_bytes)
@@ -188,10 +189,10 @@ class LinesOutput:
 
 
 def decode_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in `line`, None where there is none, or one so deep that it could not be written again.
+    """The JSON object in `line`; None if it is not one, or so deeply nested that a record with it could not be encoded.
 
-    A message is written some levels below the one at which it came, and read back deeper still: what can only just be
-    decoded here could not be encoded there. So a line of many brackets is decoded from below a hundred more.
+    A record nests the message some levels deeper. So a line with many brackets is decoded inside a hundred more, to
+    leave a margin below the recursion limits of the encoder and of later readers.
     """
     depth = _SPARE_DEPTH if line.count(b"[") + line.count(b"{") > _SPARE_DEPTH else 0
     try:
@@ -200,7 +201,7 @@ def decode_object(line: bytes) -> dict[str, Any] | None:
         return None
     for _ in range(depth):
         if len(item) != 1:
-            # The line closed a bracket that was not its own.
+            # The line closed one of the added brackets.
             return None
         item = item[0]
     return item if isinstance(item, dict) else None
@@ -240,9 +241,9 @@ def _tool(item: dict[str, Any]) -> Tool | None:
 
 
 def to_message(message: dict[str, Any], raw: bytes | None = None) -> MessageOutput | None:
-    """`message` as an event; None where its role or content is none of a transcript's.
+    """`message` as an event; None if its role or content cannot be in a transcript.
 
-    `provenance` is taken off: it is set by the daemon, never by who sends. Source: runs.md, "sessions_send".
+    Its `provenance` is removed: only the daemon sets it. Source: runs.md, "sessions_send".
     """
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:

@@ -1,7 +1,7 @@
-"""A program, started, fed, read, and ended with all that it left behind, wherever that went.
+"""Run one program: write its input, read its output, and end it with all its processes.
 
-Knows pipes, signals and time limits. Does not know agents, runs or what the output means; who starts and ends the
-processes is `starting` and, beside the daemon, `keeper`.
+Knows pipes and time limits. Does not know agents, runs or what the output means. The processes are started and ended by
+`launcher` and `keeper`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sessiond.runtimes.launcher import CannotStart, Program, ProgramCommand
 from sessiond.runtimes.runtime import raise_shortage
 
 READ_BYTES = 65_536
-# What of stderr is shown: enough for the end of a traceback.
+# How much of stderr is shown: enough for the end of a traceback.
 STDERR_TAIL_BYTES = 2048
-# From TERM to KILL.
+# The time from TERM to KILL.
 KILL_GRACE_S = 2.0
-# After the program's exit its own output is in the pipe already; what comes later is somebody else's.
+# When the program exits, all its output is in the pipe. What a child of it writes later is read for this long only.
 PIPE_GRACE_S = 0.5
 # The largest pipe that an unprivileged program can have (/proc/sys/fs/pipe-max-size).
 _PIPE_BYTES = 1_048_576
-# Beyond TERM and KILL: what does not end by then hangs in the kernel; nobody can wait for that.
+# How long to wait for the keeper after KILL. A process that has not ended by then is stuck in the kernel.
 _REAP_S = 10.0
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class ProgramExit(msgspec.Struct, frozen=True):
-    """How the program ended: `status` is its exit status, or minus the signal that killed it."""
+    """The end of a program. `status` is its exit status, or the negative number of the signal that killed it."""
 
     status: int
     stderr: str
 
     def describe(self) -> str | None:
-        """A sentence about a failure, None for success."""
+        """A sentence about the failure; None for success."""
         if self.status == 0:
             return None
         if self.status > 0:
@@ -65,11 +65,11 @@ class OutputTail:
         """Take one more piece."""
         joined = self._data + data[-self._max_bytes - 1 :]
         self._cut = self._cut or len(joined) > self._max_bytes or len(data) > self._max_bytes
-        # One byte more than is shown tells whether the first line shown is whole.
+        # Keep one byte more than is shown, to know whether the first line shown is complete.
         self._data = joined[-self._max_bytes - 1 :]
 
     def text(self) -> str:
-        """The tail without terminal codes; a first line that was cut is left out, unless there is no other."""
+        """The tail without terminal codes. An incomplete first line is left out, unless it is the only one."""
         data = self._data
         if self._cut:
             _, newline, rest = data.partition(b"\n")
@@ -78,7 +78,7 @@ class OutputTail:
 
 
 class _Reader:
-    """Reads a pipe to its end; once the program is gone, only what it can have left there."""
+    """Reads a pipe to its end; after the program's exit, only what the pipe can still hold."""
 
     def __init__(self, stream: trio.lowlevel.FdStream, take: Callable[[bytes], Awaitable[None]]) -> None:
         self._stream = stream
@@ -89,7 +89,7 @@ class _Reader:
         self.done = trio.Event()
 
     async def read(self) -> None:
-        """Give every piece to `take`."""
+        """Pass every piece to `take`."""
         while self._bytes_left > 0:
             with trio.CancelScope(deadline=trio.current_time() + self._patience_s) as self._scope:
                 data = await self._stream.receive_some(READ_BYTES)
@@ -100,10 +100,10 @@ class _Reader:
         self.done.set()
 
     def program_is_gone(self, patience_s: float) -> None:
-        """From now on: no more than fits into a pipe, and no longer wait than `patience_s`.
+        """Read no more than fits into a pipe from now on, and wait at most `patience_s` for each piece.
 
-        A child that went on by itself may hold the pipe open for ever, or fill it for ever. The time counts only
-        while the pipe is empty: a slow disk behind `take` must not cost output.
+        A surviving child may hold the pipe open or write to it for ever. The time only counts while the pipe is empty,
+        so that no output is lost if `take` is slow.
         """
         self._bytes_left = _PIPE_BYTES
         self._patience_s = patience_s
@@ -129,7 +129,7 @@ async def run(
         tail.feed(data)
 
     async def watched_read() -> None:
-        # Handed over by hand: through the nursery the error would arrive as a group.
+        # Not raised here, because the nursery would wrap it in an exception group.
         try:
             await readers[0].read()
         except SessiondError as error:
@@ -142,7 +142,7 @@ async def run(
             nursery.start_soon(_feed, program, command.stdin)
             nursery.start_soon(watched_read)
             nursery.start_soon(readers[1].read)
-            # Its exit, or the end of its keeper, which somebody killed, and all of the program with it.
+            # Returns at the exit of the program, or if its keeper was killed, which kills the program too.
             await program.hear()
             for reader in readers:
                 reader.program_is_gone(pipe_grace_s)
@@ -169,7 +169,7 @@ async def _start(command: ProgramCommand, grace_s: float) -> Program:
 
 
 def _why(command: ProgramCommand, error: OSError | ValueError) -> str:
-    """Why Popen failed, without the paths that its own message has."""
+    """Why the program could not be started, without the paths in the message of the exception."""
     program = command.argv[0] if command.argv else ""
     match error:
         case FileNotFoundError() | NotADirectoryError() if not command.cwd.is_dir():
@@ -185,7 +185,7 @@ def _why(command: ProgramCommand, error: OSError | ValueError) -> str:
 
 
 async def _feed(program: Program, data: bytes) -> None:
-    # A program need not read its input, nor all of it.
+    # A program may exit without having read all its input.
     try:
         async with program.stdin:
             await program.stdin.send_all(data)

@@ -1,7 +1,6 @@
-"""What a runtime is: it is given one turn of an agent and says how that turn ended.
+"""The interface of runtimes: a runtime executes one turn of an agent and returns its outcome.
 
-Knows the shapes that the supervisor and the runtimes share. Does not know who asked, what is queued, or how a
-message gets into a transcript.
+Defines the types that the supervisor and the runtimes share. Does not know callers, queues or transcripts.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ ToolPhase = Literal["start", "update", "end"]
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn, as a runtime sees it.
+    """One turn, as a runtime gets it.
 
-    `context` is text of the daemon (a preamble, where the attachments are) that belongs before `message`; text input
-    puts it there. `attachments` is the receipt (runs.md, "Attachments"; `relDir` is relative to `workspace`),
-    `mount_path` its `attachAs.mountPath`. `socket` is `agent.sock`. `deadline_ms` is milliseconds since 1970 and is
-    for telling the agent: the supervisor cancels. `native_session_id` is what `RunSink.native_session` was told by an
-    earlier run of this session. `history` gives earlier messages (at most 100, and a mebibyte), oldest first, read only
-    when somebody asks.
+    `context` is a text of the daemon (preamble, notice of attachments) that comes before `message`. `attachments` is
+    the receipt (runs.md, "Attachments"; `relDir` is relative to `workspace`), `mount_path` the `attachAs.mountPath`.
+    `socket` is `agent.sock`. `deadline_ms` (milliseconds since 1970) is only for the agent's information: the
+    supervisor cancels the turn. `native_session_id` is the value that an earlier run of this session passed to
+    `RunSink.native_session`. `history()` reads the earlier messages (at most 100 and one mebibyte), oldest first.
     """
 
     run_id: str
@@ -56,11 +54,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended. `error` is None for success, else a sentence for a person.
+    """How a turn ended. `error` is None for success, else a sentence for people.
 
-    `usage` has pi's shape: `{input, output, cacheRead, cacheWrite, totalTokens, cost?: {total, ...}}`.
-    `notes` are sentences about what was odd though it worked. Where no assistant message went through the sink, a
-    non-empty `reply` is still to be written as one.
+    `usage` has pi's shape: `{input, output, cacheRead, cacheWrite, totalTokens, cost?: {total, ...}}`. `notes` are
+    warnings about a turn that succeeded. If no assistant message went through the sink, the supervisor writes a
+    non-empty `reply` as one.
     """
 
     reply: str | None = None
@@ -71,13 +69,13 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSink(Protocol):
-    """Where a runtime puts what comes out of a turn, while it lasts."""
+    """Receives the output of a turn while it is executed."""
 
     async def message(self, message: Message) -> None:
         """Append one message object (`role`, `content`, ...) to the transcript. Returns when it is written."""
 
     async def custom(self, custom_type: str, data: Any) -> None:
-        """Append a `custom` record: something the agent said that is no message, kept as it came."""
+        """Append a `custom` record: output of the agent that is not a message, unchanged."""
 
     def delta(self, text: str) -> None:
         """Live text of the reply. Not stored."""
@@ -86,14 +84,14 @@ class RunSink(Protocol):
         """A live tool event. Not stored."""
 
     def native_session(self, session_id: str) -> None:
-        """The agent program's own id of this conversation, handed back as `RunSpec.native_session_id` next time.
+        """Store the agent program's own id of the conversation; the next run gets it as `RunSpec.native_session_id`.
 
-        Opaque text: a runtime may keep more in it than the id. It is written with the next message.
+        The text is opaque: a runtime may store more in it than the id. It is written with the next message.
         """
 
 
 class AgentAway(Exception):
-    """Nobody runs the agent any more, and the turn has not reached anybody: it waits until somebody comes."""
+    """The connection of the agent is gone and the turn has not reached it. The run waits until an agent attaches."""
 
 
 class Shortage(Exception):
@@ -122,4 +120,4 @@ class Runtime(Protocol):
     """
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
-        """Live one turn to its end."""
+        """Execute one turn to its end."""

@@ -1,7 +1,6 @@
 """Put a command into a bubblewrap sandbox, or say why that cannot be done.
 
-Knows what a sandboxed agent sees and what it does not. Does not decide which runs are sandboxed, and starts only the
-probe. Source: security.md, "The sandbox".
+Does not decide which runs are sandboxed. Starts only the probe. Source: security.md, "The sandbox".
 
 What is inside: /usr and a few files of /etc, read-only; the workspace, writable; the run's own attachments,
 read-only; agent.sock and the run's token below /run/sessiond; private /tmp, /home, /proc and /dev; the agent program
@@ -26,12 +25,12 @@ from sessiond.runtimes.mounts import HOME, USR_TWINS, Mounts, NoSandbox, find_pr
 from sessiond.runtimes.runtime import RunSpec
 from sessiond.store import dirfd
 
-# A full tmpfs is memory of the machine.
+# The size limit of each tmpfs, which takes memory of the machine.
 _TMPFS_BYTES = 1 << 30
 _PROBE_S = 10.0
 _NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-# What programs need to resolve names, check certificates and print; nothing that only root may read, since a daemon
-# that runs as root is root to its own files in there.
+# What programs need to resolve names, check certificates and print. Nothing that only root may read: if the daemon runs
+# as root, so does the sandboxed program.
 _ETC = (
     *("group", "host.conf", "hosts", "gai.conf", "localtime", "nsswitch.conf", "passwd", "protocols", "resolv.conf"),
     *("services", "timezone", "mime.types", "terminfo", "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"),
@@ -40,9 +39,9 @@ _ETC = (
 
 
 class SandboxedCommand(msgspec.Struct, frozen=True):
-    """A command in its sandbox, and the descriptors that bubblewrap inherits (it closes them before the command).
+    """A sandboxed command line. `fds` are the descriptors that bubblewrap inherits, by the number used in `argv`.
 
-    `fds` says which, by the number that stands in `argv`.
+    bubblewrap closes them before it executes the command.
     """
 
     argv: tuple[str, ...]
@@ -52,7 +51,8 @@ class SandboxedCommand(msgspec.Struct, frozen=True):
 class Bubblewrap:
     """The `bwrap` program, probed before its first use.
 
-    `private` are the daemon's own folders (the store, the folder of its sockets): nothing that holds one is mounted.
+    `private` are the daemon's own folders (the store, the folder of its sockets): no folder that contains one is
+    mounted.
     """
 
     def __init__(self, private: Sequence[Path], program: str = "bwrap") -> None:
@@ -86,10 +86,10 @@ class Bubblewrap:
 
     @contextmanager
     def box(self, argv: Sequence[str], spec: RunSpec, config: SandboxConfig, path: str) -> Iterator[SandboxedCommand]:
-        """`argv` in its sandbox; `unavailable` has been asked before. Raises NoSandbox.
+        """`argv` in a sandbox. NoSandbox. Call `unavailable` first.
 
-        `path` is the PATH in which the program is looked up. The environment is not touched: it is the clean one
-        already, and in an argv everybody on the machine could read it.
+        `path` is the PATH in which the program is looked up. The environment is passed on as it is, not as arguments,
+        which every user of the machine could read.
         """
         assert self._options is not None
         program = find_program(argv[0], path, spec.workspace)
@@ -117,8 +117,8 @@ class Bubblewrap:
         if "--disable-userns" in self._options:
             args.append("--disable-userns")
         size = ["--size", str(_TMPFS_BYTES)] if "--size" in self._options else []
-        # The files of /proc/sys and its like belong to root: without any capability root may still write to them, and
-        # whoever owns the namespace to some of them.
+        # Remounted read-only: root may write to files in /proc/sys even without capabilities, and the owner of the
+        # namespace to some of them.
         args += [*_system(), "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
         for folder in ("/tmp", "/home"):  # noqa: S108
             args += [*size, "--tmpfs", folder]
@@ -144,10 +144,10 @@ def _system() -> list[str]:
 
 
 def _limits(config: SandboxConfig) -> list[str]:
-    """prlimit inside the sandbox, where processes are counted per user namespace.
+    """The prlimit command that runs inside the sandbox, where processes are counted per user namespace.
 
-    Memory is RLIMIT_DATA, for each process: RLIMIT_AS counts what V8 merely reserves, so no Node program would start.
-    The kernel does not count root's processes.
+    Memory is limited by RLIMIT_DATA, for each process. RLIMIT_AS would also count address space that V8 only reserves,
+    so that no Node program could start. The kernel does not limit the number of root's processes.
     """
     limits = []
     if config.memory_max_bytes is not None:
@@ -164,6 +164,6 @@ async def _run(argv: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The daemon's environment with the folders of the sandbox in it."""
+    """The daemon's environment, with HOME, TMPDIR and SHELL of the sandbox and without XDG variables."""
     kept = {name: value for name, value in environ.items() if not name.startswith("XDG_")}
     return {**kept, "HOME": str(HOME), "TMPDIR": "/tmp", "SHELL": "/bin/sh"}  # noqa: S108

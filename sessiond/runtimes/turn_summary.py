@@ -1,4 +1,4 @@
-"""What a turn comes to, counted from what was said in it: the reply, the usage, the model. Does no I/O."""
+"""Summarize the output of a turn: its reply, usage and model. Does no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 class TurnSummary:
-    """What a turn comes to: the last assistant text, the usage over all assistant messages, the last model."""
+    """The last assistant text, the usage over all assistant messages, and the last model of a turn."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -30,7 +30,7 @@ class TurnSummary:
         self._final_reply: str | None = None
 
     def add(self, event: MessageOutput | Ended) -> None:
-        """Count one message, or what the program said of the end."""
+        """Add one message, or what the program said at the end."""
         match event:
             case MessageOutput():
                 self._message(event.message)
@@ -41,7 +41,7 @@ class TurnSummary:
                 self._final_reply = event.reply if event.reply is not None else self._final_reply
 
     def end(self) -> None:
-        """Settle the reply and the usage."""
+        """Determine the reply and the usage after the last event."""
         if self.reply is None:
             self.reply = self._final_reply or ""
         self.usage = self._final_usage or self.usage
@@ -59,9 +59,7 @@ class TurnSummary:
 
 
 def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, Any]:
-    """The sum of two usages of pi's shape. Members that are no sensible numbers are left out.
-
-    A `cost` that is a number is the total."""
+    """The sum of two usages in pi's shape, without members that are not numbers. A numeric `cost` is a total."""
     before = dict(sum_ or {})
     costs = before.pop("cost", None)
     total = _add(before, {key: value for key, value in usage.items() if key != "cost"})
@@ -74,7 +72,7 @@ def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, A
 def _add(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     total = dict(left)
     for key, value in right.items():
-        # Beyond 2**53 it is no count, and the sum could not be written as JSON.
+        # Larger than 2**53 is not a count, and the sum could not be written as JSON.
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53:
             total[key] = total.get(key, 0) + value
     return total

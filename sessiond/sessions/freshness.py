@@ -1,4 +1,4 @@
-"""When a conversation is over by itself: after some idle time, or at an hour of the day. A pure decision.
+"""Decide whether a session is stale and has to be reset: after some idle time, or at an hour of the day. Pure.
 
 Source: runs.md, "Session freshness".
 """
@@ -14,10 +14,9 @@ _HOUR_S = 3600
 
 
 def is_stale(entry: Entry, settings: ResetConfig, now_ms: int) -> bool:
-    """Whether the next message to the session begins a new conversation.
+    """Whether the session has to be reset before its next message.
 
-    Never while there is nothing to put away, and never while a run or a conversation goes on or waits: what was
-    accepted is answered.
+    Never if it has no messages, or while it has a run or an open conversation, queued ones included.
     """
     if not entry.message_count or entry.runs or entry.talks:
         return False
@@ -27,14 +26,14 @@ def is_stale(entry: Entry, settings: ResetConfig, now_ms: int) -> bool:
 
 
 def last_hour_ms(hour: int, now_ms: int) -> int:
-    """When the clock on the wall (local time) showed `hour` o'clock last.
+    """The latest time before `now_ms` at which local time was `hour` o'clock, in milliseconds since 1970.
 
-    Where the clocks go forward over that hour, the moment after the gap counts.
+    On a day on which the clocks skip that hour, the end of the gap.
     """
     now_s = now_ms / 1000
     today = time.localtime(now_s)
     for days in (0, 1):
-        # mktime takes the day before the first of a month, and finds out itself whether it is summer.
+        # mktime accepts day 0 of a month, and -1 lets it find out whether daylight saving time applies.
         moment = time.mktime((today.tm_year, today.tm_mon, today.tm_mday - days, hour, 0, 0, 0, 0, -1))
         if moment <= now_s:
             return int(moment * 1000)

@@ -1,6 +1,6 @@
-"""Pages of a transcript, as sessions_history and its kin return them: the messages byte for byte, newest page first.
+"""Pages of a transcript, newest page first, with the messages byte for byte as they are stored.
 
-Knows the store. Does not know who asked: visibility was settled before, redaction comes after.
+Knows the store. Does not know who asks: visibility is checked before, redaction comes after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OMITTED = "[sessions_history omitted: message too large]"
 
 
 class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """Where a message stands: its record's id, its number in the session from 1, the cursor behind it."""
+    """The place of a message: the id of its record, its number in the session (from 1), the cursor after it."""
 
     id: str | None
     seq: int
@@ -29,9 +29,9 @@ class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """A run that ended, behind the first `seq` messages: ok, error, timeout or aborted, and why. Times as ISO 8601.
+    """The end of a run, after the first `seq` messages. `status`: ok, error, timeout or aborted. Times are ISO 8601.
 
-    `replied` is false where it was done without a word.
+    `replied` is false if the run ended with an empty reply.
     """
 
     run_id: str
@@ -65,25 +65,25 @@ class _Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class _AcceptedNote(msgspec.Struct, frozen=True, gc=False):
-    """What a record of an accepted run says of the files with its message, which stands behind it."""
+    """The files of a message, in the record of its accepted run, which comes right before the message."""
 
     status: Literal["accepted"]
     request: _Request
 
 
 class _EndNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What a record of a run's end says of it."""
+    """The fields of a record of a run's end."""
 
     run_id: str
     status: str
     at: lax.Milliseconds | None = None
     error: str | None = None
-    # An empty one: any other reply is a message.
+    # Only in the record if it is empty; any other reply is a message.
     reply: str | None = None
 
 
 class History(msgspec.Struct, frozen=True):
-    """A page, oldest message first. `cursor` is the place behind it, `next_cursor` leads to older ones."""
+    """A page, oldest message first. `cursor` is the place after it, `next_cursor` leads to older messages."""
 
     messages: list[msgspec.Raw]
     positions: list[MessagePosition]
@@ -116,14 +116,14 @@ async def page(
     before: str | None = None,
     include_runs: bool = False,
 ) -> History:
-    """The newest `limit` messages of at most `max_bytes`, before a cursor where one is given.
+    """The newest `limit` messages of at most `max_bytes` together; with `before`, the newest before that cursor.
 
-    With `include_runs` it says how the runs among them ended, and which files came with the messages.
+    With `include_runs` also the ends of runs between them and the files that came with them.
     """
     place = store.position(session, before) if before is not None else None
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
     wanted = with_tools if include_tools else without_tools
-    # Taken before the read: an append meanwhile belongs to what comes after this page.
+    # Taken before the read, so that a concurrent append comes after this page.
     cursor = store.cursor(session, end.offset, end.seq)
     noted = _is_run if include_runs else None
     got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted)

@@ -1,7 +1,7 @@
-"""Sessions of another program, copied into the store. The source is only read, and nothing is imported twice.
+"""Import sessions of another program into the store. The source is only read, and no session is imported twice.
 
-Each session is copied and adopted under a temporary name, so that it is there whole or not at all. Knows the store and
-the plan of a source (`openclaw`). Source: store.md, "Adoption".
+Each session is copied and adopted under a temporary name and then renamed, so that it is complete or absent. Knows the
+store and the plan of a source (`openclaw`). Source: store.md, "Adoption".
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 
 _CHUNK = 1 << 20
-# What is folded between two chances for others to run: a few milliseconds of work.
+# How much is folded in one step: a few milliseconds of work.
 _FOLD_BYTES = 256 * 1024
 
 
 class ImportedSession(msgspec.Struct, frozen=True):
-    """A session that is in the store now, and where it came from (relative to the source)."""
+    """An imported session, and the path of its file relative to the source."""
 
     session: Session
     path: str
@@ -38,10 +38,10 @@ class ImportedSession(msgspec.Struct, frozen=True):
 async def openclaw_folder(
     store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, root_fd: int
 ) -> tuple[list[ImportedSession], list[SkippedFile]]:
-    """Import the state folder open at `root_fd`: what was imported, and what was not and why.
+    """Import the OpenClaw state folder open at `root_fd`: `(imported, skipped)`.
 
-    Sessions whose id is here already are passed over; those whose key has a session here go to the archive, as the
-    history of that key. StorageError where the store cannot be written to; what was imported before that stays.
+    A session whose id is in the store already is skipped. One whose key has a session here is put into the archive, as
+    an older transcript of that key. StorageError if the store cannot be written; sessions imported before that stay.
     """
     imported: list[ImportedSession] = []
     skipped: list[SkippedFile] = []
@@ -73,7 +73,7 @@ async def openclaw_folder(
 async def _import(
     store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, plan: ImportPlan, item: PlannedSession
 ) -> Session | str:
-    """The session that came of an item, or why none did."""
+    """The imported session, or the reason why it was not imported."""
     if item.session_id in store.catalog.by_id:
         return "a session with this id is here already"
     name = item.session_id + layout.SUFFIX
@@ -106,9 +106,9 @@ async def _import(
 
 
 class TranscriptCopy:
-    """One session on its way into a folder of the store: a temporary file until `place` puts it there.
+    """A copy of one session in a temporary file, until `place` renames it into its folder.
 
-    After `steps`, `entry` is what is known of the session, or `refused` says why it is none.
+    After `steps`, `entry` is the entry of the session, or `refused` the reason why it is not one.
     """
 
     def __init__(self, plan: ImportPlan, item: PlannedSession, target: Folder, settings: scan.ScanSettings) -> None:
@@ -118,7 +118,7 @@ class TranscriptCopy:
         self._temporary = making.temporary_name()
 
     def steps(self) -> Iterator[None]:
-        """Copy, fold and adopt; runs in worker threads. OSError where the store cannot be written to."""
+        """Copy, fold and adopt; runs in worker threads. OSError if the store cannot be written."""
         with contextlib.ExitStack() as stack:
             try:
                 chunks, mtime_ns = self._source(stack)
@@ -140,7 +140,7 @@ class TranscriptCopy:
             return (header,), created_ms * 1_000_000
         fd = stack.enter_context(dirfd.closing(dirfd.open_file(self._plan.fd, item.name, os.O_RDONLY)))
         status = os.fstat(fd)
-        # Half a line at the end is still being written, or torn; there it may become whole.
+        # An incomplete last line is being written or torn, and is not copied.
         return _chunks(fd, blocks.line_start(fd, status.st_size)), status.st_mtime_ns
 
     def _adopt(self, fd: int, mtime_ns: int) -> Iterator[None]:
@@ -159,14 +159,14 @@ class TranscriptCopy:
             now = self._settings.clock.wall_ms()
             line = claim.line(self._settings.ids.record(), entry.file.last_id, now, self._settings.record_limit)
             transcript.append(fd, line)
-        # As old as it was: prune goes by it.
+        # Keep the modification time: prune decides by it.
         os.utime(fd, ns=(mtime_ns, mtime_ns))
         if self._settings.sync:
             os.fsync(fd)
         self.entry = folding.advance_open(fd, entry, self._settings.record_limit, collect=False).entry
 
     def place(self, folder: Folder) -> Session:
-        """Put the file in its place, under its name. FileExistsError where another has it."""
+        """Rename the file to its name in `folder`. FileExistsError if the name is taken."""
         assert self.entry is not None
         session = Session(key=self.entry.session_key, entry=self.entry, folder=folder)
         with dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, os.O_RDWR)) as fd:
@@ -176,7 +176,7 @@ class TranscriptCopy:
         return session
 
     def discard(self) -> None:
-        """Remove what was copied, where it was not put in its place. What the disk does not let go, a start removes."""
+        """Remove the temporary file, if there is one. If that fails, the next start of the daemon removes it."""
         with contextlib.suppress(OSError):
             os.unlink(self._temporary, dir_fd=self._target_fd)
 

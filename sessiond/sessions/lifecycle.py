@@ -1,6 +1,6 @@
-"""The beginnings and ends of sessions: made on the first message, reset, deleted; one change of a key at a time.
+"""Create, reset and delete sessions, one change of a key at a time.
 
-Knows the store and the feed. Does not know runs: whoever resets or deletes hands in what stops them.
+Knows the store and the feed. Does not know runs: callers of reset and delete pass in a function that stops them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = structlog.get_logger("sessiond.sessions")
 
 Stop = Callable[[Session], Awaitable[object]]
 
-# What a session keeps over a reset: the settings somebody chose, where its answers go, and where it comes from. What
-# was said, counted and spent is the old transcript's. Source: compatibility.md, "The store". A
-# child that forgot its spawner would leave its tree, and a sandboxed one its sandbox.
+# The entry fields that a reset keeps, with their wire names: chosen settings, delivery targets, and lineage, without
+# which a child would leave its tree and its sandbox. Messages, counts and costs stay with the old transcript.
+# Source: compatibility.md, "The store".
 _KEPT = {
     "thinking_level": "thinkingLevel",
     "verbose_level": "verboseLevel",
@@ -62,7 +62,7 @@ class SessionChanges:
         self._under_way: dict[str, trio.Lock] = {}
 
     async def ensure(self, key: str, agent_id: str, *, cwd: str, parts: Sequence[Part] = ()) -> tuple[Session, bool]:
-        """The session of the key, and whether it was made just now (with `parts` after its header)."""
+        """The session of the key, and whether it was created by this call (with `parts` after its header)."""
         found = self.store.catalog.by_key.get(key)
         if found is not None and found.leaving is None:
             return found, False
@@ -76,23 +76,23 @@ class SessionChanges:
 
     @asynccontextmanager
     async def alone(self, key: str) -> AsyncIterator[None]:
-        """While this lasts nobody else makes, resets or deletes the session of `key`."""
+        """While the context lasts, no other task creates, resets or deletes the session of `key`."""
         lock = self._under_way.setdefault(key, trio.Lock())
         try:
             async with lock:
                 yield
         finally:
-            # Released to one who waits it is locked again already, and theirs to take away.
+            # If another task waited for the lock it holds it now, and removes it later.
             if not lock.locked() and self._under_way.get(key) is lock:
                 del self._under_way[key]
 
 
 async def current_session(catalog: Catalog, session: Session) -> Session:
-    """The session that now stands for the key of `session`: itself, or the one that a reset put in its place.
+    """The session that now has the key of `session`: itself, or the one that replaced it in a reset.
 
-    Waits while a reset or a delete is under way. Whoever has something for a key asks here, and does not await
-    between this and handing it to the store: so it goes to the old session or to the new one. NotFound where the key
-    stands for nothing any more.
+    Waits while a reset or a delete is under way. Call this before an append for a key, and do not await between it and
+    the append: then the append goes either to the old session or to the new one. NotFound if the key has no session any
+    more.
     """
     while session.leaving is not None or session.archived:
         if session.leaving is not None:
@@ -113,11 +113,10 @@ async def reset(
     *,
     due: Callable[[Session], bool] | None = None,
 ) -> tuple[Session, bool]:
-    """A new session for the key, and whether the old transcript went to the archive. Its runs are aborted first.
+    """A new session for the key, and whether the old transcript was archived. Its runs are aborted first.
 
-    The new transcript is there before the old one moves: whenever this is cut off, the key has one session with its
-    settings, and an older transcript counts as its history. With `due`, asked once nobody else can change the key,
-    a session that is not due stays as it is.
+    The new transcript is created before the old one is moved: whenever a crash interrupts this, the key has one session
+    with its settings. `due` is called once no other task can change the key; if it returns False, nothing is changed.
     """
     store = births.store
     async with births.alone(session.key):
@@ -128,10 +127,11 @@ async def reset(
             return old, False
         with _mark_leaving(old):
             await stop(old)
-            # From here on to the end: a caller who goes away leaves no half of it.
+            # Shielded: a reset that has begun is completed even if the caller disconnects.
             with trio.CancelScope(shield=True):
                 new = await _successor(store, old)
-                # Nobody has had a chance yet to write to the new session: followers learn of it before its messages.
+                # There was no await since its creation, so nothing was written to it yet: followers learn of the new
+                # session before its first message.
                 feed.session_replaced(new)
                 archived = await _put_away(store, new.key)
     births.on_put_away(old)
@@ -139,7 +139,7 @@ async def reset(
 
 
 async def delete(births: SessionChanges, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
-    """Take the key's session away; whether a transcript went to the archive. Its runs are aborted first."""
+    """Delete the key's session; whether its transcript was archived. Its runs are aborted first."""
     store = births.store
     async with births.alone(session.key):
         live = store.catalog.by_key.get(session.key)
@@ -148,9 +148,9 @@ async def delete(births: SessionChanges, feed: TranscriptFeed, session: Session,
         with _mark_leaving(live):
             await stop(live)
             with trio.CancelScope(shield=True):
-                # Else the newest of them would be the key's session again.
+                # Archive the older transcripts first, or the newest of them would become the key's session again.
                 await _put_away(store, live.key)
-                # Told while the catalog still knows the session: who may see it depends on its lineage.
+                # The event is published while the catalog still has the session, whose lineage decides who may see it.
                 archived = await store.archive(live, on_leave=lambda: feed.publish(live, "delete", None, deleted=True))
                 feed.changed.set()
     births.on_put_away(live)
@@ -176,7 +176,7 @@ async def _successor(store: SessionStore, old: Session) -> Session:
         [Custom(ENTRY, data)] if data else [],
         cwd=entry.cwd or "",
         spawned_by=entry.spawned_by,
-        # The newest header has the key, also where the clock went back.
+        # The transcript with the newest header has the key; make sure of that even if the clock was set back.
         after_ms=entry.created_at,
         announce=False,
     )
@@ -184,20 +184,20 @@ async def _successor(store: SessionStore, old: Session) -> Session:
 
 
 async def _put_away(store: SessionStore, key: str) -> bool:
-    """Archive the older transcripts of a key; whether all of them were moved."""
+    """Archive the older transcripts of a key; whether the last of them was moved."""
     done = False
     for older in store.catalog.superseded_sessions(key):
         try:
             done = await store.archive(older)
         except StorageError as error:
-            # It counts as archived already, where it lies; the next reset or delete of the key tries again.
+            # It counts as archived although it was not moved; the next reset or delete of the key tries again.
             log.warning("transcript not moved to the archive", session_key=key, reason=error.message)
             done = False
     return done
 
 
 def settings_kept_by_reset(entry: Entry) -> dict[str, Any]:
-    """The data of the entry record with which a session begins after a reset."""
+    """The data of the entry record that a reset puts into the new transcript."""
     data = {wire: value for name, wire in _KEPT.items() if (value := getattr(entry, name)) is not None}
     if entry.model_override is not None:
         data["model"] = entry.model_override

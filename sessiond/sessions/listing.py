@@ -1,7 +1,4 @@
-"""Which sessions a list holds, newest first: every filter and the caller's sight come before the limit.
-
-Knows the catalog. Reads no transcript.
-"""
+"""The sessions in a list, newest first. Filters and visibility are applied before the limit. Reads no transcript."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from sessiond.store.store import SessionStore
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asked for. `after` is the place behind the last row of the page before."""
+    """The filters of a list. `after` is the place after the last row of the page before."""
 
     kinds: frozenset[Kind] | None = None
     since_ms: int | None = None
@@ -33,7 +30,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """One page. `next_place` is None where it is the last."""
+    """One page. `next_place` is None on the last page."""
 
     sessions: list[Session]
     next_place: tuple[int, str] | None
@@ -57,7 +54,7 @@ def _place(session: Session) -> tuple[int, str]:
 
 
 def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[Session]:
-    """The sessions in order. A narrow sight or a parent gives a few to look at, however many there are."""
+    """The sessions to check, in order. For a narrow visibility or a parent, only the few that can match."""
     catalog = store.catalog
     if wanted.include_archived:
         pool: Iterable[Session] = catalog.by_id.values()
@@ -74,7 +71,7 @@ def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[S
 def _from_place(sessions: Iterator[Session], wanted: Filter) -> Iterator[Session]:
     for session in sessions:
         if wanted.after is None or _place(session) > wanted.after:
-            # In order of time: behind the first that is too old there are only older ones.
+            # The sessions are in order of time: after the first that is too old all are.
             if wanted.since_ms is not None and session.entry.updated_at < wanted.since_ms:
                 return
             yield session
@@ -110,7 +107,7 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
 
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
-    """The row of a session as the caller's agent sees it; of its children, those in the caller's sight."""
+    """The row of a session as shown to a caller of agent `caller_agent`; only the children that it may see."""
     current = session.row
     path, archived = session.path, session.archived
     if (
@@ -141,7 +138,7 @@ def cursor_text(place: tuple[int, str]) -> str:
 
 
 def read_cursor(text: str) -> tuple[int, str]:
-    """The place a cursor names. InvalidParams where it is none."""
+    """The place in a cursor. InvalidParams for a malformed one."""
     stamp, found, name = text.partition(":")
     if not found or not stamp.lstrip("-").isdigit() or len(stamp) > 18 or not name:
         raise InvalidParams("$.cursor is not a cursor of sessions_list; use nextCursor as it is", field="$.cursor")

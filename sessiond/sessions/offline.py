@@ -1,6 +1,6 @@
-"""The session that somebody means, found in a store that no daemon serves. Reads only; takes no lock.
+"""Find a session in a store while no daemon runs. Reads only; takes no lock.
 
-Goes by the indexes, and reads the transcripts that changed since they were saved. Does not know how it is printed.
+Uses the saved indexes, and reads the transcripts that changed since they were saved.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.doctor import RECORD_LIMIT
 from sessiond.store.inventory import StoredName
 
-# As the daemon's command line asks of the beginning of an id.
+# The shortest prefix of an id that the commands accept when the daemon runs.
 MIN_PREFIX = 8
 
 
 def find(store: Path, text: str, rules: KeyRules) -> Session:
-    """The session with that key, alias, id, beginning of an id, or label. NotFound; OSError where there is no store."""
+    """The session with that key, alias, id, prefix of an id, or label. NotFound; OSError if there is no store."""
     catalog = Catalog()
     with dirfd.closing(dirfd.open_root(store)) as root_fd:
         catalog.load(list(_sessions(root_fd)))
@@ -63,9 +63,9 @@ def _entry_of(fd: int, thing: StoredName, known: Entry | None) -> Entry | None:
     try:
         return folding.advance(fd, known or empty, thing.name, RECORD_LIMIT, collect=False).entry
     except OSError:
-        return None  # gone meanwhile, or not ours to read
+        return None  # removed meanwhile, or not readable
 
 
 def path_of(store: Path, session: Session) -> str:
-    """The transcript's whole path."""
+    """The absolute path of the transcript."""
     return os.path.join(store, session.path)

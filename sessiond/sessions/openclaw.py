@@ -1,6 +1,6 @@
-"""What an OpenClaw state folder holds: which files are transcripts of which sessions, and what its index says of them.
+"""Plan the import of an OpenClaw state folder: which files are transcripts of which sessions, and their index entries.
 
-Reads names and indexes, through descriptors and never over a symlink; opens no transcript.
+Reads names and indexes, through descriptors and never through a symlink; opens no transcript.
 Source: compatibility.md, "The store".
 """
 
@@ -27,7 +27,7 @@ class SkippedFile(msgspec.Struct, frozen=True):
 
 
 class PlannedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One session to come. `name` is its file in the source; without one the index alone knows it."""
+    """One session to import. `name` is its file in the source; None: it is only in the index."""
 
     session_id: str
     name: str | None
@@ -37,7 +37,7 @@ class PlannedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportPlan(msgspec.Struct):
-    """One agent's sessions folder. `fd` is open on it and belongs to whoever asked for the plan."""
+    """One agent's sessions folder. `fd` is open on it and has to be closed by the caller of `plan`."""
 
     agent_id: str
     path: str
@@ -63,7 +63,7 @@ def agents(root_fd: int, skipped: list[SkippedFile]) -> list[str]:
 
 
 def plan(root_fd: int, agent: str, skipped: list[SkippedFile]) -> ImportPlan | None:
-    """What an agent's folder holds; None where it has no sessions."""
+    """The plan for one agent's folder; None if it has no sessions."""
     path = f"{layout.AGENTS}/{agent}/{layout.SESSIONS}"
     try:
         fd = dirfd.open_path_dir(root_fd, (layout.AGENTS, agent, layout.SESSIONS))
@@ -112,7 +112,7 @@ def _list_files(made: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str,
 
 
 def _set_aside(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
-    """One that was reset or deleted keeps its id, unless another file has it: then its name says when it went too."""
+    """The sessions that were reset or deleted. If another file has the same id, reason and time are added to the id."""
     stems = [*live, *(stem for stem, _, _ in aside)]
     for stem, when, name in aside:
         session_id = stem if stems.count(stem) == 1 else f"{stem}.{when}"
@@ -120,7 +120,7 @@ def _set_aside(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Itera
 
 
 def _by_file(foreign: adoption.Foreign, live: dict[str, str]) -> adoption.Foreign:
-    """The index with each entry's session id as its transcript's file has it: threads have files of their own."""
+    """The index, with each session id replaced by that of its `sessionFile`: threads have files of their own."""
     named: adoption.Foreign = {}
     for key, fields in foreign.items():
         file = fields.get("sessionFile")

@@ -1,6 +1,6 @@
-"""What may be changed of a session's metadata, what is wrong with a value, and the record that a change is.
+"""Changes of a session's metadata: checks of the new values, and the record that is appended for a change.
 
-Knows the catalog and the configuration's words. Source: protocol.md, "The gateway's calls".
+Source: protocol.md, "The gateway's calls".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEND_POLICIES = ("allow", "deny")
 
 
 class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Where answers go. A field that is left out stays as it was, null clears it."""
+    """The session's delivery target. A field that is left out is not changed; null clears it."""
 
     channel: str | msgspec.UnsetType | None = msgspec.UNSET
     to: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -38,10 +38,10 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 async def apply(
     births: SessionChanges, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees
 ) -> Session:
-    """Change the session's metadata as `wanted` says: by wire name, None clears. One record, on disk when this returns.
+    """Change the metadata to `wanted`, which is by wire name; None clears. One record, on disk when this returns.
 
-    The session that was changed is returned: a reset may have put another in its place. InvalidParams for a value that
-    is none, Conflict for a label in use; nothing is changed then.
+    Returns the session that was changed, which is another one if `session` was reset meanwhile. InvalidParams for a bad
+    value, Conflict for a label in use; then nothing is changed.
     """
     store = births.store
     if wanted.get("label") is None:
@@ -58,7 +58,7 @@ async def _append(births: SessionChanges, session: Session, data: dict[str, Any]
 
 
 def fields(config: Config, session: Session, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of the entry record for a change: a merge patch (RFC 7386). The label is taken as it is."""
+    """The data of the entry record for a change: a merge patch (RFC 7386). The label has been checked already."""
     data: dict[str, Any] = {}
     for name, value in wanted.items():
         if name == "model":
@@ -72,11 +72,11 @@ def fields(config: Config, session: Session, wanted: Mapping[str, Any]) -> dict[
 
 def _model(config: Config, session: Session, model: str | None) -> dict[str, Any]:
     if model is None:
-        # The default again; which one that is shows with the next answer.
+        # Back to the default model. The next answer will say which one that is.
         return {"model": None, "modelOverride": None, "modelProvider": None}
     data = check_model(config, model)
     if data["model"] != session.entry.model:
-        data["modelProvider"] = None  # the other model's
+        data["modelProvider"] = None  # that of the old model
     return data
 
 
@@ -113,10 +113,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: str = "$.label") -> str:
-    """A label for the session of `key`: trimmed, printable, and no other session's of the same agent.
+    """The label, trimmed. It has to be printable and not in use by another session of the same agent (Conflict).
 
-    Only sessions count that the caller may see (`sees(key)`): whether a hidden one has a label is told to nobody. Who
-    sees both then has to name them by their keys.
+    Only sessions that the caller may see (`sees(key)`) are compared, so that a refusal does not reveal a hidden
+    session. Two sessions may thus have the same label; a caller who sees both has to name them by key.
     """
     text = _printable(label, field)
     agent_id = agent_of(key)
@@ -135,9 +135,10 @@ def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: st
 def claimed_label(
     catalog: Catalog, key: str, label: str | None, sees: Sees, *, by: str | None = None
 ) -> Iterator[str | None]:
-    """The label, as `check_label` gives it, for as long as it is being written down: nobody else gets it meanwhile.
+    """Check the label and reserve it while the context lasts, which is until it is written.
 
-    `by` is the session that asks, where that of `key` is not there yet: who sees it sees the claim.
+    `by` is the key of the requester if the session of `key` does not exist yet: callers who may see the requester see
+    the reservation.
     """
     if label is None:
         yield None
@@ -151,7 +152,7 @@ def claimed_label(
 
 
 def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[str, Any]:
-    """The entry fields for a model that the configuration allows."""
+    """The entry fields for a model. InvalidParams (`model_unknown`) if the configuration does not allow it."""
     text = model.strip()
     if not text:
         raise InvalidParams(f"`{field}` is empty; null goes back to the default.", field=field)

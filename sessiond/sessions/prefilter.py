@@ -1,8 +1,8 @@
-"""Which lines of a transcript may hold a text, told from their bytes. Pure.
+"""Find the lines of a transcript that may contain a text, without parsing them. Pure.
 
-A transcript is JSON, and whoever wrote it may have written any character as `\\u0041`; case does not count. So a needle
-is a piece of the text that stands in the file nearly always as it is, and lines that may be exceptions are candidates
-too: nothing is missed, and most lines are never read.
+The comparison ignores case, and JSON may write any character as an escape (`\\u0041`). So the filter searches for a
+part of the text that is nearly always written unescaped, and also selects every line with escapes that could hide it:
+no match is missed, and most lines are never parsed.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-# What JSON writes with a backslash before it, or may.
+# Characters that JSON escapes with a backslash, or may escape.
 _ESCAPED = frozenset('"\\/')
-# Next to letters of other alphabets, a shorter piece of ASCII stands in nearly every line.
+# A shorter run of ASCII occurs in nearly every line; if the text also has other letters, search for those instead.
 _TELLING = 3
-# Of all characters only these two have a lower case with an ASCII letter in it: the dotted I and the Kelvin sign.
+# The only characters outside ASCII whose lower case contains an ASCII letter: dotted capital I and the Kelvin sign.
 _STAND_INS = {"i": "\u0130", "k": "\u212a"}
 _ESCAPES_OF_ASCII = re.compile(rb"\\u(?:00[2-7]|0130|212a)")
-# Control characters are escaped always, and colours on a terminal are full of them.
+# Without escapes of control characters, which are always escaped and frequent in terminal output.
 _ESCAPES_OF_OTHERS = re.compile(rb"\\u(?!00[01])")
 
 
 def fold_case(text: str) -> str:
-    """The text as it is compared: in lower case. A sigma is one wherever it stands in a word."""
+    """The text as it is compared: in lower case, with the final form of sigma replaced by the ordinary one."""
     return text.lower().replace("\u03c2", "\u03c3")
 
 
 class Prefilter:
-    """Finds candidates for `text`, which is folded already."""
+    """Finds candidate lines for `text`, which is from `fold_case`."""
 
     def __init__(self, text: str) -> None:
         runs = _runs(text)
@@ -48,7 +48,7 @@ class Prefilter:
             self._folded = cased_run
 
     def candidates(self, data: bytes) -> list[tuple[int, int]]:
-        """Where the candidate lines begin and end in `data` (whole lines), newest first; the newline not with them."""
+        """`(begin, end)` of the candidate lines in `data` (whole lines), last first; without their newlines."""
         low = data.lower()
         hits = {found for raw in self._raw for found in _lines_with(low, raw)}
         if self._folded:
@@ -60,7 +60,7 @@ class Prefilter:
         return sorted(hits, reverse=True)
 
     def _folded_lines(self, data: bytes) -> set[tuple[int, int]]:
-        # Without a byte that stands for the letter in both cases the text itself has to be folded.
+        # These letters have different bytes in upper and lower case, so the text itself has to be folded.
         if data.isascii() or self._folded not in fold_case(data.decode("utf-8", "replace")):
             return set()
         return {
@@ -71,7 +71,7 @@ class Prefilter:
 
 
 def _runs(text: str) -> list[str]:
-    """The pieces of the text that stand in JSON as they are, those of ASCII and the others apart."""
+    """The parts of the text that JSON need not escape, split where ASCII and other characters meet."""
     runs: list[str] = []
     open_run = ""
     for character in text:

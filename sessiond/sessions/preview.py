@@ -1,6 +1,6 @@
-"""Glimpses of a session: a title from its first words, the beginning of its last message, its last few items.
+"""Preview of a session: a title from its first message, the beginning of its last message, its last few messages.
 
-Reads only the first and the last block of a transcript. Source: protocol.md, "The gateway's calls".
+Reads only the first and last blocks of a transcript. Source: protocol.md, "The gateway's calls".
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sessiond.store.store import SessionStore
 
 _TITLE_BYTES = 8192
 _TITLE_CHARS = 60
-# How far back from the end somebody who wants the last few items looks.
+# How far back the last messages are searched: lines per wanted message, and bytes.
 _GLIMPSE_LINES = 20
 _GLIMPSE_BYTES = 4 * 2**20
-# What is left of a longer text before it is masked: some thirty times the most that is shown.
+# Longer texts are cut to this before they are masked: some thirty times what is shown at most.
 _MASKED_CHARS = 64 * 1024
 
 Shown = Callable[[str], str]
@@ -77,7 +77,7 @@ def _as_it_is(text: str) -> str:
 async def items(
     store: SessionStore, session: Session, *, limit: int, max_chars: int, shown: Shown
 ) -> list[PreviewItem]:
-    """The last `limit` messages that say something, oldest first, each as it may be `shown`, cut to `max_chars`."""
+    """The last `limit` messages with text, oldest first, each masked by `shown` and cut to `max_chars`."""
     end = session.entry.file.folded_to
     wanted = _Wanted(limit, max_chars, shown)
     found: list[PreviewItem] = await store.read(session, _last_items, end, store.record_limit, wanted, session.dialect)
@@ -121,7 +121,7 @@ def _from_another_session(record: Record) -> bool:
 def _title(entry: Entry, first: str | None, shown: Shown) -> str:
     for text in (entry.display_name, entry.subject, first):
         if text and text.strip():
-            # Before the cut: half a secret is no longer known as one.
+            # Masked before the cut: a secret that was cut in two is not recognized.
             return short(shown(_cut_beginning(text)), _TITLE_CHARS)
     day = f" ({iso_ms(entry.updated_at)[:10]})" if entry.updated_at else ""
     return entry.session_id[:8] + day
@@ -131,12 +131,12 @@ def _cut_beginning(text: str) -> str:
     if len(text) <= _MASKED_CHARS:
         return text
     head = text[:_MASKED_CHARS]
-    # Between words, so that no secret is cut in two.
+    # Cut between words, so that no secret is cut in two.
     return head[: max(head.rfind(" "), head.rfind("\n"))]
 
 
 def short(text: str, most: int) -> str:
-    """The text on one line, at most `most` characters, cut at a word where one ends late enough."""
+    """The text on one line of at most `most` characters, cut between words if that keeps at least 60 % of it."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text

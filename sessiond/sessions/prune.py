@@ -1,6 +1,6 @@
-"""Which archived transcripts are old enough to go, and their removal. Live sessions are never looked at.
+"""Find old archived transcripts and remove them for good. Live sessions are never touched.
 
-Knows the store. Who may see what, and whether it is meant, is decided by the caller. Source: store.md, "Retention".
+Visibility and confirmation are the caller's. Source: store.md, "Retention".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessiond.store.store import SessionStore
 
 
 class PrunableTranscript(msgspec.Struct, frozen=True):
-    """An archived transcript that is old enough. `age_ms` counts from the last thing that was written to it."""
+    """An archived transcript that may be removed. `age_ms` is the time since the last write to it."""
 
     session: Session
     age_ms: int
@@ -28,7 +28,7 @@ def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[Pr
     """The archived transcripts older than that, the oldest first."""
     found: list[PrunableTranscript] = []
     for session in sessions:
-        # A transcript that was superseded but not moved lies among the live ones, and stays.
+        # A superseded transcript that could not be moved to the archive is not removed.
         if not session.folder.archived:
             continue
         entry = session.entry
@@ -39,7 +39,7 @@ def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[Pr
 
 
 class Removal:
-    """Removes transcripts, for good. `removed` and `kept` (with the reason) are there once `steps` came to its end."""
+    """Removes transcripts for good. When `steps` is exhausted, `removed` and `kept` (with reasons) hold the result."""
 
     def __init__(self, chosen: Iterable[PrunableTranscript]) -> None:
         self._chosen = list(chosen)
@@ -47,7 +47,7 @@ class Removal:
         self.kept: list[tuple[Session, str]] = []
 
     def steps(self) -> Iterator[None]:
-        """Remove; runs in worker threads."""
+        """Remove the transcripts; runs in worker threads."""
         folders: dict[int, Folder] = {}
         for one in self._chosen:
             session = one.session
@@ -78,7 +78,7 @@ class Removal:
 
 
 def _refusal(session: Session) -> str | None:
-    """Why this file is not to be removed: it has to be the one that was shown."""
+    """Why the file must not be removed; None if it may: it has to be unchanged since it was selected."""
     if session.entry.runs:
         return "a run in it has no end"
     try:
@@ -93,7 +93,7 @@ def _refusal(session: Session) -> str | None:
 
 
 def forget(store: SessionStore, removed: Iterable[Session]) -> None:
-    """Take the removed ones out of the catalog."""
+    """Remove the sessions from the catalog."""
     for session in removed:
         store.catalog.remove(session)
         session.folder.dirty = True

@@ -1,6 +1,6 @@
-"""Find the session a caller means, or say that there is none: the same answer for what is not there and not visible.
+"""Find the session that a caller names. Missing and hidden sessions get the same answer.
 
-Aliases first, then visibility, on the canonical key. Knows the catalog and the caller's sight; writes nothing.
+Aliases are resolved first, then visibility is checked on the canonical key. Writes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean, is_i
 from sessiond.policy.visibility import LEAST_STEPS, Sight
 from sessiond.store.catalog import Catalog, Session
 
-# A key that no session can have: agents have names.
+# A key that no session can have, because agent ids are not empty.
 NOBODYS_KEY = "agent::"
 
 
@@ -27,19 +27,19 @@ def reaches(catalog: Catalog, sight: Sight, key: str) -> bool:
 
 
 def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str | None = None) -> bool:
-    """Whether a caller with this sight may see what it named: a session, or the key of one that is not there.
+    """Whether a caller with this sight may see the session that it named, or the key of a missing one.
 
-    Both take the same steps, whatever there is and however deep it lies.
+    The check takes the same number of steps in both cases, so that its duration does not reveal a hidden session.
     """
     sought = session.key if session is not None else key or NOBODYS_KEY
     return sight.unlimited or sight.reaches(sought, lambda target: spawner_of(catalog, target), least_steps=LEAST_STEPS)
 
 
 def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
-    """The canonical key for what a caller wrote; None where it is no key (a session id, a label, any other word).
+    """The canonical key for what a caller wrote; None if it is not a key (a session id, a label, any other word).
 
-    `mcp:<program>` is the inbox of that program under whichever agent it was made: it hangs on the program, and must
-    not be another one when another agent becomes the default.
+    `mcp:<program>` finds the inbox of that program under any agent, so that it stays the same inbox when the default
+    agent of the configuration changes.
     """
     if clean(text, field) == "current":
         if caller.session_key is None:
@@ -54,9 +54,9 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
 def find(
     catalog: Catalog, sight: Sight, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey"
 ) -> Session:
-    """The session for a key, an alias or a session id. NotFound where there is none that the caller may see.
+    """The session with a key, an alias or a session id. NotFound if there is none that the caller may see.
 
-    It is asked of one that is not there as well whether it is in sight: it takes as long as one that is hidden.
+    Visibility is checked for missing sessions too, so that they take as long as hidden ones.
     """
     key = key_of(catalog, caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
@@ -66,7 +66,7 @@ def find(
 
 
 def by_id(catalog: Catalog, text: str) -> Session | None:
-    """The session with this id, live or archived; a UUID in any case."""
+    """The session with this id, live or archived. For a UUID, case is ignored."""
     text = text.strip()
     low = text.lower()
     found, again = catalog.by_id.get(text), catalog.by_id.get(low)
@@ -74,7 +74,7 @@ def by_id(catalog: Catalog, text: str) -> Session | None:
 
 
 def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
-    """The one session with that label (of one agent, where it is given) that the caller may see."""
+    """The visible session with that label, of one agent if given. NotFound; Conflict if there are several."""
     found = catalog.keys_with_label(agent_id, label) if agent_id is not None else catalog.with_label(label)
     visible = [key for key in found or [NOBODYS_KEY] if may_name(catalog, sight, None, key) and key in catalog.by_key]
     if not visible:
@@ -88,12 +88,13 @@ def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str |
 
 
 def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, named: bool) -> str | None:
-    """The key that is to be the spawner of `key`, which is being made or found, for a caller with this sight.
+    """The key of the spawner for a session `key` that is being found or created by a caller with this sight.
 
-    Who does not see everything finds and names what is in its sight, there or not, and changes no lineage: that would
-    be a way into its tree. What it makes is of its own agent; a key that it did not name (`named`) goes below its own
-    session where it gives no other parent, so that it sees what it made. For all else the answer is that of a session
-    that is not there: whether a key is taken is told to nobody who may not see it.
+    A caller that does not see everything may only name keys in its sight, may only create sessions of its own agent,
+    and cannot change the lineage of an existing session, which would bring it into its tree. A key that it did not name
+    (`named=False`) becomes a child of its own session unless it gives another parent, so that it can see what it
+    created. Everything else is refused with the error for a missing session, which does not reveal whether a hidden key
+    is taken.
     """
     if sight.unlimited:
         return parent
@@ -107,10 +108,10 @@ def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, 
 
 
 def no_such_session(text: str, key: str | None = None) -> NotFound:
-    """The answer for a session that is not there, or not there for this caller. `key` is what the text stands for."""
+    """The error for a missing or hidden session. `key` is the canonical key for `text`, if it is a key."""
     shown = text.strip()
     shown = shown if len(shown) <= 80 else shown[:79] + "…"
-    # `main` is another session for every agent: whoever wrote it learns which one it was.
+    # An alias such as `main` means another session for every agent, so name the one that was looked for.
     alias = key if key is not None and key != text.strip() else None
     return NotFound(
         f"no session {quote(shown)}{f' ({shorten(alias)})' if alias else ''};"

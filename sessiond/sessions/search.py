@@ -1,8 +1,7 @@
-"""Find where something was said, newest first, by looking through the transcripts. There is no index to keep up.
+"""Search the messages of transcripts for a text, newest first. There is no full-text index.
 
-Knows the store and what counts as a match. Does not know who asks: which sessions to look through, and how their texts
-may be shown, is handed in. What is matched is the text as it may be shown, so that nobody learns of a masked secret by
-searching for it. Source: protocol.md, "The agents' tools".
+The caller passes in which sessions to search and how their texts may be shown. A match has to be in the masked text, so
+that a search cannot reveal a masked secret. Source: protocol.md, "The agents' tools".
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from sessiond.store.time_slicer import TimeSlicer
 
 MAX_QUERY_CHARS = 512
 _BEFORE, _AFTER = 60, 140
-# Transcripts are in order of time, except where a clock was set back; by more than a day is another story.
+# Messages in a transcript are in order of time, except after the clock was set back; up to a day is allowed for that.
 _SLACK_MS = 24 * 3600 * 1000
-# Lines read between two chances for others to run.
+# How many lines are parsed in one step.
 _LINES_A_STEP = 16
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for. `shown` gives a text as the caller may read it. `block` is how much is read in one go."""
+    """What to search for. `shown` masks a text as needed for the caller. `block` is how many bytes are read at once."""
 
     text: str
     limit: int
@@ -41,7 +40,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One message, which ends at `end` of the session's file. `masked` says that its text was not shown as it is."""
+    """One message, which ends at offset `end` of the file. `masked`: parts of its text are masked."""
 
     session: Session
     end: int
@@ -52,7 +51,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class _SearchPlace:
-    """How far back one transcript was looked through. Nothing before `end` is younger than `bound`."""
+    """How far back one transcript was searched. No message before offset `end` is newer than `bound`."""
 
     __slots__ = ("bound", "end", "inode", "session")
 
@@ -64,7 +63,7 @@ class _SearchPlace:
 
 
 class Search:
-    """One search at work. `found` holds the newest matches so far, at most one more than asked for."""
+    """One search. Keeps the newest matches so far, at most one more than the limit."""
 
     def __init__(self, store: SessionStore, sessions: Iterable[Session], query: Query) -> None:
         self._limit = store.record_limit
@@ -74,12 +73,12 @@ class Search:
         self._earliest = query.since_ms if query.since_ms is not None else -_SLACK_MS
         self._found: list[tuple[int, int, Match]] = []
         self._waiting = list(sessions)
-        # Transcripts that were begun, by how young what is left of them may be.
+        # The transcripts being searched, ordered by the bound of their remaining messages.
         self._heap: list[tuple[int, int, _SearchPlace]] = []
         self._count = 0
 
     def steps(self) -> Iterator[None]:
-        """Look through everything, newest first. Blocks a little between two steps; runs in worker threads."""
+        """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
         self._waiting.sort(key=lambda session: session.entry.updated_at)
         yield
         while self._begin_next() or self._heap:
@@ -92,11 +91,11 @@ class Search:
             yield
 
     def matches(self) -> list[Match]:
-        """The matches, newest first; where there are more than asked for, one too many."""
+        """The matches, newest first; one more than the limit if there are more."""
         return [match for _, _, match in sorted(self._found, key=lambda item: item[:2], reverse=True)]
 
     def _begin_next(self) -> bool:
-        """Begin the transcript that was written to last, unless what is left of another is younger."""
+        """Begin the most recently written transcript, unless one being searched may still have a newer message."""
         if not self._waiting:
             return False
         session = self._waiting[-1]
@@ -149,7 +148,7 @@ class Search:
             masked=shown != text,
         )
         self._count += 1
-        # Of two with the same time the one that was found first is the newer one.
+        # Of two matches with the same time the one found first is the newer one.
         heapq.heappush(self._found, (stamp, -self._count, match))
         if len(self._found) > self._query.limit + 1:
             heapq.heappop(self._found)
@@ -161,19 +160,19 @@ class Search:
 
 
 class MatchNumbering:
-    """Counts which messages of their sessions the matches are, from the ends of the files back to them."""
+    """Finds the sequence numbers of the matches, by counting the messages from the end of each file back to them."""
 
     def __init__(self, store: SessionStore, matches: Iterable[Match], block: int) -> None:
         self._limit, self._block = store.record_limit, block
         self._wanted: dict[Session, list[Match]] = {}
         for match in matches:
             self._wanted.setdefault(match.session, []).append(match)
-        # Taken where the search took its own ends: appends since then come after both.
+        # The current end of each session and the number of messages before it.
         self._ends = {session: (_SearchPlace(session), session.entry.message_count) for session in self._wanted}
         self.numbers: dict[tuple[Session, int], int] = {}
 
     def steps(self) -> Iterator[None]:
-        """Count; runs in worker threads."""
+        """Count the messages; runs in worker threads."""
         for session, matches in self._wanted.items():
             place, seq = self._ends[session]
             count = partial(
@@ -201,10 +200,10 @@ class MatchNumbering:
 async def search(
     store: SessionStore, slices: TimeSlicer, sessions: Iterable[Session], query: Query
 ) -> tuple[list[tuple[Match, str]], bool]:
-    """The newest matches, each with the cursor behind it, and whether there are more.
+    """The newest matches, each with the cursor after it, and whether there are more.
 
-    Newest first by the times of the messages; a file whose messages are not in the order of their times is looked
-    through all the same, but may come a little late.
+    Ordered by the times of the messages. Matches in a file whose messages are not in order of time may come later than
+    their time says.
     """
     looking = Search(store, sessions, query)
     await slices.run(looking.steps())
@@ -220,13 +219,13 @@ async def search(
 
 
 def _read(place: _SearchPlace, record_limit: int, size: int) -> blocks.Block | None:
-    """The block before the place. None where the session was reset, deleted or removed: no match of it can be shown."""
+    """The block before the place. None if the session was reset, deleted or removed: its matches cannot be shown."""
     session = place.session
     return blocks.of_file(session.folder.fd, session.file_name, place.inode, place.end, record_limit, size=size)
 
 
 def _oldest(block: blocks.Block, record_limit: int, bound: int, dialect: TranscriptDialect) -> int:
-    """The time of the first line in the block, which is its oldest."""
+    """The time of the first line in the block, which is the oldest; `bound` if it has none."""
     end = block.data.find(b"\n")
     if not 0 <= end <= record_limit:
         return bound

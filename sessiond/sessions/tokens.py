@@ -1,7 +1,7 @@
-"""The store's tokens: minted, verified, revoked. Keeps their log in `tokens.jsonl`; loads it at the first use.
+"""Mint, verify and revoke tokens. Keeps their log in `tokens.jsonl`, which is loaded at the first use.
 
-Knows the store and `auth`. `alive(run_id)` says whether a run is going on: its token dies with it, without a line in
-the log. The imports of `auth` cost a tenth of a second and wait for the first token.
+`alive(run_id)`: whether a run is live. The token of a run is valid while it is, and has no line in the log. `auth` is
+imported at the first token, because that takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Tokens:
-    """`on_dead(caller_is)` is called with a test for callers whose token has just died, so that streams can end."""
+    """`on_dead(is_dead)` is called when tokens become invalid. Connections for which `is_dead(caller)` have to end."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class Tokens:
         self._store, self._clock, self._alive, self.on_dead = store, clock, alive, on_dead
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
         self._narrowed: dict[str, frozenset[str]] = {}
-        # Whether the file is what the last write left; after a failed one it is written anew.
+        # False after a failed write: the next write replaces the whole file.
         self._sound = True
         self._writing = trio.Lock()
 
     def caller(self, text: str) -> Caller:
-        """The caller who shows this token. Unauthenticated where it does not count."""
+        """The caller who holds this token. Unauthenticated if it is invalid."""
         caller = self._load()[2].authenticate(text)
         held = self._narrowed.get(caller.run_id or "")
         return caller if held is None else replace(caller, scopes=caller.scopes & held)
 
     def narrow_run(self, run_id: str, held: frozenset[str] | None) -> None:
-        """The run's token has none but these scopes from now on; None lifts that. For runs that others live."""
+        """Restrict the run's token to the scopes in `held`; None lifts the restriction. For runs of attached agents."""
         if held is None:
             self._narrowed.pop(run_id, None)
         else:
             self._narrowed[run_id] = held
 
     def is_dead(self, caller: Caller) -> bool:
-        """Whether the token of a caller who was let in has died since."""
+        """Whether the token of an authenticated caller has become invalid since."""
         if caller.kind != "token":
             return False
         if caller.expires_at_ms is not None and caller.expires_at_ms <= self._clock.wall_ms():
@@ -71,7 +71,7 @@ class Tokens:
         return caller.token_id is not None and self._load()[1].is_revoked(caller.token_id)
 
     def mint_for_run(self, *, run_id: str, session_key: str, scopes: frozenset[str], sandboxed: bool) -> str:
-        """The token of a run. It needs no line in the log: it counts while the run is going on."""
+        """The token of a run. It needs no line in the log, because it is only valid while the run is live."""
         from sessiond.auth import tokens
 
         text, _ = tokens.mint(
@@ -96,9 +96,9 @@ class Tokens:
         parent: str | None = None,
         run_id: str | None = None,
     ) -> tuple[str, Claims]:
-        """A token for somebody outside, its issue on disk when this returns. It dies with `parent`, who minted it.
+        """A new token; its line in the log is on disk when this returns. Revoking `parent`, its minter, revokes it too.
 
-        What a run mints (`run_id`) is the run's: it acts in it, has no more scopes than it, and dies with it.
+        A token minted by a run (`run_id`) belongs to that run: it is no longer valid when the run ends.
         """
         from sessiond.auth import tokens
 
@@ -117,9 +117,7 @@ class Tokens:
         return text, claims
 
     async def revoke(self, *, token_id: str | None, text: str | None) -> bool:
-        """End a token for good, and all that come from it; False where it was revoked before. What their holders follow
-        ends at once.
-        """
+        """Revoke a token and all minted with it, and close their connections; False if it is revoked already."""
         from sessiond.auth import tokens
 
         key, log, _ = self._load()
@@ -136,11 +134,11 @@ class Tokens:
         return True
 
     def run_ended(self, run_id: str) -> None:
-        """The run is over: connections that came with its token end."""
+        """Close the connections that use the token of a run that has ended."""
         self.on_dead(lambda caller: caller.run_id == run_id)
 
     def rows(self) -> list[TokenRow]:
-        """The tokens issued, newest first. Those of a run that is over count as revoked."""
+        """The tokens issued, newest first. Those of ended runs count as revoked."""
         return [
             replace(row, revoked=True) if row.run_id is not None and not self._alive(row.run_id) else row
             for row in self._load()[1].rows()
@@ -156,7 +154,7 @@ class Tokens:
 
             def is_revoked(claims: Claims) -> bool:
                 ended = claims.run_id is not None and not self._alive(claims.run_id)
-                # Asked of what is loaded now: compaction puts another log in its place.
+                # Not `log`: rewriting the file replaces the loaded log.
                 return ended or self._load()[1].is_revoked(claims.id)
 
             self._loaded = key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=is_revoked)
@@ -169,15 +167,15 @@ class Tokens:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            # Nobody knows then which tokens were revoked, so none counts.
+            # Without the log, revoked tokens cannot be told, so all are refused.
             raise _storage_refused("read", error, "no token counts until it can be") from None
 
     async def _note(self, line: Issue | Revocation) -> None:
-        """Put the line on disk, then take it on. StorageError where it cannot be: then nothing has changed."""
+        """Write the line to disk, then apply it in memory. StorageError: nothing was changed."""
         from sessiond.auth import tokenlog
 
         async with self._writing:
-            # Whoever goes away meanwhile leaves no line on disk that memory does not know.
+            # Shielded: a cancelled caller must not leave a line on disk that is not applied in memory.
             with trio.CancelScope(shield=True):
                 key, log, verifier = self._load()
                 now_ms = self._clock.wall_ms()
@@ -195,14 +193,14 @@ class Tokens:
         try:
             await self._store.run_sync(write)
         except OSError as error:
-            # What a failed write left behind is not looked for: the next one writes the file anew.
+            # The state of the file is unknown now; the next write replaces it.
             self._sound = False
             raise _storage_refused("write", error, "nothing was changed") from None
         self._sound = True
 
 
 def append(root_fd: int, data: bytes) -> None:
-    """Put a line at the end of the log, on disk when this returns. After an error the file ends where it did."""
+    """Append a line to the log; on disk when this returns. After an error the file has its old length."""
     with dirfd.closing(dirfd.open_file(root_fd, layout.TOKENS, os.O_RDWR | os.O_APPEND | os.O_CREAT)) as fd:
         size = os.fstat(fd).st_size
         torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"

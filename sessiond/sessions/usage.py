@@ -1,8 +1,8 @@
-"""Tokens and money, added up over the transcripts: by session, by model and by day.
+"""Sum up tokens and costs over transcripts: by session, by model and by day.
 
-Knows the store and the messages' usage. Which sessions count, and what tokens cost where a message does not say it, is
-handed in. The entries of live sessions hold their own sums, but not when and by which model; so every transcript is
-read, the archived ones too, a block at a time. Source: protocol.md, "The gateway's calls".
+The caller passes in which sessions to count and the prices for messages without a cost. Every transcript is read, also
+archived ones, because the sums in the entries are not split by time and model. Source: protocol.md, "The gateway's
+calls".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sessiond.store.catalog import Session
 
 
 class UsageSum(msgspec.Struct):
-    """A sum. `cost_usd` is there once anything in it had a price."""
+    """A sum. `cost_usd` is None if no message in it had a cost."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -31,7 +31,7 @@ class UsageSum(msgspec.Struct):
     cost_usd: float | None = None
 
     def add(self, usage: Usage, cost: float | None) -> None:
-        """Count one message."""
+        """Add the usage of one message."""
         parts = [int(usage.input), int(usage.output), int(usage.cache_read), int(usage.cache_write)]
         self.input_tokens += parts[0]
         self.output_tokens += parts[1]
@@ -51,7 +51,7 @@ _decode_head = msgspec.json.Decoder(_AssistantHead).decode
 
 
 def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | None:
-    """USD for a message that does not say its cost, by `models.pricing`; None where that has no price either."""
+    """The cost in US dollars by `models.pricing`; None if it has no price for the model."""
     price = pricing.get(model)
     if price is None:
         return None
@@ -61,7 +61,7 @@ def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | 
 
 
 class UsageCount:
-    """Adds up the sessions it is given. Each message counts once, also where a fork or a copy has it a second time."""
+    """Sums up the usage of sessions. A message that a fork or a copy repeats is counted once."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class UsageCount:
         self.by_day: dict[str, UsageSum] = {}
 
     def steps(self, sessions: Iterable[Session]) -> Iterator[None]:
-        """Count; blocks a little between two steps, runs in worker threads."""
-        # The oldest first: of two copies of a message the one in the first session is the one that counts.
+        """Count the sessions. Each step blocks briefly; runs in worker threads."""
+        # The oldest first: a message that occurs twice is counted for its oldest session.
         for session in sorted(sessions, key=lambda one: (one.entry.created_at, one.session_id)):
             if session.entry.updated_at >= self._since:
                 yield from self._session(session)
@@ -98,7 +98,7 @@ class UsageCount:
             yield
 
     def _block(self, session: Session, data: bytes) -> None:
-        # What an assistant message with usage always has in it, however it is spaced.
+        # Every line of an assistant message with usage contains this, however it is formatted.
         sign = session.dialect.usage_sign
         at = data.find(sign)
         while at >= 0:
@@ -117,7 +117,7 @@ class UsageCount:
             return
         head = _decode_head(record.message)
         usage = read_usage(head.usage)
-        # A message without a time of its own counts for the last day of its session.
+        # A message without a time is counted for the last day of its session.
         stamp = record.timestamp_ms if record.timestamp_ms is not None else session.entry.updated_at
         if usage is None or stamp < self._since or (self._until is not None and stamp >= self._until):
             return
@@ -138,7 +138,7 @@ class UsageCount:
     def _is_copy(self, record: Record, stamp: int) -> bool:
         if record.id is None:
             return False
-        # Ids of pi are short; with its time a record is itself.
+        # Record ids of pi are short; id and time together identify a record.
         key = hash((record.id, stamp))
         if key in self._seen:
             return True

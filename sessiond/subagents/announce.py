@@ -1,9 +1,9 @@
-"""Announce: tell the session that asked how its sub-agent's run ended. Once, whenever the daemon dies in between.
+"""Announce how a sub-agent's run ended to the session that requested it: exactly once, even if the daemon crashes.
 
-What decides lies in the transcripts. The end of the child's run and the fact that it is to be announced are one write
-(`spawn.ended`); the requester's transcript takes the announcement once, by its idempotency key; `spawn.announced` in
-the child says that nothing is left to do. Knows spawns, sessions and runs. How a channel is reached and what becomes
-of the child afterwards is handed in. Source: runs.md, "Announce".
+The progress is in the transcripts. The end of the child's run and `spawn.ended`, which says that it has to be
+announced, are one write. The requester's transcript accepts the announcement once, by its idempotency key.
+`spawn.announced` in the child's transcript says that it is done. Delivery to channels and the child's cleanup are
+passed in as callbacks. Source: runs.md, "Announce".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sessiond.subagents import outcome
 
 log = structlog.get_logger("sessiond.announce")
 
-# A child that takes longer over its announce step is not waited for: its reply is posted as it stands.
+# The time limit of the announce step. If it is exceeded, the child's own reply is posted.
 STEP_LIMIT_S = 600.0
 _KEY = "announce:"
 
@@ -40,26 +40,26 @@ Posted = Literal["posted", "silent", "requester_gone", "refused"]
 
 
 class AnnouncementOutbox(Protocol):
-    """The way to a session's channel. Where the session has none, its transcript is the delivery and this does nothing.
+    """Delivers texts to a session's channel. Does nothing for a session without one: people read its transcript.
 
-    The same id again is the same delivery. What was `put` or is on `hold` waits for `send`.
+    A delivery is identified by its id. One that was `put` or is on `hold` is not sent before `send`.
     """
 
     async def put(self, requester: Session, text: str, delivery_id: str) -> None:
-        """Have it on record. StorageError."""
+        """Write the delivery to disk, unless its id is known. StorageError."""
 
     def hold(self, delivery_id: str) -> None:
-        """Do not send what an earlier life left under this id."""
+        """Hold a delivery with this id that an earlier process left."""
 
     def send(self, delivery_id: str) -> None:
-        """Send it now, if it is on record."""
+        """Send the delivery, if there is one with this id."""
 
 
 class Announcer:
-    """One of those that go on after runs; `go_on` does what the daemon before had still to do.
+    """A follow-up of runs (see `RunSupervisor`); `go_on` resumes announcements after a restart.
 
-    `ended(child)` hears of every end of a child's run, and `announced(child)` when its requester was told, and of what
-    ended after that.
+    `ended(child)` is called at every end of a child's run; `announced(child)` once the announcement is done, and at
+    every end of a later run.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Announcer:
         self._ended: set[str] = set()
         self._under_way: set[str] = set()
         self._left: list[Session] = []
-        # Idempotency keys of announcements that are in some requester's transcript, live or archived, at the start.
+        # The idempotency keys of the announcements in all transcripts, live and archived, as of the start.
         self._known_keys: frozenset[str] = frozenset()
 
     def at_end(self, run: Run) -> Sequence[Part]:
-        """What goes into the write that ends a run."""
+        """The records to write together with the end of the run."""
         if run.request.follow.announcement is not None and run.started_at is None and not run.request.in_transcript:
-            # It ended while it waited for its turn; what it has to tell belongs into the transcript all the same.
+            # The run that was to present an announcement ended before it started; its message must still be recorded.
             return [Message(run.request.message)]
         if not self._is_first_run(run):
             return ()
@@ -92,7 +92,7 @@ class Announcer:
         return [Custom(ENTRY, {"spawn": {"ended": run.run_id}})]
 
     async def after_end(self, run: Run) -> None:
-        """What follows a child's run."""
+        """Announce the end of a child's run, or report it to the callbacks."""
         child = run.session
         if child.entry.spawn is None:
             return
@@ -104,13 +104,13 @@ class Announcer:
             await self._tell_announced(child)
 
     async def read_open(self) -> None:
-        """Nothing: what is open stands in the entries."""
+        """Does nothing: open announcements are in the entries, which are loaded."""
 
     def list_open(self) -> None:
-        """Find every child whose run ended, and whose announcement is not on record."""
+        """Find every child whose run has ended but was not announced."""
         catalog = self._store.catalog
         pending = [child for child in catalog.by_id.values() if is_unannounced(child)]
-        # A reset child has an heir, which says the same.
+        # If a child was reset, the session that replaced it has the same `spawn` data; announce only from that one.
         self._left = [child for child in pending if not child.archived or child.key not in catalog.by_key]
         if self._left:
             sessions = catalog.by_id.values()
@@ -120,17 +120,17 @@ class Announcer:
             self._outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
 
     def go_on(self) -> None:
-        """Announce what was not."""
+        """Start the announcements that `list_open` found."""
         left, self._left = self._left, []
         for child in left:
             self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
 
     def _is_first_run(self, run: Run) -> bool:
-        """Whether this is the run that the child was spawned for, or that took its place when somebody steered it."""
+        """Whether this is the run that the child was spawned for, or the run that replaced it after a steer."""
         spawn, request = run.session.entry.spawn, run.request
         if spawn is None or "ended" in spawn or request.step == "announce":
             return False
-        # A damaged record has no message and no `follow`; it was the first all the same.
+        # A run recovered from a damaged record has neither message nor `follow`; treat it as the first run.
         if not (request.follow.spawn is not None or request.first or not request.message):
             return False
         others = self._supervisor.registry.of_session(run.key)
@@ -138,7 +138,7 @@ class Announcer:
         return not (run.status == "aborted" and goes_on)
 
     async def _announce(self, child: Session, run_id: str) -> None:
-        """Announce, however long the disk refuses. Cut off, the next start goes on with it."""
+        """Announce, retrying while the disk refuses writes. If the daemon stops, the next start continues."""
         if run_id in self._under_way:
             return
         self._under_way.add(run_id)
@@ -146,7 +146,7 @@ class Announcer:
             work = partial(self._attempt, child, run_id)
             await self._supervisor.persistence.retry_until_stored(work, "an announcement", session_key=child.key)
         except Stopping:
-            pass  # the next start does it
+            pass  # the next start continues
         finally:
             self._under_way.discard(run_id)
 
@@ -158,14 +158,14 @@ class Announcer:
         except StorageError:
             if not self._store.catalog.has(child):
                 log.warning("announced without its transcript", session_key=child.key, run_id=run_id)
-                return  # taken away: there is nothing to note it in
+                return  # the child's transcript was removed, so the announcement cannot be noted in it
             raise
         log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
         for one in heirs:
             await self._tell_announced(one)
         requester = self._store.catalog.by_key.get(requester_key)
         if requester is not None and "announced" in (requester.entry.spawn or {}):
-            await self._tell_announced(requester)  # which may have waited for this child
+            await self._tell_announced(requester)  # itself a child, whose cleanup may have waited for this
 
     async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
         first = await outcome.find_outcome(self._supervisor.registry, run_id, child.key)
@@ -192,9 +192,9 @@ class Announcer:
         return "posted"
 
     async def _step(self, child: Session, run_id: str, status: str, requester_key: str) -> str | None:
-        """What the child says when it is asked for its announcement; None where it is not asked, or could not say."""
+        """The child's answer in the announce step; None if it is not asked or the step did not succeed."""
         registry = self._supervisor.registry
-        # Made of the run's id: after a crash it is the same step, and what it said is found again.
+        # Derived from the run's id, so that after a crash the same step and its answer are found again.
         step_id = f"{session_id_of(run_id)}.{blake2b(run_id.encode(), digest_size=8, person=b'announce').hexdigest()}"
         found = await registry.find(step_id)
         if found is None:
@@ -226,17 +226,17 @@ class Announcer:
             step="announce",
             context=announce_context(requester_key, task),
             timeout_s=STEP_LIMIT_S,
-            # Before what others have sent to the child meanwhile: it is about what was done until now.
+            # Ahead of messages that others have sent to the child meanwhile.
             first=True,
         )
 
     async def _hand_over(self, requester: Session, child: Session, first: RunView, text: str) -> None:
-        """Into the requester's transcript, once; and to its channel."""
+        """Put the announcement into the requester's transcript, once, and deliver it to its channel."""
         run_id = first.run_id
         key, payload = f"{_KEY}{run_id}", payload_hash({"announce": run_id})
         requester = await current_session(self._store.catalog, requester)
         if key not in self._known_keys and self._supervisor.run_of_key(requester, key, payload) is None:
-            # Before the transcript has it: once that has, nobody would make this delivery any more.
+            # Write the delivery first: once the transcript has the announcement, a restart would not create it.
             await self._outgoing.put(requester, text, _delivery_id(run_id))
             provenance = {
                 "kind": "inter_session",
@@ -244,8 +244,8 @@ class Announcer:
                 "sourceTool": "subagent_announce",
             }
             message = user_message(text, self._clock.wall_ms(), provenance)
-            # Whoever stops a tree of sessions does not want the first of them to begin anew. Where no more may wait
-            # it is read with the next of them.
+            # After an abort the requester is not woken: whoever stops a tree of sessions does not want a new run in it.
+            # If its queue is full, the requester reads the message with its next run.
             if first.status != "aborted" and self._wakes(requester) and self._supervisor.has_room(requester):
                 request = RunRequest(
                     text=text,
@@ -270,7 +270,7 @@ class Announcer:
         return subagents.wake_requester and self._supervisor.answers(requester.key)
 
     async def _close(self, child: Session, posted: Posted) -> list[Session]:
-        """Note in the child that it is done, and in its heir where it was reset meanwhile; both of them."""
+        """Note `spawn.announced` in the child, and in the session that replaced it after a reset; those sessions."""
         while child.leaving is not None:
             await child.leaving.wait()
         heir = self._store.catalog.by_key.get(child.key)
@@ -285,6 +285,6 @@ def _delivery_id(run_id: str) -> str:
 
 
 def is_unannounced(child: Session) -> bool:
-    """Whether a run of this child has ended of which its requester does not know yet."""
+    """Whether the end of this child's run has not been announced yet."""
     spawn = child.entry.spawn
     return spawn is not None and "ended" in spawn and "announced" not in spawn

@@ -1,7 +1,7 @@
-"""What becomes of a child afterwards: its attachments go, and with `cleanup: "delete"` its session goes to the archive.
+"""Cleanup after a child's run: remove its attachments, and with `cleanup: "delete"` archive its session.
 
-Counted from the end of its run, never while one is going on. Sleeps until something is due. Knows children and their
-attachments; the announcement is somebody else's. Source: runs.md, "Afterwards".
+Happens after the announcement, or `archiveAfterMinutes` after the end of the run; never during a run. Sleeps until
+something is due. Source: runs.md, "Afterwards".
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sessiond.store.store import Custom, SessionStore
 
 log = structlog.get_logger("sessiond.archive")
 
-# What could not be removed or archived is tried again after this long.
+# When to try again if something could not be removed or archived.
 AGAIN_MS = 10 * 60 * 1000
 
 
 class ArchiveSweep:
-    """`run` belongs to the background nursery. `workspace(agent_id)` is where an agent works.
+    """Run `run` in the background nursery. `workspace(agent_id)` is the folder in which an agent works.
 
-    `engages(key)` says whether a conversation goes on in which a session still has its say.
+    `engages(key)`: whether the session takes part in an open conversation.
     """
 
     def __init__(
@@ -58,38 +58,39 @@ class ArchiveSweep:
         self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
         self._intents, self._engages = intents, engages
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
-        # By session id: a child that was deleted may have left attachments behind.
+        # A heap of `(when, session id)`. Session ids, because a child that was deleted may have left attachments
+        # behind.
         self._due: list[tuple[int, str]] = []
         self._changed = trio.Event()
 
     async def conversation_over(self, child: Session) -> None:
-        """A conversation is over that the child was in: what it held up is due again."""
+        """A conversation of the child has closed: do the cleanup that waited for it."""
         if child.entry.spawn is not None and not child.entry.runs:
             self.run_ended(child)
             if "announced" in child.entry.spawn:
                 await self.child_announced(child)
 
     def put_away(self, session: Session) -> None:
-        """The session's transcript is in the archive now: files that came with its messages go."""
+        """The session was archived: schedule the removal of the files that came with its messages."""
         if self._intents.message_files(session.session_id):
             self._schedule(session, self._clock.wall_ms())
 
     def run_ended(self, child: Session) -> None:
-        """A run of the child has ended; whatever is still to be announced has its time until this is due."""
+        """A run of the child has ended: schedule its cleanup in `archiveAfterMinutes`, announced or not."""
         minutes = self._config().agents.defaults.subagents.archive_after_minutes
         if is_to_be_deleted(child) and minutes and not child.archived:
             self._schedule(child, (child.entry.ended_at or self._clock.wall_ms()) + int(minutes * 60_000))
 
     async def child_announced(self, child: Session) -> None:
-        """The child's outcome was announced, or was to be silent: nothing more is wanted of it.
+        """The announcement of the child is done: clean up, unless it is at work or waits for children of its own.
 
-        Where it has work of its own still, or children that will want to tell it something, this comes again.
+        In that case this is called again when they are done.
         """
         if (child.entry.spawn or {}).get("mode") != "session" and not self._is_wanted(child):
             await self._attempt(child)
 
     async def run(self) -> None:
-        """Do what is due, when it is due, until cancelled."""
+        """Clean up each session when it is due; until cancelled."""
         for session in list(self._store.catalog.by_id.values()):
             self._take_up(session)
         for _, session_id in self._intents.message_files():
@@ -100,7 +101,7 @@ class ArchiveSweep:
             while self._due and self._due[0][0] <= self._clock.wall_ms():
                 _, session_id = heapq.heappop(self._due)
                 child = self._store.catalog.by_id.get(session_id)
-                # One that is at work again is looked at when that has ended.
+                # If it is at work again, the end of that run schedules it again.
                 if child is not None and (child.archived or not self._runs(child)):
                     await self._attempt(child)
             wait_s = (self._due[0][0] - self._clock.wall_ms()) / 1000 if self._due else float("inf")
@@ -109,12 +110,12 @@ class ArchiveSweep:
             self._changed = trio.Event()
 
     def _take_up(self, session: Session) -> None:
-        """After a restart: what the daemon before had still to do."""
+        """Schedule the cleanup of a child that an earlier process did not finish."""
         spawn = session.entry.spawn
         if spawn is None or session.entry.runs or session.entry.ended_at is None:
             return
         if session.archived and session.key in self._store.catalog.by_key:
-            return  # it was reset; what there is to do stands in its heir
+            return  # it was reset; the session that replaced it has the same `spawn` data
         self.run_ended(session)
         left = self._has_attachments(session) or (is_to_be_deleted(session) and not session.archived)
         if left and (session.archived or "announced" in spawn):
@@ -131,7 +132,7 @@ class ArchiveSweep:
         return bool(self._supervisor.registry.of_session(key)) or self._engages(key)
 
     def _is_wanted(self, child: Session) -> bool:
-        """Whether somebody works in the child, or will want to tell it how a child of its own ended."""
+        """Whether the child is at work or still awaits the announcement of a child of its own."""
         catalog = self._store.catalog
         own = (catalog.by_key[key].entry.spawn for key in catalog.children_of(child.key))
         return self._runs(child) or any(spawn is not None and "announced" not in spawn for spawn in own)
@@ -141,7 +142,7 @@ class ArchiveSweep:
             if child.archived:
                 await self._remove_handed(child)
                 if child.key in self._store.catalog.by_key:
-                    return  # it was reset; what else there is to do stands in its heir
+                    return  # it was reset; the session that replaced it has the same `spawn` data
             await self._remove_attachments(child)
             if is_to_be_deleted(child) and self._store.catalog.by_key.get(child.key) is child:
                 await lifecycle.delete(self._births, self._feed, child, self._stop_nothing)
@@ -149,11 +150,11 @@ class ArchiveSweep:
         except _AtWork:
             pass
         except SessiondError as error:
-            log.warning("child not put away", session_key=child.key, reason=error.message)
+            log.warning("child not cleaned up", session_key=child.key, reason=error.message)
             self._schedule(child, self._clock.wall_ms() + AGAIN_MS)
 
     async def _stop_nothing(self, child: Session) -> None:
-        """Where a delete would abort the runs: the sweep leaves a session that was given work just now."""
+        """The `stop` callback of `lifecycle.delete`: refuse to delete a session that has just been given work."""
         if self._is_at_work(child.key):
             raise _AtWork("the session is at work")
 
@@ -165,12 +166,12 @@ class ArchiveSweep:
         return is_to_be_deleted(child) or child.archived or not kept
 
     async def _remove_attachments(self, child: Session) -> None:
-        """The path is made of the child's id, never of anything that stands in a file."""
+        """Remove the files that the child was spawned with. Their id is the child's id, never one read from a file."""
         if not self._has_attachments(child):
             return
         child_id = rest_of(child.key).rpartition(":")[2]
         agent_id = agent_of(child.key)
-        # With a note what is missing after a crash is what this has removed, not what somebody took away.
+        # The note in the journal tells, after a crash, that missing files were removed here and not by somebody else.
         begun_before = self._intents.has(child_id)
         self._intents.begin(agent_id, child_id, sync=False)
         report = await self._attachments.remove(self._workspace(agent_id), child_id)
@@ -185,7 +186,7 @@ class ArchiveSweep:
         self._intents.complete(child_id)
 
     async def _remove_handed(self, session: Session) -> None:
-        """The files that came with messages of a session that was put away."""
+        """Remove the files that came with messages of an archived session."""
         for attachments_id, session_id in self._intents.message_files(session.session_id):
             begun_before = self._intents.begin_removal(attachments_id, session_id)
             report = await self._attachments.remove(self._workspace(agent_of(session.key)), attachments_id)
@@ -207,10 +208,10 @@ class ArchiveSweep:
 
 
 class _AtWork(Conflict):
-    """The child is not to be archived now; it comes again when its run has ended."""
+    """The child has just been given work and must not be archived now; the end of that run schedules it again."""
 
 
 def is_to_be_deleted(child: Session) -> bool:
-    """Whether the child was spawned with `cleanup: "delete"`, to live one run."""
+    """Whether the child was spawned with `mode: "run"` and `cleanup: "delete"`."""
     spawn = child.entry.spawn or {}
     return spawn.get("cleanup") == "delete" and spawn.get("mode") == "run"

@@ -1,4 +1,4 @@
-"""What is settled of a sub-agent's session before anything of it is written, and what it is told first."""
+"""A sub-agent's session before it is created, and the preamble of its task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sessiond.subagents.pending_children import PendingChild
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """`unborn` is what is known of it to those who may call it off."""
+    """A checked child, not yet created. `pending` is its entry in `PendingChildren`."""
 
     key: str
     id: str
@@ -24,7 +24,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preamble(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:
-    """What a child is told before its task."""
+    """The context of a child's first run."""
     lines = [
         f"You are a sub-agent of {requester_key} (depth {facts.requester_depth + 1} of {facts.max_spawn_depth}).",
         "Do the task below; your last answer is what it gets.",

@@ -1,7 +1,4 @@
-"""What a child's run came to, read from its records and put into the words of the announcement.
-
-Knows transcripts and the announcement's text. Writes nothing and tells nobody.
-"""
+"""The outcome of a child's run, read from its records, and the text of its announcement. Writes nothing."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 from sessiond.subagents.archive import is_to_be_deleted
 
-# In the place of a result that no record of the requester's can hold.
+# Replaces a result that would not fit into one record of the requester's transcript.
 TOO_LONG = "(longer than limits.maxRecordBytes allows; the transcript has it)"
 
 
 async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
-    """How the run ended. A transcript that does not say so any more is an outcome, too."""
+    """How the run ended. If its transcript no longer says so, an error that says that."""
     found = await registry.find(run_id)
     if found is not None and found.status in FINAL:
         return found
@@ -34,7 +31,7 @@ async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
 
 
 async def announcement_text(store: SessionStore, child: Session, first: RunView, said: str | None) -> str | None:
-    """The text of the announcement; None is silence. `said` is what the announce step brought, if anything."""
+    """The text of the announcement; None: post nothing. `said` is the answer of the announce step, if any."""
     entry = child.entry
     reply = said if said is not None and said.strip() else first.reply
     tool_result = None
@@ -59,7 +56,7 @@ async def announcement_text(store: SessionStore, child: Session, first: RunView,
 
 
 async def task_of(store: SessionStore, registry: Registry, child: Session, run_id: str) -> str:
-    """The task that the child was given: of the run in memory, else the first message of its transcript."""
+    """The child's task: from the run if it is in memory, else the first message of its transcript."""
     run = registry.get(run_id)
     if run is not None and run.request.text:
         return run.request.text
@@ -68,7 +65,7 @@ async def task_of(store: SessionStore, registry: Registry, child: Session, run_i
 
 
 async def _tool_result(store: SessionStore, child: Session, run_id: str) -> str | None:
-    """The newest tool result of the run; None where there is none, or no transcript any more."""
+    """The newest tool result of the run; None if there is none or the transcript is gone."""
     end = child.entry.file.folded_to
     try:
         found: str | None = await store.read(child, _latest_tool_result, run_id, end, store.record_limit)
@@ -80,13 +77,13 @@ async def _tool_result(store: SessionStore, child: Session, run_id: str) -> str 
 
 
 def _path_afterwards(child: Session) -> str:
-    """Where the transcript lies when the announcement is read: with `cleanup: "delete"` it has moved by then."""
+    """The path of the transcript when the announcement is read: with `cleanup: "delete"` it is archived by then."""
     archived = child.archived or is_to_be_deleted(child)
     return layout.transcript_path(agent_of(child.key), child.session_id, archived=archived)
 
 
 def _latest_tool_result(fd: int, run_id: str, end: int, record_limit: int) -> str | None:
-    """The text of the newest tool result that the run brought; one without text is passed over."""
+    """The text of the run's newest tool result that has text."""
     for record in _records(transcript.read_backwards(fd, end, record_limit)):
         if record.role == "toolResult" and record.message is not None and (text := text_of(record.message)).strip():
             return text

@@ -1,4 +1,4 @@
-"""Children that are being made just now: how many of whom, and calling them off. Knows keys; makes nothing."""
+"""Children that are being created: how many each session has, and how to cancel them. Creates nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sessiond.errors import Conflict
 
 
 class PendingChild:
-    """A child that is being made. `scope` is for what may be given up while it is; `counted` once it is to be."""
+    """A child that is being created. `counted`: it passed the checks and counts as running."""
 
     def __init__(self) -> None:
         self.counted = False
@@ -20,35 +20,35 @@ class PendingChild:
         self.over = trio.Event()
 
     def call_off(self) -> None:
-        """It is not to be made after all. One whose transcript is being written is made, and stopped then."""
+        """Cancel its creation. If its transcript is already being written it is created, and its run stopped then."""
         self._called_off = True
         self.scope.cancel()
 
     def check_made(self, made: object) -> None:
-        """Conflict where nothing was made because it was called off."""
+        """Raise Conflict if no child was created because its creation was cancelled."""
         if made is None:
             self._called_off = True
             self.check()
 
     def check(self) -> None:
-        """Conflict where it was called off."""
+        """Raise Conflict if its creation was cancelled."""
         if self._called_off:
             raise Conflict("the session that asked for this sub-agent was killed meanwhile; nothing was spawned")
 
 
 class PendingChildren:
-    """By the key of the session that asked."""
+    """The children being created, by the key of the requester."""
 
     def __init__(self) -> None:
         self._unborn: dict[str, list[PendingChild]] = {}
 
     def count_of(self, requester_key: str) -> int:
-        """How many are as good as running."""
+        """How many children of this requester are being created and count as running."""
         return sum(one.counted for one in self._unborn.get(requester_key, ()))
 
     @contextmanager
     def begin(self, requester_key: str) -> Iterator[PendingChild]:
-        """While a child of this session is being made."""
+        """Register a child of this requester for as long as the context lasts."""
         unborn = PendingChild()
         siblings = self._unborn.setdefault(requester_key, [])
         siblings.append(unborn)
@@ -61,7 +61,7 @@ class PendingChildren:
             unborn.over.set()
 
     async def call_off(self, requester_key: str) -> None:
-        """Call off what is being made; when this returns each is either there, or never will be."""
+        """Cancel all children of this requester that are being created; returns when each exists or never will."""
         called = list(self._unborn.get(requester_key, ()))
         for one in called:
             one.call_off()

@@ -1,6 +1,6 @@
-"""sessions_spawn: check, write the attachments, make the child and its first run. All of it, or nothing.
+"""sessions_spawn: check, write the attachments, create the child and its first run. All of it, or nothing.
 
-Knows the policy, the attachments and the supervisor. What follows the child's run is `runs/announce.py`.
+Knows the policy, the attachments and the supervisor. What follows the child's run is in `announce.py`.
 Source: runs.md, "sessions_spawn".
 """
 
@@ -41,12 +41,12 @@ from sessiond.store.store import Custom, SessionStore
 from sessiond.subagents.child import Child, preamble
 from sessiond.subagents.pending_children import PendingChild, PendingChildren
 
-# A child's key is made of its requester and the idempotency key, so that the same request finds the same child.
+# With an idempotency key the child's key is derived from it and the requester, so that the same request finds it again.
 _NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
 
 
 class SpawnOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A spawn as it was asked for. `asked` is all that counts for idempotency."""
+    """A requested spawn. `asked` are the parameters whose hash is compared when an idempotency key is used again."""
 
     task: str
     request: SpawnRequest
@@ -59,7 +59,7 @@ class SpawnOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnedChild(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a spawn."""
 
     run_id: str
     child_key: str
@@ -68,7 +68,7 @@ class SpawnedChild(msgspec.Struct, frozen=True):
 
 
 class Spawner:
-    """`sandboxed(key)` is the sandbox rule of a key's agent; `workspace(agent_id)` where it works."""
+    """`sandboxed(key)`: whether runs of the session are sandboxed. `workspace(agent_id)`: the folder of an agent."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Spawner:
     async def spawn(
         self, requester: Session, wanted: SpawnOrder, *, sandboxed: bool, sees: Sees = lambda _key: True
     ) -> SpawnedChild:
-        """The child, accepted. Every refusal comes before the first byte is written.
+        """The accepted child. Every refusal comes before the first byte is written.
 
-        `sees(key)` says which sessions the caller may see: the labels of others are no reason for a refusal.
+        `sees(key)`: whether the caller may see a session. Labels of sessions that it may not see can be taken.
         """
         child_id = self._child_id(requester, wanted)
         agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
@@ -107,7 +107,7 @@ class Spawner:
         made: SpawnedChild | None = None
         with self.offspring.begin(requester.key) as unborn:
             with unborn.scope:
-                # The same request twice at once: the second one finds what the first one made.
+                # If the same request comes twice at once, the second finds the child of the first.
                 async with self._alone(child_key):
                     made = await self._spawn(requester, wanted, child_key, unborn, sandboxed=sandboxed, sees=sees)
             unborn.check_made(made)
@@ -135,7 +135,7 @@ class Spawner:
         prepared = self._attachments.check(wanted.attachments, self._config().tools.sessions_spawn.attachments)
         mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
         policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
-        # Taken from here on, so that of two spawns beside each other one has the label.
+        # Claimed from here on, so that only one of two concurrent spawns gets the label.
         with claimed_label(self._store.catalog, child_key, wanted.label, sees, by=requester.key) as label:
             child = Child(
                 key=child_key,
@@ -147,7 +147,7 @@ class Spawner:
                 label=label,
                 unborn=unborn,
             )
-            # Among the running from here on, so that spawns beside each other do not all find the last place.
+            # Counts as running from here on, so that concurrent spawns cannot exceed maxChildrenPerAgent.
             unborn.counted = True
             return await self._make(requester, wanted, child, prepared)
 
@@ -156,7 +156,7 @@ class Spawner:
     ) -> SpawnedChild:
         thread = await self._bind(requester, child, wanted)
         receipt: Receipt | None = None
-        # Once something is written it becomes a child, or is removed: a caller who goes away changes nothing.
+        # Shielded: once something is written it becomes a child or is removed, even if the caller disconnects.
         with trio.CancelScope(shield=True):
             if wanted.attachments:
                 run, receipt = await self._create_with_files(requester, wanted, child, prepared, thread)
@@ -188,7 +188,7 @@ class Spawner:
             async with lock:
                 yield
         finally:
-            # Released to one who waits it is locked again already, and theirs to take away.
+            # If another task waited for the lock it holds it now, and removes it later.
             if not lock.locked() and self._under_way.get(child_key) is lock:
                 del self._under_way[child_key]
 
@@ -212,7 +212,7 @@ class Spawner:
         )
 
     def _child(self, child_key: str) -> Session | None:
-        """The child of that key, also where it has been archived by now."""
+        """The child with that key, live or archived."""
         catalog = self._store.catalog
         archived = catalog.older(child_key)[-1:]
         return catalog.by_key.get(child_key) or next(iter(archived), None)

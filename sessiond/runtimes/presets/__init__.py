@@ -1,4 +1,4 @@
-"""The agent programs that sessiond knows by name: how each is called, and how its output is read."""
+"""The known agent programs: how each is started, and how its output is parsed."""
 
 from sessiond.runtimes.presets import claude, codex, gemini, opencode, pi
 from sessiond.runtimes.presets.preset import Preset

@@ -18,9 +18,9 @@ from sessiond.runtimes.presets.preset import Preset, native_id
 from sessiond.runtimes.runtime import RunSpec
 
 _STOP_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "toolUse"}
-# No level of Claude Code means "none" or "as you like": those are left to its own settings.
+# Claude Code has no level for `off` and `adaptive`: for those no option is passed.
 _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
-# Progress of a kind that is over when the next line comes.
+# Progress lines that are not kept.
 _PASSING = ("init", "status", "thinking_tokens")
 
 
@@ -49,7 +49,7 @@ class ClaudeLines:
         del raw
         kind = text(item, "type")
         if kind in ("assistant", "user", "stream_event") and text(item, "parent_tool_use_id"):
-            # A sub-agent of its own: its conversation is not this one, its result comes as that of a tool.
+            # From a sub-agent of Claude Code: another conversation, whose result comes as a tool result.
             if kind != "stream_event":
                 yield CustomOutput(f"claude/{kind}", item)
             return
@@ -90,7 +90,7 @@ class ClaudeLines:
                 self._usage = {**self._usage, **table(event, "usage")}
                 self._stop_reason = text(event, "delta", "stop_reason")
             case "message_stop" if self._stop_reason == "tool_use":
-                # The last message waits for the cost of the run instead; this one need not wait for its tools.
+                # Only the last message has to wait for the cost of the run; this one is flushed before its tools run.
                 yield from self._flush()
 
     def _assistant(self, item: dict[str, Any]) -> Iterator[Event]:
@@ -99,7 +99,7 @@ class ClaudeLines:
         if message_id != self._message_id:
             yield from self._flush()
             self._message_id = message_id
-        # "<synthetic>" is Claude Code itself speaking, as a rule about an error.
+        # The model "<synthetic>" marks messages of Claude Code itself, usually about an error.
         model = text(message, "model")
         self._draft.model = model if model and not model.startswith("<") else self._draft.model
         self._usage = {**self._usage, **table(message, "usage")}
@@ -167,7 +167,7 @@ def _usage(item: dict[str, Any], cost: float | None) -> dict[str, Any] | None:
 
 
 def _cost(item: dict[str, Any]) -> float | None:
-    """What this run cost. `total_cost_usd` is that of the whole conversation, once it has been resumed."""
+    """The cost of this run in US dollars. `total_cost_usd` also counts the earlier runs of a resumed conversation."""
     models = table(item, "model_usage_since_last_result")
     if not models:
         return amount(item, "total_cost_usd")

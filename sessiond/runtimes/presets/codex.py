@@ -28,14 +28,15 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words.append(f"--model={spec.model}")
     if spec.thinking in _EFFORT:
         words += ["-c", f'model_reasoning_effort="{_EFFORT[spec.thinking]}"']
-    # `resume` does not know every option, and `-` is the message on stdin: both come last.
+    # Both come last: the subcommand `resume` does not know every option, and `-` reads the message from stdin.
     return [*words, *extra, *(["resume", resume] if resume is not None else []), "-"]
 
 
 class CodexLines:
     """One run of Codex.
 
-    Its usage is that of the whole thread so far, so the native session id is followed by what was counted already.
+    Codex reports the usage of the whole thread so far, so the counts of earlier runs are stored after the native
+    session id.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -58,7 +59,7 @@ class CodexLines:
                 self._ended = True
                 yield Ended(error=text(item, "error", "message") or self._error or "the turn failed")
             case "error":
-                # Most of them are about a connection that is tried again.
+                # Usually not fatal: Codex retries a failed connection.
                 if text(item, "message") != self._error:
                     yield CustomOutput("codex/error", item)
                 self._error = text(item, "message")
@@ -82,7 +83,7 @@ class CodexLines:
         counts = {name: count(total, name) for name in _COUNTS}
         fresh = {name: counts[name] - self._counted[name] for name in _COUNTS}
         if min(fresh.values()) < 0:
-            # Less than before: a Codex that counts each turn by itself.
+            # Less than before: this release of Codex reports each turn by itself.
             fresh = counts
         cached, written = fresh["cached_input_tokens"], fresh["cache_write_input_tokens"]
         spent = usage(
@@ -148,7 +149,7 @@ def _usage_counted(native: str) -> dict[str, int]:
     numbers = native.split(" ")[1:]
     if len(numbers) != len(_COUNTS) or not all(number.isascii() and number.isdigit() for number in numbers):
         return dict.fromkeys(_COUNTS, 0)
-    # Counts are below 2**53; what is longer was not written here.
+    # Counts are below 2**53, so a longer number was not written here; cut it before `int`.
     return {name: int(number[:16]) for name, number in zip(_COUNTS, numbers, strict=True)}
 
 

@@ -1,7 +1,4 @@
-"""Which known agent programs are installed, and what to write into the configuration for them.
-
-Knows the presets and the file system. Starts each program once, to ask for its version.
-"""
+"""Find the installed agent programs, and the configuration lines for them. Starts each once, to ask its version."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ import msgspec
 from sessiond.config.settings import Config
 from sessiond.runtimes.presets import PRESETS
 
-# What a service of a user's systemd has for a PATH, more or less; a shell has more.
+# Roughly the PATH of a service of the user's systemd; a shell has more.
 _SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
-# The slowest of them takes two seconds on a busy machine.
+# The slowest program takes two seconds on a busy machine.
 _VERSION_S = 20
 
 
 class DetectedProgram(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An installed agent program. `config` are lines for the configuration file."""
+    """An installed agent program. `config` are the lines for the configuration file."""
 
     preset: str
     path: str
@@ -34,7 +31,7 @@ class DetectedProgram(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 def detect(path: str, *, words: Mapping[str, Sequence[str]] | None = None) -> list[DetectedProgram]:
-    """The agent programs in `path` (a PATH), in the order of the presets; `words` follow a preset's in its command."""
+    """The agent programs found in `path` (a PATH), in the order of PRESETS. `words` are extra arguments, by preset."""
     found = []
     for name, preset in PRESETS.items():
         program = shutil.which(preset.program, path=path)
@@ -46,7 +43,7 @@ def detect(path: str, *, words: Mapping[str, Sequence[str]] | None = None) -> li
 
 
 def not_configured(found: Iterable[DetectedProgram], config: Config) -> list[DetectedProgram]:
-    """Those of the programs that no agent of the configuration is, by its id or by its preset."""
+    """The programs that are neither the id nor the preset of a configured agent."""
     ids = {agent.id for agent in config.agents.list}
     presets = {getattr(agent.runtime, "preset", None) for agent in config.agents.list}
     return [program for program in found if program.preset not in ids and program.preset not in presets]
@@ -69,7 +66,7 @@ def _version(program: str, path: str) -> str | None:
 
 
 def _config(name: str, program: str, path: str, words: Sequence[str]) -> str:
-    """The lines; with the full path of what a service would not find."""
+    """The configuration lines, with full paths of programs that are not in _SERVICE_PATH."""
     parts = ['type = "exec"', f"preset = {_quote(name)}"]
     is_found = os.path.dirname(program) in _SERVICE_PATH
     if words or not is_found:
@@ -87,7 +84,7 @@ def _interpreter(program: str, path: str) -> str | None:
 
 
 def interpreter_word(program: str) -> str | None:
-    """The NAME in `#!/usr/bin/env NAME` of a script; None for whatever else it is."""
+    """The NAME in the first line `#!/usr/bin/env NAME` of a script; None for any other file."""
     try:
         with Path(program).open("rb") as file:
             words = file.readline(256).decode("utf-8", "replace").split()
@@ -98,7 +95,7 @@ def interpreter_word(program: str) -> str | None:
 
 
 def _quote(text: str) -> str:
-    # A JSON string is a TOML basic string; a literal one is easier to read where there are quotation marks.
+    # A JSON string is a TOML basic string. Text with quotation marks is easier to read as a literal string.
     if '"' in text and "'" not in text and text.isprintable():
         return f"'{text}'"
     return msgspec.json.encode(text).decode()

@@ -1,4 +1,4 @@
-"""An assistant message that grows block by block, as agent programs stream it. Knows pi's message shapes only."""
+"""Build assistant messages block by block, as agent programs stream them. Knows pi's message shapes only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sessiond.runtimes.output import Event, MessageOutput, Tool
 
 
 class MessageDraft:
-    """Collects blocks until the message is whole; a tool result ends the message before it.
+    """Collects blocks until the message is complete; a tool result completes the message before it.
 
-    `api` and `provider` are what pi writes for that vendor.
+    `api` and `provider` are the values that pi writes for that vendor.
     """
 
     def __init__(self, api: str, provider: str, model: str | None = None) -> None:
@@ -26,7 +26,7 @@ class MessageDraft:
         return any(block["type"] == "text" for block in self._blocks)
 
     def text(self, text: str) -> None:
-        """Add text: to the text block that is being written, else as a new one."""
+        """Append text to the last block if it is text, else as a new block."""
         if self._blocks and self._blocks[-1]["type"] == "text":
             self._blocks[-1]["text"] += text
         elif text:
@@ -42,7 +42,7 @@ class MessageDraft:
         self._blocks.append(block)
 
     def call(self, call_id: str, name: str, arguments: dict[str, Any]) -> Iterator[Event]:
-        """Add a tool call; a call that is known already is not added again."""
+        """Add a tool call, unless its id is known already."""
         if call_id in self._names:
             return
         self._names[call_id] = name
@@ -58,7 +58,7 @@ class MessageDraft:
         details: Any = None,
         timestamp: int | None = None,
     ) -> Iterator[Event]:
-        """The result of a call: ends the message that called, then is a message of its own."""
+        """Complete the message with the call, then add the result as a message of its own."""
         yield from self.flush()
         name = self._names.pop(call_id, "")
         message: dict[str, Any] = {
@@ -76,7 +76,7 @@ class MessageDraft:
     def flush(
         self, usage: dict[str, Any] | None = None, stop_reason: str | None = None, timestamp: int | None = None
     ) -> Iterator[Event]:
-        """The message as far as it has come, if there is one."""
+        """The message collected so far, if it has any blocks."""
         if not self._blocks:
             return
         calls = any(block["type"] == "toolCall" for block in self._blocks)
@@ -91,7 +91,7 @@ class MessageDraft:
 
 
 def texts(text: str) -> list[dict[str, Any]]:
-    """`text` as content blocks; nothing for nothing."""
+    """`text` as a list with one content block; an empty list for empty text."""
     return [{"type": "text", "text": text}] if text else []
 
 

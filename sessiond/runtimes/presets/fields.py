@@ -1,10 +1,10 @@
-"""Members of JSON that somebody else wrote: of the type asked for, or the empty value of it. Never raises."""
+"""Read members of untrusted JSON: the value if it has the right type, else the empty value of it. Never raises."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Beyond this a count is nonsense, and a sum of such could not be written as JSON.
+# Larger counts are nonsense, and their sum could not be written as JSON.
 _MAX_COUNT = 2**53
 
 
@@ -41,7 +41,7 @@ def amount(item: Any, *path: str) -> float | None:
 
 
 def member(item: Any, *path: str) -> Any:
-    """Whatever is at `path`, None where there is nothing."""
+    """The value at `path`; None if there is none."""
     for name in path:
         if not isinstance(item, dict):
             return None
@@ -50,7 +50,7 @@ def member(item: Any, *path: str) -> Any:
 
 
 def usage(*, input: int, output: int, cache_read: int, cache_write: int, cost: float | None = None) -> dict[str, Any]:
-    """A usage of pi's shape; `input` without what came from or went into the cache. Source: store.md, "Messages"."""
+    """A usage in pi's shape. `input` does not include cached tokens. Source: store.md, "Messages"."""
     counts: dict[str, Any] = {
         "input": input,
         "output": output,

@@ -49,7 +49,7 @@ class GeminiLines:
                 if text(item, "content"):
                     yield Delta(text(item, "content"))
             case "message" if text(item, "role") == "user":
-                # The message of this turn, which is in the transcript.
+                # The message of this turn, which is in the transcript already.
                 pass
             case "tool_use" if text(item, "tool_id"):
                 self._timestamp = timestamp
@@ -74,12 +74,12 @@ class GeminiLines:
         everything, cached = count(stats, "input_tokens"), count(stats, "cached")
         spent = usage(
             input=max(everything - cached, 0),
-            # Thoughts are in the total only.
+            # Thinking tokens are only included in the total.
             output=max(count(stats, "total_tokens") - everything, count(stats, "output_tokens")),
             cache_read=cached,
             cache_write=0,
         )
-        # "auto" is no model: what really answered is in the stats.
+        # The model may be "auto"; the stats name the one that answered.
         models = list(table(stats, "models"))
         self._draft.model = models[-1] if models else self._draft.model
         yield from self._draft.flush(spent, timestamp=self._timestamp)

@@ -1,4 +1,4 @@
-"""Which agents have no program to run: named here, before their first message fails. Looks at files; starts nothing."""
+"""Find configured agents whose program is missing, before their first message fails. Starts nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def missing_programs(agents: Iterable[AgentConfig], path: str | None) -> Iterator[tuple[str, str]]:
-    """`(what, what to do about it)` for each agent whose program is not there. `path` is the daemon's PATH.
+    """`(problem, advice)` for each agent whose program is missing. `path` is the daemon's PATH.
 
-    A program in the workspace may be put there later, and one with a placeholder in its name has none yet.
+    Not checked: programs in the workspace, which may be put there later, and names with a placeholder.
     """
     for agent in agents:
         word = _program_word(agent)

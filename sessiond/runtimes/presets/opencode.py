@@ -75,7 +75,8 @@ class OpencodeLines:
         state = table(part, "state")
         call = text(part, "callID")
         yield from self._draft.call(call, text(part, "tool"), table(state, "input"))
-        # A command that failed is a tool that worked, to opencode; a transcript says what the other programs say of it.
+        # For opencode, a command with an exit status other than 0 is a successful tool call. Store it as an error, as
+        # with the other programs.
         failed = text(state, "status") == "error" or count(state, "metadata", "exit") != 0
         self._results.append((call, text(state, "output") or text(state, "error"), failed))
 

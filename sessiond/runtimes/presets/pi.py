@@ -1,4 +1,4 @@
-"""pi: `pi --mode json -p`. Knows its command line and its lines; its messages are those of a transcript already.
+"""pi: `pi --mode json -p`. Knows its command line and its lines. Its messages have the shape of transcript messages.
 
 Seen with 0.73: `session` (its header), `message_start | update | end`, `tool_execution_start | update | end`,
 `agent_start | end`, `turn_start | end`, and now and then `compaction_*`, `auto_retry_*`, `queue_update`.
@@ -16,13 +16,13 @@ from sessiond.runtimes.presets.preset import Preset, native_id
 from sessiond.runtimes.runtime import RunSpec, ToolPhase
 
 _THINKING = ("off", "minimal", "low", "medium", "high", "xhigh")
-# What they carry comes in `message_end` as well.
+# Events whose content is repeated in `message_end`.
 _PASSING = ("agent_start", "agent_end", "turn_start", "turn_end", "message_start", "queue_update")
 
 
 def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[str]:
     words = ["--mode", "json", "-p"]
-    # It takes whatever comes next for the model, and knows no `--model=`.
+    # pi does not know the form `--model=MODEL`.
     if spec.model:
         words += ["--model", spec.model]
     if spec.thinking in _THINKING:
@@ -33,7 +33,7 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
 
 
 class PiLines:
-    """One run of pi. A turn that failed is told by its last message alone: the exit status is 0."""
+    """One run of pi. If the turn fails, only its last message says so: the exit status is 0."""
 
     def __init__(self, spec: RunSpec) -> None:
         del spec
@@ -69,7 +69,7 @@ class PiLines:
     def _message(self, item: dict[str, Any]) -> Iterator[Event]:
         message = table(item, "message")
         if text(message, "role") == "user" and not self._asked:
-            # The message of this turn, which is in the transcript.
+            # The message of this turn, which is in the transcript already.
             self._asked = True
             return
         if text(message, "role") == "assistant":

@@ -1,4 +1,4 @@
-"""What a preset is: how a known agent program is called, and how its streaming JSON is read. Starts nothing."""
+"""A preset: how a known agent program is started, and how its streaming JSON is parsed. Starts nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 from sessiond.runtimes.output import LineParser
 from sessiond.runtimes.runtime import RunSpec
 
-# It comes from the program's output and goes into its argv: nothing that an option could be mistaken for.
+# The id comes from the program's output and goes into its argv: it must not look like an option.
 _NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent program. All of them read the message on stdin.
+    """One agent program. All of them read the message from stdin.
 
-    `arguments(spec, resume, extra)` is what follows the program's name: `resume` is the program's own session id where
-    there is a conversation to go on with, `extra` what the user adds. `gone` matches the error of a program that does
-    not know that conversation any more.
+    `arguments(spec, resume, extra)` are the arguments: `resume` is the program's own id of the conversation to resume,
+    if any, `extra` the arguments in the configuration. `gone` matches the error of a program that no longer knows the
+    conversation.
     """
 
     name: str
@@ -31,15 +31,15 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     def command(self, spec: RunSpec, configured: Sequence[str]) -> list[str]:
         """The whole command line.
 
-        The first word of a configured `command` stands for the program (its full path); the others are added to the
-        preset's own arguments.
+        The first word of a configured `command` replaces the program (usually with its full path); the others are added
+        to the preset's arguments.
         """
         program, *extra = configured or (self.program,)
         return [program, *self.arguments(spec, session_to_resume(spec), extra)]
 
 
 def session_to_resume(spec: RunSpec) -> str | None:
-    """The program's own session id that the turn goes on with. What follows it after a space is the parser's."""
+    """The program's own id of the conversation to resume; None for a new one. Data of the parser may follow a space."""
     known = (spec.native_session_id or "").partition(" ")[0]
     return known if native_id(known) else None
 

@@ -1,4 +1,4 @@
-"""How agent programs are told of `sessiond mcp`, and whether they have been. Reads their settings; starts nothing."""
+"""How `sessiond mcp` is registered in agent programs, and whether it is. Reads their settings; starts nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SERVER = "sessiond"
 
 
 class ToolServerProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """`add`, `remove` and `allow` follow the program's name; `{sessiond}` stands for our own.
+    """`add`, `remove` and `allow` are arguments of the program; `{sessiond}` stands for the path of `sessiond`.
 
-    `settings` is the file below the home that has the servers by name under `table`; where the variable `moved_by` is
-    set, it is the file `moved_to` below the folder that this names.
+    `settings` is the file in the home directory that lists the servers under `table`. If the environment variable
+    `moved_by` is set, it is the file `moved_to` in the folder that this variable names.
     """
 
     add: tuple[str, ...]
@@ -26,7 +26,8 @@ class ToolServerProgram(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     moved_by: str
     moved_to: str
-    # What follows the program in an agent's command: in a run there is nobody to ask, and all else is denied.
+    # Arguments of an agent's command that allow the tools: in a run nobody can be asked, and unapproved tools are
+    # denied.
     allow: tuple[str, ...] = ()
 
 
@@ -47,7 +48,7 @@ PROGRAMS: dict[str, ToolServerProgram] = {
         table="mcp_servers",
         moved_by="CODEX_HOME",
         moved_to="config.toml",
-        # The whole server: Codex does not start where it is told of a setting of a server that its own file lacks.
+        # All settings of the server: Codex does not start with a setting for a server that is not in its own file.
         allow=(
             "-c",
             'mcp_servers.sessiond={command="{sessiond}", args=["mcp"], default_tools_approval_mode="approve", '
@@ -66,7 +67,7 @@ PROGRAMS: dict[str, ToolServerProgram] = {
 
 
 def has_tool_server(program: ToolServerProgram, home: Path, environ: Mapping[str, str]) -> bool:
-    """Whether the program's settings name `sessiond mcp`. A file that cannot be read names nothing."""
+    """Whether the program's settings list `sessiond mcp`. False if the file cannot be read."""
     moved = environ.get(program.moved_by)
     path = Path(moved) / program.moved_to if moved else home / program.settings
     servers = _read(path).get(program.table)
