@@ -68,9 +68,12 @@ class Backoff:
 
 
 def worth_retrying(error: Exception) -> bool:
-    """Whether the daemon may be there again soon."""
+    """Whether the daemon may answer soon: for whoever follows, serves or waits, and does nothing twice by asking again.
+
+    A disk that refuses (no descriptor, say) may take it in a second; the daemon itself tries again then, too.
+    """
     if isinstance(error, RpcError):
-        return error.slug in ("stopping", "overloaded")
+        return error.slug in ("stopping", "overloaded", "storage")
     return isinstance(error, ConnectionLost | DaemonNotRunning)
 
 

@@ -153,6 +153,28 @@ def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(fake: Any)
     ]
 
 
+@pytest.mark.parametrize("slug", ["storage", "overloaded", "stopping"])
+def test_a_subscription_whose_place_cannot_be_read_just_now_is_asked_for_again(
+    fake: Any, refusal: Any, slug: str
+) -> None:
+    """No free descriptor in the daemon, say, in the moment in which everybody comes back."""
+    answers = iter(["", slug, slug, ""])
+
+    def subscribe(params: Any, connection: Any) -> Any:
+        if refused := next(answers):
+            raise refusal(-32009, refused, "could not read the transcript; try again")
+        connection.push("session.message", **message(1 if "cursor" not in params else 2))
+        return {"subscribed": True, "key": "agent:main:main", "cursor": params.get("cursor", "c0")}
+
+    fake.answers["sessions.messages.subscribe"] = subscribe
+    with Client(str(fake.path)) as client:
+        events = client.subscribe("main")
+        assert next(events)["seq"] == 1
+        fake.drop()
+        assert next(events)["seq"] == 2
+    assert next(answers, None) is None
+
+
 def test_a_refused_subscription_raises_and_a_closed_client_ends_it(fake: Any, refusal: Any) -> None:
     def refuse(_params: Any, _connection: Any) -> None:
         raise refusal(-32002, "not_found", "no such session")

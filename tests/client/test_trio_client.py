@@ -111,6 +111,47 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
     assert fake.asked("sessions.messages.subscribe") == {"key": "k", "cursor": "c2"}
 
 
+async def test_a_subscription_to_all_whose_places_cannot_be_read_just_now_is_asked_for_again(
+    fake: Any, refusal: Any
+) -> None:
+    """One of many sessions is refused in the resume: nothing of the others is missed or comes twice."""
+    refuses = iter([True, False, False])
+    places = {"agent:main:a": "a1", "agent:main:b": "b1"}
+
+    def listed(_params: Any, _connection: Any) -> Any:
+        rows = [{"key": key, "sessionId": key, "messageCount": 1, "cursor": place} for key, place in places.items()]
+        return {"sessions": rows, "hasMore": False}
+
+    def resume(params: Any, connection: Any) -> Any:
+        key = params["key"]
+        if key == "agent:main:b" and next(refuses):
+            raise refusal(-32009, "storage", "could not read the transcript; try again")
+        if params["cursor"] == f"{key[-1]}1":
+            connection.push(
+                "session.message", sessionKey=key, sessionId=key, messageId="m", seq=2, cursor=places[key], message={}
+            )
+        return {"subscribed": True, "key": key, "cursor": places[key]}
+
+    fake.answers["sessions_list"] = listed
+    fake.answers["sessions.subscribe"] = lambda *_: {"subscribed": True}
+    fake.answers["sessions.messages.subscribe"] = resume
+    fake.answers["sessions.messages.unsubscribe"] = lambda *_: {"subscribed": False}
+    with trio.fail_after(PATIENCE_S):
+        async with TrioClient(str(fake.path)) as client:
+
+            async def lose() -> None:
+                if places["agent:main:a"] == "a1":
+                    places.update({"agent:main:a": "a2", "agent:main:b": "b2"})
+                    fake.drop()
+
+            seen: list[str] = []
+            async for event in client.subscribe(on_connect=lose):
+                seen.append(event["sessionKey"])
+                if len(seen) == 2:
+                    break
+    assert sorted(seen) == ["agent:main:a", "agent:main:b"]
+
+
 async def test_an_attached_agent_answers_streams_and_is_cancelled(fake: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
     fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
