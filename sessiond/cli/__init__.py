@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def main(words: list[str] | None = None) -> NoReturn:
     """Run the command line `words` (the process's own) and exit with its status."""
-    if sys.stdout is None or sys.stderr is None:  # `>&-`: what is asked for has nowhere to go, so nothing is done
+    if sys.stdout is None or sys.stderr is None:  # `>&-`: nothing is done, as no answer could be written
         sys.exit("sessiond: standard output or standard error is closed")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a locale that cannot say it
@@ -35,18 +35,18 @@ def run(words: list[str]) -> int:
     except KeyboardInterrupt:
         return failures.INTERRUPTED
     except BrokenPipeError:
-        # `sessiond list | head`: whoever read has enough.
+        # `sessiond list | head`: the reader ended early.
         _drop_output()
         return failures.FAILED
     except OSError as error:
-        # A full disk behind standard output, a file of the command line that cannot be read.
+        # The disk behind standard output is full, or a file that the command line names cannot be read.
         where = f"{error.filename}: " if error.filename else "cannot write the output: "
         _drop_output()
         return failures.report(failures.CommandFailed(f"{where}{error.strerror or error}"))
 
 
 def _drop_output() -> None:
-    """What is still buffered must not complain at exit."""
+    """Let what is still buffered go nowhere, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 MESSAGE = "This is a test of the connection. Please answer with the one word: ready"
 PATIENCE_S = 60
-# The daemon ends the run at its limit; that its end is written may take a moment more.
+# The daemon ends the run at its limit; writing the end may take a moment more.
 MARGIN_S = 10
 SANDBOX_PAGE = "docs/sandbox.md"
 _NOT_THERE = re.compile(r"command not found|no such file or directory|cannot be started|exit status 127", re.IGNORECASE)
 _NO_SANDBOX = re.compile(r"needs a sandbox|bubblewrap|bwrap|sandbox\.readOnly|must not see", re.IGNORECASE)
-# How the programs say it: "Please run /login", "Please set an Auth method", "No API key found", "401 Unauthorized".
+# The programs' own words: "Please run /login", "Please set an Auth method", "No API key found", "401 Unauthorized".
 _NO_LOGIN = re.compile(
     r"log ?in\b|logged (in|out)|sign in|api.?key|auth method|authenticat|unauthori[sz]ed|credential|\b401\b|\b403\b",
     re.IGNORECASE,
@@ -81,22 +81,25 @@ def _try(client: Client, key: str, patience_s: float) -> dict[str, Any]:
 
 def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
     """What went wrong, and what to do about it."""
-    said = str(answer.get("error") or "")
+    error_text = str(answer.get("error") or "")
     if answer["status"] == "ok":
         return "it ended well and said nothing", "start the program by hand with a message, and see what it prints"
     if agent["runtime"] == "attached" and not agent.get("attached"):
         return "no program is attached that runs it", "start the program that attaches as this agent"
     if answer["status"] != "error":
         return "no reply in time", "it may wait for a permission or a login: start the program by hand once"
-    if _NO_SANDBOX.search(said):
-        return said, f"what a sandbox needs stands in {SANDBOX_PAGE}"
-    if _NOT_THERE.search(said):
-        return said, "install the program, or give its whole path in runtime.command (sessiond config check)"
-    if _NO_LOGIN.search(said):
+    if _NO_SANDBOX.search(error_text):
+        return error_text, f"what a sandbox needs stands in {SANDBOX_PAGE}"
+    if _NOT_THERE.search(error_text):
+        return error_text, "install the program, or give its whole path in runtime.command (sessiond config check)"
+    if _NO_LOGIN.search(error_text):
         if agent["sandboxed"]:
-            return said, f"in its sandbox the program does not find its login: the lines for it are in {SANDBOX_PAGE}"
-        return said, "start the program by hand and log in, as the same user and with the same HOME"
-    return said or "the run failed", "start the program by hand with a message, and see what it prints"
+            return (
+                error_text,
+                f"in its sandbox the program does not find its login: the lines for it are in {SANDBOX_PAGE}",
+            )
+        return error_text, "start the program by hand and log in, as the same user and with the same HOME"
+    return error_text or "the run failed", "start the program by hand with a message, and see what it prints"
 
 
 COMMAND = Command(

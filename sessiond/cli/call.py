@@ -16,7 +16,7 @@ def run(args: Args) -> None:
         try:
             as_json(client.call(args.method, params, timeout_s=args.timeout))
         except RpcError as error:
-            # In the words of the protocol: that is what was written here.
+            # Not in the words of the command line: the params were written in those of the protocol.
             failure = describe(error)
             raise CommandFailed(error.message, hint=failure.hint, status=failure.status) from None
 

@@ -10,9 +10,9 @@ from sessiond.cli.terminal.output import as_json
 PROGRAM = "sessiond"
 VARIABLE = "_SESSIOND_COMPLETE"
 
-# Not click's: bash takes words apart at each colon, and a session key is full of them, and at `=`. So the line is taken
-# apart at its blanks here, and what stands before the last of these, which bash keeps by itself, is cut off again.
-# Behind `NAME=` comes no blank but a value.
+# Not click's own script, because bash splits words at colons and `=`, and session keys are full of colons. The line is
+# split at blanks here; the part up to the last colon or `=`, which bash keeps by itself, is cut off again. No blank is
+# added behind `NAME=`, where a value follows.
 BASH = """\
 _sessiond_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" kind value

@@ -27,7 +27,7 @@ def path_of(args: Args) -> Path | None:
 
 
 def _load(args: Args) -> tuple[Config, Path]:
-    # msgspec and the structs take some 60 ms: only these commands and the daemon pay them.
+    # Imported late: msgspec and the structs take some 60 ms.
     from sessiond.config.settings import default_path, load
     from sessiond.errors import ConfigError
 
@@ -47,8 +47,8 @@ def check(args: Args) -> None:
     found = [*warnings(config.agents.list), *missing_programs(config.agents.list, os.environ.get("PATH"))]
     if args.json:
         ids = [agent.id for agent in config.agents.list]
-        told = [{"what": what, "hint": hint} for what, hint in found]
-        as_json({"ok": True, "path": str(path), "exists": is_there, "agents": ids, "warnings": told})
+        warnings_found = [{"what": what, "hint": hint} for what, hint in found]
+        as_json({"ok": True, "path": str(path), "exists": is_there, "agents": ids, "warnings": warnings_found})
     elif is_there:
         lines([f"{path} is good: {pluralize(len(config.agents.list), 'agent')}"])
         for what, hint in found:
@@ -63,7 +63,7 @@ def show(args: Args) -> None:
     config, path = _load(args)
     values = to_document(config)
     for agent in values["agents"]["list"]:
-        # One number for all agents, under agents.defaults: the file itself may not say it here.
+        # maxConcurrent is allowed in agents.defaults only.
         agent["subagents"].pop("maxConcurrent", None)
     if args.json:
         as_json(values)

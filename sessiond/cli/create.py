@@ -9,7 +9,7 @@ from sessiond.cli.terminal.output import as_json, lines
 
 
 def run(args: Args) -> None:
-    made = ask(
+    created = ask(
         args,
         "sessions.create",
         drop_absent(
@@ -24,13 +24,13 @@ def run(args: Args) -> None:
         ),
     )
     if args.json:
-        as_json(made)
+        as_json(created)
         return
-    lines([made["key"]])
-    if not made["created"]:
+    lines([created["key"]])
+    if not created["created"]:
         note("it was there already")
-    if made.get("runId"):
-        note(f"run {made['runId']}; follow it: sessiond history {made['key']} -f")
+    if created.get("runId"):
+        note(f"run {created['runId']}; follow it: sessiond history {created['key']} -f")
 
 
 COMMAND = Command(

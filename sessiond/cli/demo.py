@@ -79,55 +79,55 @@ class DemoWatcher:
 
 
 def run(args: Args) -> int:
-    os.environ.pop("SESSIOND_TOKEN_FILE", None)  # the demo's daemon is the demo's own
+    os.environ.pop("SESSIOND_TOKEN_FILE", None)  # a token of another daemon is of no use with the demo's
     folder = Path(tempfile.mkdtemp(prefix="sessiond-demo-"))
     try:
         with DemoDaemon(prepare(folder)) as daemon:
             if args.json:
-                as_json(_facts(daemon))
+                as_json(_collect_facts(daemon))
             else:
-                _tell(daemon, screen_of())
+                _run_story(daemon, screen_of())
     finally:
         if not args.keep:
             shutil.rmtree(folder, ignore_errors=True)
     if not args.json:
-        _farewell(folder, daemon, kept=args.keep)
+        _print_farewell(folder, daemon, kept=args.keep)
     return 0
 
 
-def _tell(daemon: DemoDaemon, on: Screen) -> None:
+def _run_story(daemon: DemoDaemon, on: Screen) -> None:
     heading = _Heading(on)
     socket = ["--socket", str(daemon.socket)]
     heading(f"A daemon of its own runs (pid {daemon.pid}). Store: {daemon.store}")
     with Client(str(daemon.socket), name="sessiond-demo") as client:
-        _command(["agents", *socket], on)
+        _run_command(["agents", *socket], on)
         heading("Everything that happens is shown as it happens, after a │, as by: sessiond watch")
         watcher = DemoWatcher(client, on)
         watcher.wait_until_subscribed()
 
         heading("A message to the agent `main`, and its reply:")
-        _command(["send", *socket, "main", "hello, is anybody there?"], on)
+        _run_command(["send", *socket, "main", "hello, is anybody there?"], on)
         watcher.wait_for(_first_run_ended)
 
         heading("The session in the list, and the lines on disk:")
-        _command(["list", *socket], on)
+        _run_command(["list", *socket], on)
         _show_file(client, on)
 
         heading("A task for a sub-agent of the agent `reader`, with a file:")
-        _command(
+        _run_command(
             ["spawn", *socket, "--agent", "reader", "--attach", str(daemon.attachment), "--wait", "how long is it?"], on
         )
-        watcher.wait_for(_thanks)
+        watcher.wait_for(_main_agent_answered)
 
         heading("The main session was told of the result, as data with a source:")
-        _command(["history", *socket, "main"], on)
+        _run_command(["history", *socket, "main"], on)
 
 
 def _first_run_ended(events: list[Event]) -> bool:
     return any(event.name == "sessions.changed" and event.get("phase") == "end" for event in events)
 
 
-def _thanks(events: list[Event]) -> bool:
+def _main_agent_answered(events: list[Event]) -> bool:
     """Whether the main agent has answered the announcement: two messages of its own in its session."""
     messages = [event for event in events if event.name == "session.message"]
     own = [event for event in messages if event["message"]["role"] == "assistant"]
@@ -145,7 +145,7 @@ class _Heading:
         sys.stdout.flush()
 
 
-def _command(words: list[str], on: Screen) -> None:
+def _run_command(words: list[str], on: Screen) -> None:
     """One of our own commands, shown as one would type it, then run."""
     at = words.index("--socket")
     typed = [f'"{word}"' if " " in word else word for word in [*words[:at], *words[at + 2 :]]]
@@ -165,7 +165,7 @@ def _show_file(client: Client, on: Screen) -> None:
     sys.stdout.flush()
 
 
-def _facts(daemon: DemoDaemon) -> dict[str, object]:
+def _collect_facts(daemon: DemoDaemon) -> dict[str, object]:
     """The demo for programs: what was sent, answered and written, and where."""
     with Client(str(daemon.socket), name="sessiond-demo") as client:
         sent = client.call("chat.send", sessionKey="main", message="hello, is anybody there?")
@@ -174,7 +174,7 @@ def _facts(daemon: DemoDaemon) -> dict[str, object]:
         return {"store": str(daemon.store), "socket": str(daemon.socket), "reply": reply, "sessions": sessions}
 
 
-def _farewell(folder: Path, daemon: DemoDaemon, *, kept: bool) -> None:
+def _print_farewell(folder: Path, daemon: DemoDaemon, *, kept: bool) -> None:
     if kept:
         sys.stdout.write(
             f"\nThe daemon is stopped. All of it is in {folder}: store/, agents/, config.toml, daemon.log.\n"

@@ -9,7 +9,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import connect
 from sessiond.cli.frame.failures import FAILED, NOT_RUNNING, START_IT, CommandFailed
 from sessiond.cli.frame.linger import advice
-from sessiond.cli.frame.progress import showing
+from sessiond.cli.frame.progress import show_progress
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen_of
@@ -41,7 +41,7 @@ def show(findings: list[Finding], on: Screen) -> list[str]:
 
 
 def run(args: Args) -> int | None:
-    findings = _offline(args) if args.offline else _online(args)
+    findings = _findings_offline(args) if args.offline else _findings_online(args)
     linger = advice()
     if linger:
         findings.append(_make_finding("warn", "systemd", *linger.split("; ", 1)))
@@ -52,12 +52,12 @@ def run(args: Args) -> int | None:
     return FAILED if any(finding["level"] == "error" for finding in findings) else None
 
 
-def _online(args: Args) -> list[Finding]:
+def _findings_online(args: Args) -> list[Finding]:
     with connect(args) as client:
         try:
-            found = _from_status(client)
-            with showing("reading every transcript"):
-                return found + _from_daemon(client, args.fix)
+            found = _findings_of_status(client)
+            with show_progress("reading every transcript"):
+                return found + _findings_of_daemon(client, args.fix)
         except (DaemonNotRunning, ConnectionLost) as error:
             raise CommandFailed(
                 str(error),
@@ -66,7 +66,7 @@ def _online(args: Args) -> list[Finding]:
             ) from None
 
 
-def _from_status(client: Client) -> list[Finding]:
+def _findings_of_status(client: Client) -> list[Finding]:
     status = client.call("daemon.status")
     where = f"(pid {status['pid']}) on {status['store']}"
     about = f"{status['version']} is running {where}, {pluralize(status['sessions'], 'session')}"
@@ -80,7 +80,7 @@ def _from_status(client: Client) -> list[Finding]:
     return found
 
 
-def _from_daemon(client: Client, fix: bool) -> list[Finding]:
+def _findings_of_daemon(client: Client, fix: bool) -> list[Finding]:
     """What the daemon itself finds: `daemon.doctor`, which reads the whole store and may take a while."""
     try:
         found: list[Finding] = client.call("daemon.doctor", {"fix": True} if fix else {})["findings"]
@@ -93,11 +93,11 @@ def _from_daemon(client: Client, fix: bool) -> list[Finding]:
         ]
 
 
-def _offline(args: Args) -> list[Finding]:
+def _findings_offline(args: Args) -> list[Finding]:
     """What stands in the files, read without a daemon. Repairs need the daemon's lock, which `report` takes."""
-    doctor = import_module("sessiond.store.doctor")  # and with it msgspec: only here
+    doctor = import_module("sessiond.store.doctor")  # imported late, because it imports msgspec
     store = Path(locate.store_folder())
-    with showing("reading every transcript"):
+    with show_progress("reading every transcript"):
         report = doctor.report(store, fix=True) if args.fix else doctor.report(store)
     found: list[Finding] = report["findings"]
     return found

@@ -40,7 +40,7 @@ def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while ends and ends[0]["seq"] < place["seq"]:
             shown += _run_end_lines(ends.pop(0), present_ms, on)
-        # A message of a program that writes no time has that of its record.
+        # A message without a time of its own gets that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
         shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
@@ -118,7 +118,7 @@ def _follow(client: Client, page: dict[str, Any], args: Args, *, since_ms: int) 
     for event in events:
         is_end = is_run_end(event)
         if event.name == "sessions.changed" and not is_end:
-            continue  # a message comes as itself, and settings belong to `watch`
+            continue  # messages have events of their own, and changed settings are shown by `watch`
         if event.name != "session.delta":
             live.clear(forget=is_end or event.name == "session.message")
         if args.json:

@@ -35,7 +35,7 @@ def run(args: Args) -> None:
         limit_s = CALL_TIMEOUT_S + (args.wait or 0)
         page = client.call("sessions_inbox", asked, timeout_s=limit_s)
         _show(page, args)
-        # Read is what was written out in full: whoever ends the output early finds it again.
+        # Messages count as read once they are written out; where the output was ended early they stay unread.
         sys.stdout.flush()
         if page["messages"] and not args.peek:
             read = {"sessionKey": page["sessionKey"], "cursor": page["cursor"]}

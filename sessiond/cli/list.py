@@ -36,7 +36,7 @@ def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),
-        # What the cost is for: all that went in and came out, not how full the context is.
+        # All tokens in and out, which is what the cost is of; not how full the context is.
         Column("TOKENS", lambda row: quantity(_tokens(row)), right=True, keep=3),
         Column("COST", lambda row: _cost(row.get("estimatedCostUsd")), right=True, keep=2),
         Column("MODEL", lambda row: row.get("model"), least=8, keep=1),

@@ -8,7 +8,7 @@ from sessiond.cli.frame.command import SOCKET, Args, Command, Option
 from sessiond.cli.frame.failures import note
 from sessiond.client.locate import has_token_file
 
-# By its name: the command line and the MCP server are siblings that do not import each other.
+# Imported by name: cli and mcp are siblings, and the layers forbid an import.
 SERVER = "sessiond.mcp.server"
 
 

@@ -33,10 +33,10 @@ def run(args: Args) -> None:
             found = _ask(client, args.key)
         except (DaemonNotRunning, CommandFailed) as error:
             is_away = isinstance(error, DaemonNotRunning) or error.status == NOT_RUNNING
-            # A socket that was named may be of any store; a token sees only what its daemon lets it.
+            # A given socket may be of another store, and a token sees less than the files show.
             if not is_away or args.socket or locate.has_token_file():
                 raise
-            found = _look(args.key)
+            found = _find_offline(args.key)
     if args.json:
         as_json(found)
     else:
@@ -51,12 +51,12 @@ def _ask(client: Client, key: str) -> dict[str, Any]:
     return {**found, "transcriptPath": path}
 
 
-def _look(key: str) -> dict[str, Any]:
+def _find_offline(key: str) -> dict[str, Any]:
     """The same from the store's files, which no daemon serves."""
-    offline = import_module("sessiond.sessions.offline")  # and with it msgspec: only here
+    offline = import_module("sessiond.sessions.offline")  # imported late, because it imports msgspec
     store = Path(locate.store_folder())
     try:
-        session = offline.find(store, key, _rules())
+        session = offline.find(store, key, _key_rules())
     except errors.SessiondError as error:
         message = in_words_of_the_command_line(str(error))
         raise CommandFailed(f"{message} (no daemon runs; looked in {store})", status=NOT_FOUND) from None
@@ -66,7 +66,7 @@ def _look(key: str) -> dict[str, Any]:
     return {"key": session.key, "sessionId": session.session_id, "transcriptPath": offline.path_of(store, session)}
 
 
-def _rules() -> Any:
+def _key_rules() -> Any:
     """What the configuration says of keys; the defaults where it cannot be used."""
     configuration, keys = import_module("sessiond.config.settings"), import_module("sessiond.model.keys")
     given = os.environ.get("SESSIOND_CONFIG")

@@ -65,7 +65,7 @@ def _format_when(timestamp: Any, present_ms: int) -> str:
 
 def _mark_match(line: str, words: str, on: Screen) -> str:
     at = line.lower().rfind(words.lower()) if on.colour and words else -1
-    if at < 0 or len(line.lower()) != len(line):  # letters whose lower case is longer would shift the mark
+    if at < 0 or len(line.lower()) != len(line):  # some letters have a longer lower case
         return line
     return line[:at] + on.paint(line[at : at + len(words)], "match") + line[at + len(words) :]
 

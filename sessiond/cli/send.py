@@ -7,7 +7,7 @@ from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.streaming import ReplyStream, stream_of
-from sessiond.cli.frame.waiting import finish, not_waiting, wait
+from sessiond.cli.frame.waiting import describe_circle, finish, wait
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.client import files
@@ -48,7 +48,7 @@ def _await_reply(
     if args.no_wait:
         _print(accepted, accepted["runId"], args)
         return None
-    # What waits for the run that asks is not waited for.
+    # A run that waits for the one that asks would never end while that one waits.
     answer = accepted
     if accepted.get("reason") != "ancestor_busy":
         if stream is not None:
@@ -56,8 +56,8 @@ def _await_reply(
         answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}", stream)
     if answer.get("reason") == "ancestor_busy":
         _print(accepted, accepted["runId"], args)
-        # Inside a run `main` is the agent's own main session, which surprises who means another one.
-        note(not_waiting(answer.get("sessionKey", key)))
+        # Names the session: inside a run `main` is the agent's own main session, and another one may have been meant.
+        note(describe_circle(answer.get("sessionKey", key)))
         return None
     return finish({"sessionKey": key, **answer}, json=args.json, where=key, stream=stream)
 
@@ -92,7 +92,7 @@ def _of_agent(agent_id: str, key: str) -> str:
 
 def _send(client: Client, key: str, text: str, attachments: list[dict[str, str]], args: Args) -> dict[str, Any]:
     """The accepted run. The owner speaks for a person; a caller with a session speaks as that session."""
-    # Files go by chat.send only, which says as well whose words come with them.
+    # sessions_send takes no files; chat.send records the sender as well.
     if client.caller.get("sessionKey") and not attachments:
         params: dict[str, Any] = {"sessionKey": key, "message": text, "timeoutSeconds": 0}
         method = "sessions_send"

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 # Adding a tool server only writes a file; the slowest of the programs needs seconds to start.
 ADD_TIMEOUT_S = 60
 MARK, END_MARK = "# added by: sessiond setup", "# end of what sessiond setup added"
-# Without these the tools show a program its own session only.
+# Without these tables the tools show a program its own session only.
 SIGHT = {
     "sessions": '[tools.sessions]\nvisibility = "all"\n',
     "agentToAgent": '[tools.agentToAgent]\nenabled = true\nallow = ["*"]\n',
 }
-# Without a configuration there is this agent; with one it has to be said. Who writes from outside spawns in its name.
+# The agent that there is without a configuration. Spawns from outside of a run count as its own.
 MAIN = (
     '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\n'
     "subagents = {{ allowAgents = [{agents}] }}\n"
@@ -164,7 +164,7 @@ def _write(plan: SetupPlan) -> None:
         sentence = f"with these lines the configuration would not be good: {error}"
         raise CommandFailed(sentence, status=BAD_CONFIG) from None
     plan.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A configuration that is a link, into a repository of dotfiles say, stays one.
+    # A configuration that is a symlink, into a repository of dotfiles say, stays one.
     target = plan.path.resolve()
     written = target.with_name(f".{target.name}.new")
     try:

@@ -61,7 +61,7 @@ def run(args: Args) -> int | None:
             lines(show(accepted, screen_of()))
             note(f"follow it: sessiond history {child} -f")
             return None
-        if not args.json:  # the reply alone is what stdout is for
+        if not args.json:  # stdout has the reply alone
             sys.stderr.writelines(line + "\n" for line in show(accepted, screen_of(sys.stderr)))
         answer = wait(client, accepted["runId"], None, f"waiting for {child}")
     return finish({**accepted, **answer}, json=args.json, where=child)

@@ -76,7 +76,7 @@ def revoke(args: Args) -> int | None:
     return None if done["revoked"] else FAILED
 
 
-def show_all(args: Args) -> None:
+def show_list(args: Args) -> None:
     found = ask(args, "tokens.list")
     if args.json:
         as_json(found)
@@ -121,7 +121,7 @@ COMMAND = Command(
         Command(
             "list",
             "Show the tokens that are valid, newest first.",
-            run=show_all,
+            run=show_list,
             options=(Option("--all", "Those that are revoked or expired, too.", kind="flag"), *CLIENT_OPTIONS),
             description="Every program that uses the tools has a token for as long as it is connected. "
             "With --json all tokens are printed.",

@@ -9,7 +9,7 @@ from sessiond.cli.frame.waiting import finish, wait
 
 def run(args: Args) -> int:
     with connect(args) as client:
-        # A daemon that was there is waited for over its restarts; one that never was is not.
+        # Fails at once where no daemon runs; the wait itself goes on over restarts.
         client.call("ping", timeout_s=CALL_TIMEOUT_S)
         answer = wait(client, args.run, args.timeout, f"waiting for {args.run}")
     return finish(answer, json=args.json, where=answer["sessionKey"])

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Of a line: what was said needs the rest. A key with a shortened UUID takes 32 columns.
+# Columns for the key; the text needs the rest. A key with a shortened UUID takes 32.
 KEY_WIDTH, WIDE_KEY_WIDTH, WIDE = 24, 32, 100
 _PHASES = {
     "start": ("run", "started", "blue"),
@@ -71,7 +71,7 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
 
 
 def _head(when: str, key: str, who: str, on: Screen) -> str:
-    # Programs get the whole key.
+    # Without a terminal the key is not shortened.
     room = WIDE_KEY_WIDTH if on.width is not None and on.width >= WIDE else KEY_WIDTH
     shown_key = pad(key if on.width is None else clip_key(key, room), room)
     return f"{when} {shown_key} {pad(clip(who, ROLE_WIDTH), ROLE_WIDTH)} "

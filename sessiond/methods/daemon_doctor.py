@@ -21,9 +21,9 @@ from sessiond.store.store import SessionStore
 from sessiond.store.workspace import default_workspace
 
 T = TypeVar("T")
-# A temporary file that changed since is one of the daemon's own, at work.
-_AT_WORK_S = 600
-_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
+# A temporary file that changed within this time may be a write of the daemon's own.
+_UNDER_WAY_S = 600
+_REPAIR_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
 
 
 class DaemonDoctorParams(Params, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False)
 
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:
     services = ctx.services
-    # It names files of every session there is.
+    # The findings name files of every session.
     if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
-    findings = await _fix(ctx) if params.fix else []
+    findings = await _repair(ctx) if params.fix else []
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
@@ -71,7 +71,7 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
             yield Finding("warn", "attachments", what, hint)
 
 
-async def _fix(ctx: Context) -> list[Finding]:
+async def _repair(ctx: Context) -> list[Finding]:
     """Repair one thing after the other; what could not be repaired is named, and does not keep the rest from it."""
     services, store = ctx.services, ctx.services.store
     fixed: list[str] = []
@@ -79,16 +79,16 @@ async def _fix(ctx: Context) -> list[Finding]:
     steps = doctor.repair_store(
         store.root_fd,
         services.clock,
-        # The index is the daemon's own memory: it is written again, and not made from the files.
+        # The daemon writes its indexes again from its memory; they are not made from the files.
         indexes=False,
         record_limit=store.record_limit,
-        older_than_ns=(services.clock.wall_ms() - _AT_WORK_S * 1000) * 1_000_000,
+        older_than_ns=(services.clock.wall_ms() - _UNDER_WAY_S * 1000) * 1_000_000,
     )
     try:
         await services.slices.run(_collect(steps, fixed))
     except OSError as error:
         what = f"no backup could be made: {reason_of(error)}; modes and files that were left over stay as they are"
-        failed.append(Finding("error", layout.BACKUPS, what, _AGAIN))
+        failed.append(Finding("error", layout.BACKUPS, what, _REPAIR_AGAIN))
     wrong: list[Session] = []
     sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
     await services.slices.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
@@ -117,7 +117,7 @@ async def _save_indexes(store: SessionStore) -> dict[Folder, Finding]:
         try:
             await store.save(folder)
         except StorageError as error:
-            failed[folder] = Finding("error", path, error.message, _AGAIN)
+            failed[folder] = Finding("error", path, error.message, _REPAIR_AGAIN)
     return failed
 
 

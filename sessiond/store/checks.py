@@ -22,7 +22,7 @@ from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
 Level = Literal["ok", "warn", "error"]
-# So many of a kind are named; of the rest the number is told.
+# Of each kind at most this many are named, and the rest counted.
 _NAMED = 20
 KEY_BYTES = 32
 
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Findings = Iterator[Finding | None]
-# What a daemon knows of a transcript just now, which its index says a moment later.
+# The entry of a transcript in a daemon's memory, which is newer than its saved index.
 EntryOf = Callable[[StoredName], Entry | None]
 
 
@@ -61,13 +61,13 @@ class _StoreFormat(msgspec.Struct, frozen=True):
 
 
 def check_tree(root_fd: int) -> Findings:
-    """Symlinks, modes, left-over temporary files, other programs' archives, and what nobody here has made."""
+    """Symlinks, modes, left-over temporary files, other programs' archives, and files of unknown origin."""
     wrong: dict[str, list[str]] = {}
     root = os.fstat(root_fd)
     if root.st_uid != os.geteuid():
         yield Finding("error", "store", f"it belongs to user {root.st_uid}, not to this one", "give it to its user")
     for thing in inventory.things(root_fd):
-        found = _by_kind(thing)
+        found = _finding_by_kind(thing)
         if found is not None:
             yield found
         elif is_open_to_others(thing):
@@ -78,7 +78,7 @@ def check_tree(root_fd: int) -> Findings:
         else:
             yield None
     for folder, names in wrong.items():
-        yield Finding("warn", folder, f"others may read it: {_some(names)}", "sessiond doctor --fix")
+        yield Finding("warn", folder, f"others may read it: {_join_names(names)}", "sessiond doctor --fix")
 
 
 def is_open_to_others(thing: StoredName) -> bool:
@@ -87,7 +87,7 @@ def is_open_to_others(thing: StoredName) -> bool:
     return ours and thing.name != inventory.WORKSPACE and bool(stat.S_IMODE(thing.status.st_mode) & 0o077)
 
 
-def _by_kind(thing: StoredName) -> Finding | None:
+def _finding_by_kind(thing: StoredName) -> Finding | None:
     match thing.kind:
         case "symlink":
             return Finding("warn", thing.path, "a symlink; it is not followed", "put what it points to in its place")
@@ -142,7 +142,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
             yield Finding("warn", thing.path, loss, "a backup has them; docs/backup.md says how to put it back")
     for key, paths in by_key.items():
         if len(paths) > 1:
-            what = f"{len(paths)} transcripts are of one key, the newest counts: {_some(paths)}"
+            what = f"{len(paths)} transcripts are of one key, the newest counts: {_join_names(paths)}"
             yield Finding("warn", key, what, "a reset or a delete of the session archives the older ones")
     what = f"read: {pluralize(files, 'transcript')} with {pluralize(records, 'record')} in {size} bytes"
     yield Finding("ok", layout.AGENTS, what)
@@ -152,9 +152,11 @@ def _findings_of(thing: StoredName, found: TranscriptReading, known: index.Index
     if found.bad:
         what = f"{pluralize(len(found.bad), 'bad line')}, passed over by every reader"
         stays = "they stay as they are; nothing else of the file is lost"
-        yield Finding("warn", thing.path, f"{what}: {_some(found.bad)}", stays)
+        yield Finding("warn", thing.path, f"{what}: {_join_names(found.bad)}", stays)
     if found.odd:
-        yield Finding("warn", thing.path, f"records that say nothing: {_some(found.odd)}", "they stay, and do nothing")
+        yield Finding(
+            "warn", thing.path, f"records that say nothing: {_join_names(found.odd)}", "they stay, and do nothing"
+        )
     if found.half:
         yield Finding("warn", thing.path, f"half a line at {found.end}: still being written, or torn")
     if differences_of(thing, found, known):
@@ -198,7 +200,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
             yield Finding("warn", path, what, "look again in a minute; if it stays: sessiond doctor --fix")
             continue
         if known.damaged:
-            what = f"damaged: {_some(known.damaged)}; it is made again from the transcripts"
+            what = f"damaged: {_join_names(known.damaged)}; it is made again from the transcripts"
             yield Finding("warn", path, what, "sessiond doctor --fix")
             continue
         behind = sum(not is_current(known, thing) for thing in transcripts)
@@ -285,7 +287,7 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
     except OSError as error:
         yield Finding("error", layout.TOKENS, f"cannot be read: {error.strerror}")
     if bad:
-        what = f"{pluralize(len(bad), 'bad line')}, passed over: {_some(bad)}; a token revoked there counts again"
+        what = f"{pluralize(len(bad), 'bad line')}, passed over: {_join_names(bad)}; a token revoked there counts again"
         yield Finding("warn", layout.TOKENS, what, "revoke again: sessiond token list, sessiond token revoke ID")
 
 
@@ -303,11 +305,11 @@ def _check_run_tokens(root_fd: int) -> Findings:
     except OSError:
         return
     if left:
-        what = f"{pluralize(len(left), 'token')} of runs that are over, without effect: {_some(left)}"
+        what = f"{pluralize(len(left), 'token')} of runs that are over, without effect: {_join_names(left)}"
         yield Finding("ok", f"{layout.RUN}/{layout.RUNS}", what, "the next start removes them")
 
 
-def _some(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return ", ".join(listed[:_NAMED]) + more

@@ -60,13 +60,13 @@ def inspect(root_fd: int, now_ms: int, record_limit: int, live: EntryOf | None =
 
 def holder_of(root_fd: int) -> str | None:
     """Who has the store now, in words; None where nobody has."""
-    # Asking takes the locks for a moment; a daemon that starts in just that one waits for them.
+    # Asking takes the locks for a moment; a daemon that starts in that moment waits for them.
     with contextlib.suppress(OSError):
         with dirfd.closing(dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR)) as fd:
             if opening.is_held(fd):
                 return opening.holder(fd)
     with contextlib.suppress(OSError):
-        # A descriptor of its own: with the one given the daemon that asks would find its own lock free.
+        # A descriptor of its own, because through the given one a daemon would find its own lock free.
         with dirfd.closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)) as fd:
             if opening.is_held(fd):
                 return "another process"

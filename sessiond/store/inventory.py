@@ -115,10 +115,10 @@ def _list_names(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterat
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
-            yield StoredName(parts, name, _general(name, status.st_mode) or kind_of(name, status.st_mode), status)
+            yield StoredName(parts, name, _general_kind(name, status.st_mode) or kind_of(name, status.st_mode), status)
 
 
-def _general(name: str, mode: int) -> Kind | None:
+def _general_kind(name: str, mode: int) -> Kind | None:
     if stat.S_ISLNK(mode):
         return "symlink"
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

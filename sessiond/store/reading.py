@@ -1,6 +1,6 @@
 """Read one transcript as doctor does: every line, folded anew, beside what the index says of it.
 
-Reads only. Knows lines, records and entries. Does not know what is told of them, or done about them.
+Reads only. Knows lines, records and entries. Does not know what doctor says of them or does about them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class TranscriptReading(msgspec.Struct):
     def differences(self, known: Entry) -> list[str]:
         """The fields in which an entry that is up to the file is not what the file gives."""
         passed_over = {"file", *(("updated_at", "created_at") if self.timeless else ())}
-        fresh, told = asdict(self.entry), asdict(known)
-        return [name for name in fresh if name not in passed_over and fresh[name] != told[name]]
+        fresh, listed = asdict(self.entry), asdict(known)
+        return [name for name in fresh if name not in passed_over and fresh[name] != listed[name]]
 
 
 def open_thing(root_fd: int, thing: StoredName) -> int:
@@ -62,7 +62,7 @@ def read(
         number, counted_to = 1, 0
         lines = transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)
         for done, line in enumerate(lines):
-            # Blank lines are passed over by the reader, and still have numbers.
+            # The reader passes over blank lines; they count for the line number.
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
             _take(reading, line, folding.describe_place(number, line.offset), mtime_ms)

@@ -67,7 +67,7 @@ def _is_to_be_made_again(
 ) -> bool:
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
-    # What another program wrote into it is the metadata of sessions that wait for their adoption by the next start.
+    # Entries of another program are the metadata of sessions that the next start adopts.
     if found.foreign or found.is_being_written_at(now_ms):
         return False
     if found.damaged or any(not checks.is_current(found, thing) for thing in transcripts):
@@ -101,7 +101,7 @@ def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> I
             found = yield from reading.read(root_fd, StoredName(tuple(parts), name, "transcript", status), record_limit)
         except OSError:
             continue
-        # One that was emptied says nothing, and its entry tells what it was.
+        # An emptied transcript has no key; its entry is all that is known of it.
         if found.entry.session_key and found.differences(entry):
             yield session
 
@@ -116,7 +116,7 @@ def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
     for one in repairs:
         if one.action == "make again":
             with os.fdopen(reading.open_thing(root_fd, one.thing), "rb") as file:
-                dirfd.write_atomic(backup_fd, _flat(one.thing), file.read())
+                dirfd.write_atomic(backup_fd, _backup_name(one.thing), file.read())
     dirfd.write_atomic(backup_fd, MANIFEST, msgspec.json.format(msgspec.json.encode(listed), indent=1))
     return backup_fd
 
@@ -143,7 +143,7 @@ def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -
                     os.fchmod(fd, mode)
             return f"{thing.path}: mode {stat.S_IMODE(thing.status.st_mode):04o} is {mode:04o} now"
         case "set aside":
-            dirfd.rename(folder_fd, thing.name, backup_fd, _flat(thing), replace=False)
+            dirfd.rename(folder_fd, thing.name, backup_fd, _backup_name(thing), replace=False)
             return f"{thing.path}: moved to the backup"
         case "make again":
             sessions = _sessions(folder_fd, thing, record_limit)
@@ -166,7 +166,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
-    # So that of two with one key the older one is told as such.
+    # The catalog marks the older one of two sessions with one key.
     Catalog().load(sessions)
     return sessions
 
@@ -182,6 +182,6 @@ def _read_anew(folder_fd: int, name: str, known: Entry | None, record_limit: int
         return folding.advance_open(fd, entry, record_limit, collect=False).entry
 
 
-def _flat(thing: StoredName) -> str:
-    # Never with a temporary file's beginning: what was set aside is to stay in the backup.
+def _backup_name(thing: StoredName) -> str:
+    # Never with a temporary file's prefix, or the next repair would set it aside again.
     return "__".join((*(thing.parts or ("store",)), thing.name))[-dirfd.MAX_COMPONENT_BYTES :]

@@ -1,6 +1,6 @@
 """Transcripts that were cut off or written anew in place, and messages that went with that.
 
-Only the index knows how many there were. Knows files and entries. Does not know what is told of them.
+Only the index knows how many there were. Knows files and entries. Does not know how doctor reports them.
 """
 
 from __future__ import annotations

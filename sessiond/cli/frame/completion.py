@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessiond.client.blocking import Client
 from sessiond.client.errors import ClientError
 
-# Somebody holds the TAB key: late is as bad as nothing.
+# Somebody waits at the TAB key; a later answer is of no use.
 TIMEOUT_S = 0.5
 
 
@@ -26,7 +26,7 @@ def offers(source: str | None) -> list[str]:
     return []
 
 
-# By these names parameters are what the shell can offer something for.
+# Parameters whose values the shell can offer.
 _SOURCES = {"sessionKey": "key", "key": "key", "parentSessionKey": "key", "agentId": "agent"}
 
 

@@ -8,7 +8,7 @@ import time
 
 from sessiond import __version__
 from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
-from sessiond.cli.frame.progress import showing
+from sessiond.cli.frame.progress import show_progress
 from sessiond.client.blocking import Client
 from sessiond.client.errors import DaemonNotRunning, RpcError
 from sessiond.client.starting import is_listening, progress
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sessiond.cli.frame.command import Args
     from sessiond.client.cancellation import Cancellation
 
-# Ordinary calls take milliseconds; a daemon that needs this long is stuck, and the person should hear of it.
+# Ordinary calls take milliseconds; a daemon that needs this long is stuck, and the command says so.
 CALL_TIMEOUT_S = 30.0
 LOOK_AGAIN_S = 0.05
 
@@ -55,24 +55,24 @@ class CommandClient(Client):
             if method == "sessions.create" and field == "key":
                 raise names.describe_bad_key(given[field]) or error from None
             key = error.data.get("sessionKey")
-            # What sends as a session begins none; the owner's own messages go by chat.send, which does.
+            # sessions_send makes no session, unlike chat.send, which carries the owner's messages.
             hint = names.hint_at_beginning(key or given[field]) if method == "sessions_send" else None
             meant = names.find_meant_session(plain, given[field], key, hint=hint)
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:
         """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""
-        said = None
+        last_text = None
         while (text := progress(error.path)) is not None:
-            if text != said:
+            if text != last_text:
                 sys.stderr.write(f"sessiond is starting{f': {text}' if text else ''}\n")
                 sys.stderr.flush()
-                said = text
+                last_text = text
             if is_listening(error.path):
                 return
             time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of a socket that comes
-        if said is None or not is_listening(error.path):
-            # Of a daemon whose socket was named on the command line nobody here knows the configuration.
+        if last_text is None or not is_listening(error.path):
+            # The configuration of a daemon whose socket was given on the command line is not known here.
             raise (error if self._given_socket else _with_reason(error)) from None
 
 
@@ -93,7 +93,7 @@ def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
 
 
 def wait_for_daemon(client: Client, limit_s: float) -> None:
-    """Return when a daemon answers, which somebody is just starting. DaemonNotRunning after `limit_s`."""
+    """Return when a daemon answers that is being started. DaemonNotRunning after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -119,7 +119,7 @@ def ask(args: Args, method: str, params: dict[str, Any] | None = None) -> Any:
 
 def ask_long(args: Args, method: str, params: dict[str, Any], what: str) -> Any:
     """One call that may rightly take minutes; who looks on sees `what` takes so long."""
-    with connect(args) as client, showing(what):
+    with connect(args) as client, show_progress(what):
         return client.call(method, params)
 
 

@@ -41,7 +41,7 @@ _HINTS = {
 }
 
 
-# What the daemon's sentences name, and what a person at the command line calls it.
+# Wire methods and parameters, and the commands and options that stand for them.
 _COMMANDS = {
     "sessions_list": "sessiond list",
     "sessions_history": "sessiond history",
@@ -82,10 +82,10 @@ def describe(error: ClientError) -> CommandFailed:
     match error:
         case RpcError():
             message = in_words_of_the_command_line(error.message)
-            # A run that is not there is no session that is not there; its sentence says where a run's id comes from.
-            # Nor is one that may have been done to be asked again.
-            told = error.reason == "run_not_found" or error.data.get("begun")
-            hint = None if told else _HINTS.get(error.slug)
+            # The hints are about sessions and about trying again. The sentence about a run that is not found says where
+            # run ids come from, and a request that may have been done must not be sent again.
+            is_complete = error.reason == "run_not_found" or error.data.get("begun")
+            hint = None if is_complete else _HINTS.get(error.slug)
             if hint is not None and "sessiond list" in hint and "sessiond list" in message:
                 hint = None  # the sentence says it
             return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))

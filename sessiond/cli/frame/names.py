@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     Call = Callable[[str, dict[str, Any]], Any]
 
-# As git asks for more than a letter or two: shorter beginnings name too many.
+# Shorter beginnings fit too many names; git asks for some letters as well.
 MIN_PREFIX = 8
 MIN_KEY_DIGITS = 4
 MAX_CANDIDATES = 5
-# By these names sessions go over the wire.
+# The wire parameters that name a session.
 KEY_PARAMS = ("sessionKey", "key", "parentSessionKey")
 
 
@@ -65,7 +65,7 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
     """
     # A table without room for a whole key shows its beginning with an ellipsis.
     text = text.removesuffix("…")
-    # The search looks at labels and ids too.
+    # `search` looks at labels and session ids too.
     rows = call("sessions_list", {"search": text, "limit": 200})["sessions"]
     is_prefix = len(text) >= MIN_PREFIX
     found: list[str] = [

@@ -60,8 +60,8 @@ def read_params(words: Sequence[str], method: str, discover: Callable[[], dict[s
             hint = nearest_hint(name, list(known), "sessiond call rpc.discover")
             raise CommandFailed(f"{method} takes no {quote(name)}", hint=hint, status=USAGE)
         value = _value(name, text, known[name])
-        held = params.get(name)
-        params[name] = [*held, *value] if isinstance(held, list) and isinstance(value, list) else value
+        earlier = params.get(name)
+        params[name] = [*earlier, *value] if isinstance(earlier, list) and isinstance(value, list) else value
     return params
 
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-# What is done sooner needs no word; from then on the clock of the line goes on.
+# Shorter work shows no line; the seconds in the line are counted at the same pace.
 TICK_S = 1.0
 CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def showing(what: str) -> Iterator[None]:
+def show_progress(what: str) -> Iterator[None]:
     """While the body runs, `what … 3s`, where somebody sees it."""
     if not sys.stderr.isatty():
         yield
@@ -27,16 +27,16 @@ def showing(what: str) -> Iterator[None]:
     import threading
 
     done = threading.Event()
-    teller = threading.Thread(target=_tell, args=(what, done), daemon=True)
-    teller.start()
+    drawer = threading.Thread(target=_draw_until, args=(what, done), daemon=True)
+    drawer.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        drawer.join()
 
 
-def _tell(what: str, done: threading.Event) -> None:
+def _draw_until(what: str, done: threading.Event) -> None:
     began = time.monotonic()
     shown = False
     while not done.wait(TICK_S):

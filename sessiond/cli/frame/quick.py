@@ -52,7 +52,7 @@ def _read(command: Command, words: list[str]) -> dict[str, object] | None:
                 continue
             if not equals:
                 text = next(todo, "-")
-                if text.startswith("-"):  # missing, another option, or a value that only looks like one
+                if text.startswith("-"):  # no value, another option, or a value that looks like an option
                     return None
             if not _take(option, text, values):
                 return None
@@ -65,8 +65,8 @@ def _take(option: Option, text: str, values: dict[str, object]) -> bool:
     except ValueError:
         return False
     if option.many:
-        held = values[option.name]
-        values[option.name] = (*held, value) if isinstance(held, tuple) else (value,)
+        earlier = values[option.name]
+        values[option.name] = (*earlier, value) if isinstance(earlier, tuple) else (value,)
     else:
         values[option.name] = value
     return True

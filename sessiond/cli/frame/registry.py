@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sessiond.cli.frame.command import Command
 
-# `import` is a word of Python's and `list` one of its builtins: only the first cannot name a module.
+# A module cannot be called `import`, which is a Python keyword; the others are called as their command.
 COMMANDS = {
     name: f"sessiond.cli.{module or name}"
     for name, module in {

@@ -44,7 +44,7 @@ class SessionRunEnds:
         self._was_connected = False
 
     def on_connect(self) -> None:
-        """Say that a lost connection is back. The ends since the page was read are shown: nothing tells of them."""
+        """Show the ends since the page was read, for which no event comes; say where a lost connection is back."""
         if self._was_connected:
             note("connected again")
         self._was_connected = True
@@ -56,7 +56,7 @@ class SessionRunEnds:
             self._show_new()
 
     def _show_new(self) -> None:
-        with suppress(ClientError):  # whoever may follow a session need not be one who may read all of it
+        with suppress(ClientError):  # a caller may follow a session and not be allowed to read its history
             page = self._client.call("sessions_history", {"sessionKey": self._key, **_PAGE}, timeout_s=CALL_TIMEOUT_S)
             ends = _ends_since(page, self._since_ms)
             for end in ends:
@@ -75,12 +75,12 @@ class MissedRunEnds:
     def __init__(self, client: Client, key: str | None, show: ShowRunEnd) -> None:
         self._client, self._key, self._show = client, key, show
         self._was_connected = False
-        # Since when (milliseconds since 1970) an end of a run of these sessions is news.
+        # Session key -> from which moment on (milliseconds since 1970) an end of its runs was not shown yet.
         self._awaited: dict[str, int] = {}
 
     def on_connect(self) -> None:
         """The subscription stands: at first, or again."""
-        with suppress(ClientError):  # whoever may follow a session need not be one who may list or read all
+        with suppress(ClientError):  # a caller may follow a session and not be allowed to list sessions or read them
             if self._was_connected:
                 note("connected again")
                 self._show_missed()
@@ -91,7 +91,7 @@ class MissedRunEnds:
     def take(self, event: Event) -> None:
         """Note which runs begin and end."""
         if self._key is not None:
-            if is_run_end(event):  # shown as the event that it is
+            if is_run_end(event):  # the event itself is shown
                 self._awaited[self._key] = now_ms()
         elif event.name == "sessions.changed":
             if event.get("phase") == "start":

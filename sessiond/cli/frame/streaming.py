@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sessiond.cli.frame.command import Args
 
-# A daemon that takes longer than this to say that it is followed is not waited for: the reply comes at the end.
+# Where the subscription takes longer than this, the reply is shown when it is whole.
 SUBSCRIBE_S = 5.0
 
 
@@ -38,7 +38,7 @@ class ReplyStream(StreamedReply):
             stands.set()
 
         def read() -> None:
-            # Without it the reply is there at the end all the same; the command itself says what is wrong.
+            # Without the stream the reply is printed at the end; errors are told by the command itself.
             with suppress(ClientError, OSError):
                 for event in self._client.subscribe(key, on_connect=confirm):
                     self.take(event)
@@ -49,7 +49,7 @@ class ReplyStream(StreamedReply):
 
     def begin(self, run_id: str) -> None:
         super().begin(run_id)
-        if not self._follows:  # its first message made the session, which its run's id names
+        if not self._follows:  # the message made the session; the run's id begins with the session's
             self.follow(run_id.rpartition(".")[0])
 
 

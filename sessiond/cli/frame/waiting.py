@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sessiond.client.blocking import Client
 
-# On a terminal the clock of the progress line goes on; elsewhere the daemon is asked as seldom as it allows.
+# On a terminal the progress line counts seconds; elsewhere the daemon is asked as seldom as it allows.
 TERMINAL_SLICE_S = 1.0
 QUIET_SLICE_S = 30.0
 
@@ -63,7 +63,7 @@ def _wait_with_progress(
             stream.say_before(CLEAR)
 
 
-def not_waiting(where: str) -> str:
+def describe_circle(where: str) -> str:
     """Why nobody waits for a run that could only end after the one that asks."""
     return f"not waiting: {where} waits for this very run"
 
@@ -86,7 +86,7 @@ def finish(answer: dict[str, Any], *, json: bool, where: str, stream: StreamedRe
     if status in ("running", "queued", "accepted"):
         run_id = answer.get("runId", "")
         if answer.get("reason") == "ancestor_busy":
-            raise CommandFailed(not_waiting(where), hint=f"it is the run {run_id}", status=TIMED_OUT)
+            raise CommandFailed(describe_circle(where), hint=f"it is the run {run_id}", status=TIMED_OUT)
         raise CommandFailed(
             f"no reply from {where} yet; the run {run_id} goes on",
             hint=f"wait on with: sessiond wait {run_id}",

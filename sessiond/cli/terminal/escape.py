@@ -28,9 +28,9 @@ def _escape_char(char: str, lines: bool) -> str:
         return " "
     if char in _HARMLESS_FORMATS:
         return char
-    from unicodedata import category  # loads a library; most text never gets here
+    from unicodedata import category  # slow to import, and seldom needed
 
-    # Unassigned may be next year's emoji, and private use a font's icons: neither moves the cursor.
+    # Unassigned characters may be new emoji, private ones a font's icons; neither moves the cursor.
     if category(char) in ("Cn", "Co"):
         return char
     point = ord(char)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from sessiond.client.wire import Event
 
 CLEAR = "\r\x1b[K"
-# Of a text that is being written the end is shown: more than a line of any terminal.
+# Only the end of a text is drawn; this is more than a line of any terminal.
 MAX_TAIL_CHARS = 1000
-# So long for what was written before the end of a run, and is on its way on another connection.
+# The last deltas of a run come on another connection than its end; they are waited for this long.
 LAST_WORDS_S = 2.0
 
 
@@ -101,12 +101,12 @@ class StreamedReply:
             self._message_came = True
         if self._over or event.name != "session.delta" or event.get("runId") != self._run_id:
             return
-        if self._message_came:  # what was shown is a message of its own: the reply is what comes last
+        if self._message_came:  # the text so far was a message of its own; the last one is the reply
             self._end_line()
             self._text, self._message_came = "", False
         text = str(event.get("text", ""))
         if text and not self._text:
-            sys.stderr.write(CLEAR)  # the line of progress
+            sys.stderr.write(CLEAR)  # removes the line of progress
             sys.stderr.flush()
         self._text += text
         sys.stdout.write(escape(text, lines=True))

@@ -21,7 +21,7 @@ ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
 # Scripts with letters that look like those of `from`.
 _LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "MATHEMATICAL", "MODIFIER")
-# Of a tool's arguments or its result this much is shown; --json has all of it.
+# This much of a tool's arguments or result is shown; --json has all of it.
 MAX_TOOL_CHARS = 200
 
 
@@ -61,7 +61,7 @@ def _imitates(line: str) -> bool:
         return "".join(start.split()).lower().startswith("[from")
     from unicodedata import category, name, normalize
 
-    # What takes no room or is blank hides nothing; compatibility forms are what they look like.
+    # Invisible and blank characters are passed over, and compatibility forms are taken as the letters they look like.
     seen = [char for char in normalize("NFKD", start) if category(char)[0] not in "ZMC"]
     if not seen or not (seen[0] == "[" or category(seen[0]) in ("Ps", "Pi")):
         return False

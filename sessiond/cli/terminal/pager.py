@@ -12,9 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Colours as they are, ends by itself where everything fits, and leaves the text on the screen.
+# R: show colours. F: end where everything fits. X: leave the text on the screen.
 LESS = "FRX"
-# What the shell answers where there is no such pager.
+# The shell's exit status where there is no such program.
 NO_SUCH_PROGRAM = 127
 
 
@@ -31,13 +31,13 @@ def show_paged(texts: Sequence[str]) -> None:
         return
     sys.stdout.flush()
     environ = {"LESS": LESS, **os.environ}
-    # By the shell, because PAGER may have options; it belongs to the person who runs this.
+    # By the shell, because PAGER may have options. It is the user's own variable, so it may say anything.
     process = subprocess.Popen(["sh", "-c", pager], stdin=subprocess.PIPE, env=environ)
     assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as pipe:  # whoever read has enough
+    with suppress(BrokenPipeError), process.stdin as pipe:  # the pager ended early
         pipe.write("".join(text + "\n" for text in texts).encode(errors="backslashreplace"))
     while True:
-        # Ctrl-C is for the pager, which goes on.
+        # Ctrl-C is meant for the pager, which goes on.
         with suppress(KeyboardInterrupt):
             status = process.wait()
             break

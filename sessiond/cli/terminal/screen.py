@@ -105,14 +105,14 @@ def clip_around(text: str, words: str, width: int) -> str:
     at = text.lower().find(words.lower())
     if columns_of(text) <= width or at < 0 or len(text.lower()) != len(text):
         return clip(text, width)
-    # A third of what is left stands before the words: what follows says more.
+    # The text behind the words says more, so the text before them gets a third of the room that is left.
     before = max(0, width - columns_of(words) - 2) // 3
     start = at
     while start > 0 and columns_of(text[start - 1 : at]) <= before:
         start -= 1
     if start == 0:
         return clip(text, width)
-    # Near the end the room behind the words would stay empty.
+    # Where the words are near the end of the text, more of the text before them fits.
     while start > 0 and columns_of(text[start - 1 :]) <= width - 1:
         start -= 1
     return clip("…" + text[start:], width) if start else clip(text, width)

@@ -48,7 +48,7 @@ def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> li
     widths = {column: max(columns_of(text) for text in [column.title, *texts[column]]) for column in shown}
     if screen.width is not None:
         _fit(shown, widths, screen.width)
-        for column in shown:  # what is shown of a text may be shorter than its room
+        for column in shown:  # a fitted text may be shorter than the width it was given
             fitted = [columns_of(column.fit(text, widths[column])) for text in texts[column]]
             widths[column] = min(widths[column], max(columns_of(column.title), *fitted))
     if not rows or not shown:
@@ -77,7 +77,7 @@ def _fit(shown: list[Column], widths: dict[Column, int], limit: int) -> None:
         if elastic:
             widest = max(elastic, key=lambda column: widths[column])
             others = [widths[column] for column in elastic if column is not widest]
-            # Down to the next widest at a step, so that two long columns share the loss.
+            # At most down to the next widest in one step, so that two long columns share the loss.
             floor = max(widest.least or 0, min(max(others, default=0), widths[widest] - 1))
             widths[widest] = max(widths[widest] - over, floor)
         elif len(shown) > 1:

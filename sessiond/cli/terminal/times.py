@@ -82,7 +82,7 @@ def size(byte_count: int) -> str:
 def _local(moment_ms: int) -> time.struct_time:
     try:
         return time.localtime(moment_ms / 1000)
-    except (OverflowError, OSError, ValueError):  # a stranger's record may carry any number
+    except (OverflowError, OSError, ValueError):  # other programs may write any number
         return time.localtime(0)
 
 

@@ -27,7 +27,7 @@ def render(table: Mapping[str, Any], path: Sequence[str] = ()) -> list[str]:
                 shown += ["", f"[[{header}]]", *render(item, below)]
         elif _is_table(value):
             lines = render(value, below)
-            # A table of tables only needs no header of its own.
+            # A table that holds only tables needs no header of its own.
             has_plain = not lines or lines[0] != ""
             shown += ["", f"[{header}]", *lines] if has_plain else lines
     return shown
