@@ -60,7 +60,7 @@ class App:
     services: Services
     dispatcher: Dispatcher[Services]
     saver: IndexSaver
-    visitors: ActiveConnections
+    active_connections: ActiveConnections
     background: trio.Nursery
 
 
@@ -130,7 +130,7 @@ async def open_app(
                 services=services,
                 dispatcher=dispatcher,
                 saver=parts.saver,
-                visitors=parts.visitors,
+                active_connections=parts.active_connections,
                 background=background,
             )
             background.cancel_scope.cancel()
@@ -198,7 +198,11 @@ class _Parts:
     ) -> None:
         self.store, self.channels, self.outbox = store, channels, outbox
         self.clock, self.ids = clock, ids
-        self.bus, self.visitors, self.attachments = EventBus(), ActiveConnections(), AttachmentService(ids=ids)
+        self.bus, self.active_connections, self.attachments = (
+            EventBus(),
+            ActiveConnections(),
+            AttachmentService(ids=ids),
+        )
         self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._cut)
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
@@ -242,7 +246,7 @@ class _Parts:
 
     def _cut(self, is_dead: Callable[[Caller], bool]) -> None:
         """Close the connections whose token has become invalid."""
-        self.services.budgets.closed["token_over"] += self.visitors.cut(is_dead)
+        self.services.budgets.closed["token_over"] += self.active_connections.close_where(is_dead)
 
     def _run_scopes(self, key: str) -> frozenset[str]:
         return self.services.run_scopes(key)

@@ -214,7 +214,7 @@ def _server(app: App, config: Config) -> Server:
     services = app.services
     server = Server(
         app.dispatcher,
-        app.visitors,
+        app.active_connections,
         authenticate=services.tokens.caller,
         peer_uid=lambda connection: peer_credentials(connection).uid,
         rules=ServerLimits(

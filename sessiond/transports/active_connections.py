@@ -1,4 +1,4 @@
-"""Who is connected now: peers and event streams. Knows whose they are and how to end them; not what they do."""
+"""The connections that are being served: peers and event streams. Knows their callers and how to close them."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ _LAST_ANSWERS_S = 1.0
 
 
 class ActiveConnection(Protocol):
-    """A peer, or an event stream."""
+    """A peer or an event stream."""
 
     @property
     def caller(self) -> Caller: ...
 
     def close(self) -> None:
-        """End it now."""
+        """Close it now."""
         ...
 
 
 class ActiveConnections:
-    """Everyone who is connected and known to be more than bytes."""
+    """All connections whose dialect is known. HTTP connections are among them only while they stream events."""
 
     def __init__(self) -> None:
-        self._present: set[ActiveConnection] = set()
+        self._active: set[ActiveConnection] = set()
 
     def __iter__(self) -> Iterator[ActiveConnection]:
-        return iter(tuple(self._present))
+        return iter(tuple(self._active))
 
     def __len__(self) -> int:
-        return len(self._present)
+        return len(self._active)
 
     @contextmanager
-    def present(self, visitor: ActiveConnection) -> Iterator[None]:
-        """`visitor` is here while the block runs."""
-        self._present.add(visitor)
+    def track(self, connection: ActiveConnection) -> Iterator[None]:
+        """Count `connection` as active while the block runs."""
+        self._active.add(connection)
         try:
             yield
         finally:
-            self._present.discard(visitor)
+            self._active.discard(connection)
 
-    def cut(self, whom: Callable[[Caller], bool]) -> int:
-        """End every connection of callers that `whom` picks, such as those of a revoked token; how many."""
-        chosen = [visitor for visitor in self if whom(visitor.caller)]
-        for visitor in chosen:
-            visitor.close()
+    def close_where(self, whom: Callable[[Caller], bool]) -> int:
+        """Close every connection whose caller matches `whom`, such as those of a revoked token; how many."""
+        chosen = [connection for connection in self if whom(connection.caller)]
+        for connection in chosen:
+            connection.close()
         return len(chosen)
 
     async def finish(self, grace_s: float) -> None:
-        """Wait until no peer has a request in flight; after `grace_s`, those left are answered with -32008."""
-        peers = [visitor for visitor in self if isinstance(visitor, Peer)]
+        """Wait until no peer has a request in flight; after `grace_s` the remaining ones are answered with -32008."""
+        peers = [connection for connection in self if isinstance(connection, Peer)]
         with trio.move_on_after(grace_s):
             for peer in peers:
                 await peer.wait_idle()

@@ -1,6 +1,5 @@
-"""What may be spoken on a connection: one object for each dialect, in one table.
+"""The dialects of a connection, in one table: first bytes, link, and the encoding of a refusal. Reads nothing.
 
-Knows how a connection in it begins, how it is served as messages and how a refusal is said in it. Reads nothing.
 Source: protocol.md, "The first byte of a connection chooses the dialect".
 """
 
@@ -22,9 +21,10 @@ _HTTP_503 = (
 
 @dataclass(frozen=True, slots=True)
 class ConnectionDialect:
-    """`first_bytes` are those that a connection in it may begin with. `link` makes of the connection one for a peer; it
-    is None for HTTP, where each request is served on its own. `encode_refusal` makes of an error, as JSON text, what
-    tells a client that it is not served.
+    """One dialect. `first_bytes` are those with which a connection may begin.
+
+    `link` makes the link for a peer; None for HTTP, where each request is served on its own. `encode_refusal` encodes
+    an error, given as JSON text, for a client that is not served.
     """
 
     name: str

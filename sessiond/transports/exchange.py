@@ -1,4 +1,4 @@
-"""An HTTP request and its answer, as handlers see them. Knows no sockets and no h11."""
+"""An HTTP request and its response, as handlers see them. Knows no sockets and no h11."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ JSON_TYPE = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, its body read. `params` are the `{name}` parts of the route, decoded; `headers` in lower case.
+    """One request with its whole body. `params` are the decoded `{name}` parts of the route; `headers` are lower case.
 
-    `unsent` is what its body and its answer have of the budget, until the answer is sent.
+    `unsent` are the budget shares of its body and its response, held until the response is sent.
     """
 
     method: str
@@ -38,7 +38,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole answer."""
+    """A whole response."""
 
     status: int
     body: bytes = b""
@@ -48,9 +48,9 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class EventStreamAnswer:
-    """An answer of Server-Sent Events: `run` writes them, and the stream ends when it returns or the client goes.
+    """A response of Server-Sent Events: `run` writes them; the stream ends when it returns or the client closes.
 
-    An error that it raises ends the stream; check what can be refused before this is returned.
+    An error in `run` ends the stream, so whatever can be refused must be checked before.
     """
 
     run: Callable[[EventStream], Awaitable[None]]
@@ -61,7 +61,7 @@ Handler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class HttpError(Exception):
-    """A refusal that only HTTP knows (405, 408, 415, 426 ...). `kind` is `error.type` of the body."""
+    """An error that exists in HTTP only (405, 408, 415, 426 ...). `kind` is `error.type` in the body."""
 
     def __init__(self, status: int, kind: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)

@@ -11,7 +11,7 @@ from sessiond.rpc.framing import Framer, ItemFramer, LineFramer
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.transports.streams import ByteStream
 
-# Of CBOR: three milliseconds of finding where items end, if they are nothing but small numbers.
+# Scanning so much CBOR for the ends of items takes up to 3 ms (one-byte integers only).
 _PIECE_BYTES = 8 * 1024
 
 
@@ -30,7 +30,7 @@ class FramedLink:
 
     @property
     def failed(self) -> bool:
-        """Whether the stream could not be read on, so that the client may still be sending."""
+        """Whether the framing failed, so that the client may still be sending."""
         return self._framer.error is not None
 
     @property
@@ -62,7 +62,7 @@ class FramedLink:
 
     async def _feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes."""
-        # Items are found in Python: others get their turn in between. Lines are found in C.
+        # CBOR items are scanned in Python, so other tasks run in between. Lines are split in C.
         size = len(data) if self.codec is JSON else _PIECE_BYTES
         frames: list[bytes] = []
         for start in range(0, len(data), size):
@@ -87,10 +87,10 @@ class FramedLink:
 
 
 def ndjson_link(stream: ByteStream, limits: Limits) -> FramedLink:
-    """One JSON message a line."""
+    """A link with one JSON message per line."""
     return FramedLink(stream, LineFramer(limits.max_pre_auth_frame_bytes), JSON)
 
 
 def cbor_link(stream: ByteStream, limits: Limits) -> FramedLink:
-    """One message an item of a CBOR sequence (RFC 8742)."""
+    """A link with one message per item of a CBOR sequence (RFC 8742)."""
     return FramedLink(stream, ItemFramer(limits.max_pre_auth_frame_bytes, limits.max_nesting), CBOR)

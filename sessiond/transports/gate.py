@@ -1,4 +1,4 @@
-"""What an HTTP request must show before anything is done for it: its host, its origin, its token.
+"""Checks of an HTTP request before its route is looked up: host, origin and token.
 
 Knows headers; knows no routes. Source: protocol.md, "Where it listens"; security.md, "The daemon itself".
 """
@@ -16,10 +16,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """One listener as its clients meet it.
+    """What one listener requires of its clients.
 
-    `caller` is who comes in without a token. `hosts` are the `Host` values taken (lower case); None on a Unix socket,
-    which no web page can reach. `origins` are taken beside our own.
+    `caller` is the caller of requests without a token. `hosts` are the permitted `Host` values in lower case, None on a
+    Unix socket, which no web page can reach. `origins` are permitted besides the listener's own.
     """
 
     name: str
@@ -29,28 +29,28 @@ class Door:
 
 
 def loopback_hosts(address: str, port: int) -> frozenset[str]:
-    """How a client on this machine may name us. Without a port only where HTTP's own port is meant."""
+    """The `Host` values of a listener on a loopback address. Without a port only for port 80, HTTP's default."""
     names = {"127.0.0.1", "localhost", "[::1]", f"[{address}]" if ":" in address else address}
     return frozenset([f"{name}:{port}" for name in names] + (list(names) if port == 80 else []))
 
 
-def values(headers: Headers, name: bytes) -> list[str]:
+def header_values(headers: Headers, name: bytes) -> list[str]:
     """Every value of a header, in order; `name` in lower case."""
     return [value.decode("latin-1").strip() for key, value in headers if key.lower() == name]
 
 
 def check_host_and_origin(door: Door, authority: str | None, headers: Headers) -> str | None:
-    """The listed origin of another page, or None where there is none to be named. Raises Forbidden.
+    """The permitted origin of another page, None for requests of no page or of the listener's own. Raises Forbidden.
 
-    A page may resolve its own name to 127.0.0.1 (DNS rebinding): it can choose the address, not the `Host` and `Origin`
-    that the browser sends. `authority` is that of an absolute-form target, which counts as a host too.
+    A page may resolve its own name to 127.0.0.1 (DNS rebinding), but cannot choose the `Host` and `Origin` that the
+    browser sends. `authority` is that of an absolute-form request target, which must be permitted too.
     """
     if door.hosts is None:
         return None
-    hosts = values(headers, b"host") + ([] if authority is None else [authority])
-    if len(values(headers, b"host")) != 1 or not all(host.lower() in door.hosts for host in hosts):
+    hosts = header_values(headers, b"host") + ([] if authority is None else [authority])
+    if len(header_values(headers, b"host")) != 1 or not all(host.lower() in door.hosts for host in hosts):
         raise Forbidden("The Host header must name this machine's loopback address and the port.")
-    origins = values(headers, b"origin")
+    origins = header_values(headers, b"origin")
     if not origins:
         return None
     if len(origins) == 1:
@@ -62,13 +62,13 @@ def check_host_and_origin(door: Door, authority: str | None, headers: Headers) -
 
 
 def caller_of(door: Door, headers: Headers, authenticate: Callable[[str], Caller]) -> Caller:
-    """Who asks: the token of `Authorization: Bearer`, else the door's own caller. Raises Unauthenticated."""
-    said = values(headers, b"authorization")
-    if not said:
+    """The caller: that of the token in `Authorization: Bearer`, else the door's own. Raises Unauthenticated."""
+    credentials = header_values(headers, b"authorization")
+    if not credentials:
         if door.caller.kind == "nobody":
             raise Unauthenticated("A token is needed: Authorization: Bearer <token>.")
         return door.caller
-    scheme, _, token = said[0].partition(" ")
-    if len(said) > 1 or scheme.lower() != "bearer" or not token.strip():
+    scheme, _, token = credentials[0].partition(" ")
+    if len(credentials) > 1 or scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("A token is shown once, as Authorization: Bearer <token>.")
     return authenticate(token.strip())

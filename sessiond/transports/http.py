@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a byte stream: heads and bodies in, answers out. Knows h11, deadlines and sizes; no paths, no callers."""
+"""HTTP/1.1 on a byte stream: request heads and bodies in, responses out. Knows h11, deadlines and sizes; no paths."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import trio
 from sessiond.errors import LimitExceeded
 from sessiond.rpc.limits import LONG_BYTES
 from sessiond.transports.exchange import HttpError, HttpResponse
-from sessiond.transports.gate import values
-from sessiond.transports.small_pieces import PIECES_AT_ONCE, ChunkCounter, TooFine, check_head
+from sessiond.transports.gate import header_values
+from sessiond.transports.small_pieces import PIECES_AT_ONCE, ChunkCounter, TooManyPieces, check_head
 from sessiond.transports.streams import ByteStream
 
 _PYTHON_BYTES = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
-# In every answer: nothing is kept by whatever is in between, and no browser takes text of agents for a page.
-_ALWAYS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+# In every response: no cache keeps it, and no browser interprets the text of agents as a page.
+_COMMON_HEADERS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _MAX_HEAD_BYTES = 64 * 1024
 _BODY_S = 60.0
-_ANSWER_S = 120.0  # for a client that does not read its answer
+_ANSWER_S = 120.0  # then a client that does not read its response is closed
 _HANGUP_CHECK_S = 1.0
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)++")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -31,9 +31,9 @@ Headers = list[tuple[str, str]]
 
 
 class HttpWire:
-    """The server's side of one connection, one request at a time: `head`, `body`, then `respond` or a stream.
+    """The server's side of one connection. For each request: `read_head`, `read_body`, then `respond` or a stream.
 
-    `turn` is awaited before a piece of what came is taken apart.
+    `turn` is awaited before each chunk of received bytes is parsed.
     """
 
     def __init__(self, stream: ByteStream, head_s: float, turn: Callable[[], Awaitable[None]]) -> None:
@@ -42,13 +42,13 @@ class HttpWire:
         self._head_s = head_s
         self._h11 = _new_connection()
         self._before_head = True
-        self._blank = b""
-        self._heard = False
+        self._pending_blank = b""
+        self._has_request_bytes = False
         self._method = b""
-        self._last = False
+        self._must_close = False
 
-    async def head(self) -> h11.Request | None:
-        """The next request's head; None where the client has ended, or said nothing for too long. Raises HttpError."""
+    async def read_head(self) -> h11.Request | None:
+        """The next request's head; None where the client closed, or sent nothing in time. Raises HttpError."""
         self._begin_request()
         self._method = b""
         await self._turn()
@@ -59,51 +59,55 @@ class HttpWire:
             self._method = event.method
             self._check_length(event)
             return event
-        if self._heard:
+        if self._has_request_bytes:
             raise HttpError(408, "request_timeout", "The request did not come in time.")
         return None
 
     def _begin_request(self) -> None:
-        """Make ready for the next request; what has come of it already is kept."""
+        """Prepare for the next request, keeping bytes of it that were received already."""
         if self._h11.our_state is h11.DONE:
-            came, ended = self._h11.trailing_data
-            self._h11, self._before_head, self._heard = _new_connection(), True, False
-            self._take(came)
+            received, ended = self._h11.trailing_data
+            self._h11, self._before_head, self._has_request_bytes = _new_connection(), True, False
+            self._feed(received)
             if ended:
                 self._h11.receive_data(b"")
 
-    def _take(self, data: bytes) -> None:
-        """Hand on what came, but for empty lines before a request (RFC 9112, section 2.2): some end a body with one."""
+    def _feed(self, data: bytes) -> None:
+        """Give received bytes to h11, without empty lines before a request: some clients end a body with one.
+
+        Source: RFC 9112, section 2.2.
+        """
         if self._before_head:
-            data = self._blank + data
+            data = self._pending_blank + data
             data = _EMPTY_LINES.sub(b"", data)
-            self._blank = data if data == b"\r" else b""
-            if not data or self._blank:
+            self._pending_blank = data if data == b"\r" else b""
+            if not data or self._pending_blank:
                 return
-            self._before_head, self._heard = False, True
+            self._before_head, self._has_request_bytes = False, True
         self._h11.receive_data(data)
 
     def _check_length(self, head: h11.Request) -> None:
-        """Where a request ends must not be a matter of opinion: somebody between us and the client may go by another
-        length, and requests can be hidden behind it. So nothing more is taken on the connection either
-        (RFC 9112, section 6.1)."""
-        self._last = True
+        """Refuse a request with an ambiguous length, which could hide another request from a proxy (smuggling).
+
+        No further request is accepted on its connection. Source: RFC 9112, section 6.1.
+        """
+        self._must_close = True
         if head.http_version not in (b"1.0", b"1.1"):
             raise HttpError(505, "bad_request", "HTTP/1.1 is spoken here.")
-        encoded = values(head.headers, b"transfer-encoding")
-        if encoded and values(head.headers, b"content-length"):
+        encoded = header_values(head.headers, b"transfer-encoding")
+        if encoded and header_values(head.headers, b"content-length"):
             raise HttpError(400, "bad_request", "A request has one length.")
         if encoded and head.http_version == b"1.0":
             raise HttpError(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding.")
-        self._last = False
+        self._must_close = False
 
-    async def body(self, head: h11.Request, limit: int, before_long: Callable[[int], Awaitable[None]]) -> bytes:
-        """The body of the request, of at most `limit` bytes. Raises LimitExceeded or HttpError.
+    async def read_body(self, head: h11.Request, limit: int, before_long: Callable[[int], Awaitable[None]]) -> bytes:
+        """The body of the request, at most `limit` bytes. Raises LimitExceeded or HttpError.
 
-        `before_long(limit)` is awaited before more of a long one is read.
+        `before_long(limit)` is awaited before the rest of a long body is read.
         """
         too_large = LimitExceeded(f"A body may have {limit} bytes here.", limit="body", value=limit)
-        announced = values(head.headers, b"content-length")
+        announced = header_values(head.headers, b"content-length")
         if announced and int(announced[0]) > limit:
             raise too_large
         if self._h11.they_are_waiting_for_100_continue:
@@ -118,7 +122,7 @@ class HttpWire:
                     raise too_large
                 try:
                     chunks.count(event, len(body))
-                except TooFine as error:
+                except TooManyPieces as error:
                     raise HttpError(400, "bad_request", str(error)) from None
                 pieces += 1
                 if pieces % PIECES_AT_ONCE == 0:
@@ -130,11 +134,11 @@ class HttpWire:
         raise HttpError(408, "request_timeout", "The body did not come in time.")
 
     async def respond(self, response: HttpResponse) -> bool:
-        """Send a whole answer; whether another request may follow."""
-        headers = [*response.headers, *_ALWAYS]
+        """Send a response; whether another request may follow on the connection."""
+        headers = [*response.headers, *_COMMON_HEADERS]
         if response.status != 204:
             headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
-        if not self._skip_body() or self._last:
+        if not self._skip_body() or self._must_close:
             headers.append(("Connection", "close"))
         events: list[h11.Event] = [h11.Response(status_code=response.status, headers=_encode_headers(headers))]
         if response.body and self._method != b"HEAD":
@@ -145,49 +149,49 @@ class HttpWire:
         return not patience.cancelled_caught and self._h11.our_state is self._h11.their_state is h11.DONE
 
     async def begin_stream(self, content_type: str, headers: tuple[tuple[str, str], ...]) -> None:
-        """Begin an answer without an end; its pieces go through `send_piece`."""
-        said = [("Content-Type", content_type), *_ALWAYS, ("Connection", "close"), *headers]
-        await self._send(h11.Response(status_code=200, headers=_encode_headers(said)))
+        """Begin a response of unknown length, which `send_piece` continues and `end_stream` ends."""
+        all_headers = [("Content-Type", content_type), *_COMMON_HEADERS, ("Connection", "close"), *headers]
+        await self._send(h11.Response(status_code=200, headers=_encode_headers(all_headers)))
 
     async def send_piece(self, data: bytes) -> None:
         await self._send(h11.Data(data=data))
 
     async def end_stream(self) -> None:
-        """Say that the stream is whole, if anybody still listens."""
+        """Send the end of the stream, so that the client knows it is complete."""
         with trio.move_on_after(_HANGUP_CHECK_S):
             await self._send(h11.EndOfMessage())
 
-    def rest(self) -> bytes:
-        """What came behind a request that changes the protocol."""
+    def trailing_bytes(self) -> bytes:
+        """The bytes received behind a request that switches the protocol."""
         data: bytes = self._h11.trailing_data[0]
         return data
 
     async def wait_until_gone(self) -> None:
-        """Returns when the reader of a stream has gone. One that only ended its half reads on."""
+        """Wait until the client closes the connection. One that only ended its sending half still reads."""
         try:
             while await self._stream.receive_some():
-                pass  # nothing more is taken on this connection
+                pass  # further requests on this connection are ignored
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         await self.wait_until_hung_up()
 
     async def wait_until_hung_up(self) -> None:
-        """Returns when the client has gone altogether, without reading from it."""
-        while not self._stream.has_hung_up():  # noqa: ASYNC110 - no event tells, without reading
+        """Wait until the client closes the connection, without reading from it."""
+        while not self._stream.has_hung_up():  # noqa: ASYNC110 - without reading there is no event
             await trio.sleep(_HANGUP_CHECK_S)
 
     async def _send(self, event: h11.Event) -> None:
         await self._stream.send_all(self._h11.send(event) or b"")
 
     async def _next_event(self, look: Callable[[bytes], None]) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
-        """What h11 makes of what came; `look` sees it before."""
+        """The next h11 event; `look` is called with the unparsed bytes before h11 parses them."""
         try:
             look(self._h11.trailing_data[0])
             while (event := self._h11.next_event()) is h11.NEED_DATA:
                 data = await self._stream.receive_some()
                 await self._turn()
                 if data:
-                    self._take(data)
+                    self._feed(data)
                 else:
                     self._h11.receive_data(b"")
                 look(self._h11.trailing_data[0])
@@ -196,7 +200,7 @@ class HttpWire:
         return event
 
     def _skip_body(self) -> bool:
-        """Drop what has arrived of a body that nobody wanted; whether that was all of it, and not too much."""
+        """Drop the received part of an unread body; whether that was all of it, in few enough pieces."""
         try:
             for _ in range(PIECES_AT_ONCE):
                 if self._h11.their_state is not h11.SEND_BODY:
@@ -215,8 +219,8 @@ def _new_connection() -> h11.Connection:
 
 
 def refusal_of(error: h11.RemoteProtocolError) -> HttpError:
-    """The answer to what is no HTTP."""
-    # h11 shows the bytes as Python writes them; what they were the client knows.
+    """The error response for bytes that are no HTTP."""
+    # h11's text ends with a Python repr of the bytes, which the client does not need.
     what = _PYTHON_BYTES.sub("", str(error))
     return HttpError(error.error_status_hint, "bad_request", f"This is no HTTP/1.1 request: {what}.")
 
@@ -226,7 +230,7 @@ def _encode_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def _http_date() -> str:
-    """The time as RFC 9110, section 5.6.7 wants it, in no locale."""
+    """The time as in RFC 9110, section 5.6.7, whatever the locale."""
     now = time.gmtime()
     return (
         f"{_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} {now.tm_year} "

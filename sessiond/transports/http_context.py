@@ -1,6 +1,6 @@
-"""What happens to an HTTP request: gate, route, handler, answer; or it becomes a stream of events or a WebSocket.
+"""Serve an HTTP request: checks, route, handler, response; or an event stream, or the upgrade to a WebSocket.
 
-Knows routes and callers; the bytes are `http.py`'s. Imported when the first HTTP client comes.
+Knows routes and callers; `http.py` knows the bytes. Imported for the first HTTP client.
 """
 
 from __future__ import annotations
@@ -21,58 +21,62 @@ from sessiond.rpc.link import Link
 from sessiond.rpc.peer import Peer
 from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpError, HttpRequest, HttpResponse, error_response
-from sessiond.transports.gate import Door, caller_of, check_host_and_origin, values
+from sessiond.transports.gate import Door, caller_of, check_host_and_origin, header_values
 from sessiond.transports.http import HttpWire
 from sessiond.transports.routes import HttpRoute, Router, check_query
 from sessiond.transports.sse import EventStream
-from sessiond.transports.streams import ByteStream, load
+from sessiond.transports.streams import ByteStream, load_module
 
 _MAX_QUERY_FIELDS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class HttpContext:
-    """What every HTTP connection of the daemon shares. `head_s`: seconds a client has to send the head of a request."""
+    """What all HTTP connections of the daemon share. `head_s`: seconds that a client has to send a request's head."""
 
     router: Router
     dispatcher: Dispatcher[Any]
-    visitors: ActiveConnections
+    active_connections: ActiveConnections
     authenticate: Callable[[str], Caller]
     head_s: float
 
 
-class _Done(Exception):
-    """The connection has become something else and is over."""
+class _ConnectionOver(Exception):
+    """The connection became an event stream or a WebSocket, which has ended."""
 
 
 class HttpConnection:
-    """One HTTP connection. `known` is called once its client has shown who it is."""
+    """One HTTP connection. `on_identified` is called with the caller of each request that was authenticated."""
 
-    def __init__(self, stream: ByteStream, site: HttpContext, door: Door, known: Callable[[Caller], None]) -> None:
+    def __init__(
+        self, stream: ByteStream, context: HttpContext, door: Door, on_identified: Callable[[Caller], None]
+    ) -> None:
         self._stream = stream
-        self._site = site
+        self._context = context
         self._door = door
-        self._known = known
+        self._on_identified = on_identified
         owner = door.caller.kind == "owner"
-        self._wire = HttpWire(stream, site.head_s, trio.lowlevel.checkpoint if owner else site.dispatcher.pace.turn)
+        self._wire = HttpWire(
+            stream, context.head_s, trio.lowlevel.checkpoint if owner else context.dispatcher.pace.turn
+        )
         self._unsent: list[Share] = []
 
     async def run(self) -> None:
-        """Serve requests until the client or HTTP itself ends the connection."""
+        """Serve requests until the client closes the connection or HTTP requires it to be closed."""
         try:
             while await self._exchange():
                 pass
-        except _Done:
+        except _ConnectionOver:
             return
         finally:
             self._release()
         await self._stream.linger()
 
     async def _exchange(self) -> bool:
-        """One request and its answer; whether another may follow."""
+        """Serve one request; whether another may follow."""
         origin = None
         try:
-            head = await self._wire.head()
+            head = await self._wire.read_head()
             if head is None:
                 return False
             target = _target_of(head.target.decode("latin-1"))
@@ -93,19 +97,19 @@ class HttpConnection:
 
     async def _answer(self, head: h11.Request, target: RequestTarget, origin: str | None) -> HttpResponse:
         method = head.method.decode("ascii")
-        if origin is not None and method == "OPTIONS" and values(head.headers, b"access-control-request-method"):
+        if origin is not None and method == "OPTIONS" and header_values(head.headers, b"access-control-request-method"):
             return HttpResponse(204, headers=_PREFLIGHT)
         if target.path == "/ws":
             await self._become_websocket(head, target)
-            raise _Done
-        route, params = self._site.router.find(method, target.path)
-        caller = self._door.caller if route.free else self._caller_of(head)
+            raise _ConnectionOver
+        route, params = self._context.router.find(method, target.path)
+        caller = self._door.caller if route.is_public else self._caller_of(head)
         route.check_query(target.query)
 
         async def before_long(limit: int) -> None:
-            self._unsent.append(await self._site.dispatcher.budgets.take(caller, self, MESSAGE_FACTOR * limit))
+            self._unsent.append(await self._context.dispatcher.budgets.take(caller, self, MESSAGE_FACTOR * limit))
 
-        body = await self._wire.body(head, route.max_body_bytes, before_long)  # not of those who may not come in
+        body = await self._wire.read_body(head, route.max_body_bytes, before_long)  # after the checks above
         for share in self._unsent:
             share.shrink(2 * len(body))
         request = HttpRequest(
@@ -121,16 +125,16 @@ class HttpConnection:
         answer = await self._handle(route, request)
         if isinstance(answer, EventStreamAnswer):
             await self._stream_events(answer, request, origin)
-            raise _Done
+            raise _ConnectionOver
         return answer
 
     def _caller_of(self, head: h11.Request) -> Caller:
-        caller = caller_of(self._door, head.headers, self._site.authenticate)
-        self._known(caller)
+        caller = caller_of(self._door, head.headers, self._context.authenticate)
+        self._on_identified(caller)
         return caller
 
     async def _handle(self, route: HttpRoute, request: HttpRequest) -> Answer:
-        """What the handler answers. A client that goes away meanwhile ends the handler's waits, and this connection."""
+        """The handler's response. A client that closes meanwhile cancels the handler and ends this connection."""
         outcome: list[Answer] = []
 
         async def handle() -> Answer:
@@ -146,33 +150,33 @@ class HttpConnection:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_with_client, nursery.cancel_scope)
             try:
-                outcome.append(await self._site.dispatcher.run_guarded(request.path, handle))
+                outcome.append(await self._context.dispatcher.run_guarded(request.path, handle))
             except SessiondError as error:
                 outcome.append(error_response(error))
             nursery.cancel_scope.cancel()
         if not outcome:
-            raise _Done
+            raise _ConnectionOver
         return outcome[0]
 
     async def _become_websocket(self, head: h11.Request, target: RequestTarget) -> None:
         caller = self._caller_of(head)
-        await load("sessiond.transports.websocket")
+        await load_module("sessiond.transports.websocket")
         from sessiond.transports import websocket
 
         check_query(target.query, frozenset())
         websocket.check_upgrade(head)
-        dispatcher, visitors = self._site.dispatcher, self._site.visitors
+        dispatcher, active_connections = self._context.dispatcher, self._context.active_connections
 
         async def serve(link: Link) -> None:
             peer = Peer(link, dispatcher, caller)
-            with visitors.present(peer):
+            with active_connections.track(peer):
                 await peer.run()
 
-        if self._wire.rest():
-            # RFC 6455, section 4.1: the client waits for the answer first. trio-websocket would let the bytes lie.
+        if self._wire.trailing_bytes():
+            # RFC 6455, section 4.1: the client has to wait for the response. trio-websocket would ignore these bytes.
             raise HttpError(400, "bad_request", "Frames cannot come before the handshake is answered.")
         self._stream.push_back(websocket.handshake_bytes(head))
-        await websocket.converse(self._stream, dispatcher.limits, serve)
+        await websocket.serve_websocket(self._stream, dispatcher.limits, serve)
 
     async def _stream_events(self, events: EventStreamAnswer, request: HttpRequest, origin: str | None) -> None:
         await self._wire.begin_stream("text/event-stream", _cors(origin))
@@ -180,19 +184,19 @@ class HttpConnection:
 
         async def source(stream: EventStream) -> None:
             try:
-                await self._site.dispatcher.run_guarded(request.path, lambda: events.run(stream))
+                await self._context.dispatcher.run_guarded(request.path, lambda: events.run(stream))
             except SessiondError as error:
                 await stream.event(error_response(error).body, name="error")
 
         if request.method != "HEAD":
-            with self._site.visitors.present(stream):
+            with self._context.active_connections.track(stream):
                 await stream.run(source, self._wire.wait_until_gone)
         await self._wire.end_stream()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """A request target taken apart; `authority` only where it came in absolute form."""
+    """A parsed request target; `authority` only where it has the absolute form."""
 
     authority: str | None
     path: str
@@ -200,7 +204,7 @@ class RequestTarget:
 
 
 def _target_of(target: str) -> RequestTarget:
-    """Origin form or absolute form (RFC 9112, section 3.2). Raises HttpError 400 for the others."""
+    """Parse the origin form or the absolute form (RFC 9112, section 3.2). Raises HttpError 400 for other forms."""
     authority = None
     if not target.startswith("/"):
         try:
@@ -227,5 +231,5 @@ _PREFLIGHT = (
 
 
 def _cors(origin: str | None) -> tuple[tuple[str, str], ...]:
-    """What lets a page of a listed origin read the answer."""
+    """The headers that let a page of a permitted origin read the response."""
     return () if origin is None else (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))

@@ -1,4 +1,4 @@
-"""Sockets to listen on: where they live, made safely or taken over from systemd, removed when they are ours.
+"""The listening sockets: their paths, binding them safely or taking them over from systemd, and removing them.
 
 Knows paths, modes and file descriptors; knows nothing of connections. Everything here is synchronous and runs under
 the store lock, before the daemon serves.
@@ -21,14 +21,14 @@ from sessiond.errors import ConfigError, quote
 ListenerName = Literal["sessiond", "agent", "http"]
 
 _MAX_PATH_BYTES = 107  # sun_path holds 108 with its NUL
-# A full one is an error at once for clients that do not block on connect; the kernel clamps it to net.core.somaxconn.
+# Clients with a non-blocking connect get an error when it is full. The kernel clamps it to net.core.somaxconn.
 _BACKLOG = 4096
 _FIRST_FD = 3  # sd_listen_fds(3)
 
 
 @dataclass(frozen=True, slots=True)
 class SocketPaths:
-    """Where the two Unix sockets are. `private` says that their folder is the daemon's alone, to be made or mended."""
+    """Where the two Unix sockets are. `private`: their folder is the daemon's own, which it creates or corrects."""
 
     sessiond: Path
     agent: Path
@@ -37,12 +37,12 @@ class SocketPaths:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket. `made` is device and inode of the socket file, where the daemon made one."""
+    """A listening socket. `file_id` is (device, inode) of the socket file, None where the daemon did not create it."""
 
     name: ListenerName
     socket: socket.socket
     path: Path | None = None
-    made: tuple[int, int] | None = None
+    file_id: tuple[int, int] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -51,20 +51,20 @@ class Listener:
         return host, port
 
     def close(self) -> None:
-        """Stop listening, and unlink the socket file if it is still the one that the daemon made."""
+        """Stop listening, and unlink the socket file if it is still the one that the daemon created."""
         self.socket.close()
-        if self.path is None or self.made is None:
+        if self.path is None or self.file_id is None:
             return
         try:
             found = self.path.lstat()
-            if (found.st_dev, found.st_ino) == self.made:
+            if (found.st_dev, found.st_ino) == self.file_id:
                 self.path.unlink()
         except FileNotFoundError:
             return
 
 
 def socket_paths(environ: Mapping[str, str], store: Path) -> SocketPaths:
-    """Where the sockets belong: `$SESSIOND_SOCKET`, else `$XDG_RUNTIME_DIR/sessiond/`, else `<store>/run/`.
+    """Where the sockets are: `$SESSIOND_SOCKET`, else `$XDG_RUNTIME_DIR/sessiond/`, else `<store>/run/`.
 
     Source: protocol.md, "Where it listens".
     """
@@ -81,9 +81,9 @@ def socket_paths(environ: Mapping[str, str], store: Path) -> SocketPaths:
 def open_listeners(
     environ: MutableMapping[str, str], store: Path, http_listen: str | None = None
 ) -> tuple[Listener, ...]:
-    """Every listener of the daemon: the owner's socket, the agents' socket, and TCP where `http_listen` names it.
+    """Every listener of the daemon: the owner's socket, the agents' socket, and TCP if `http_listen` is given.
 
-    What systemd hands over is used, the rest is bound. Raises ConfigError; then nothing stays open.
+    Sockets passed by systemd are used, the others are bound. Raises ConfigError; then nothing stays open.
     """
     opened = take_inherited(environ, os.getpid())
     try:
@@ -105,13 +105,13 @@ def open_listeners(
 
 
 def take_inherited(environ: MutableMapping[str, str], pid: int) -> dict[str, Listener]:
-    """The sockets that systemd made, by name, and the variables taken away so that no program of ours sees them."""
-    said_pid, said_count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    """The sockets passed by systemd, by name. Removes their variables from `environ`, so that no child gets them."""
+    for_pid, fd_count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
-    if said_pid != str(pid) or not said_count.isdecimal() or not int(said_count):
+    if for_pid != str(pid) or not fd_count.isdecimal() or not int(fd_count):
         return {}
     found: dict[str, Listener] = {}
-    for index in range(int(said_count)):
+    for index in range(int(fd_count)):
         name = names[index] if index < len(names) else ""
         sock = socket.socket(fileno=_FIRST_FD + index)
         sock.set_inheritable(False)
@@ -128,7 +128,7 @@ def take_inherited(environ: MutableMapping[str, str], pid: int) -> dict[str, Lis
 
 
 def check_length(path: Path) -> None:
-    """A Unix socket's path has at most 107 bytes. Raises ConfigError."""
+    """Raise ConfigError for a Unix socket path of more than 107 bytes."""
     length = len(os.fsencode(path))
     if length > _MAX_PATH_BYTES:
         raise ConfigError(
@@ -138,9 +138,9 @@ def check_length(path: Path) -> None:
 
 
 def prepare_folder(folder: Path, *, private: bool) -> None:
-    """Make the folder of the sockets, or check that nobody else can put anything there. Raises ConfigError.
+    """Create the folder of the sockets, or check that nobody else can write to it. Raises ConfigError.
 
-    A folder that somebody chose is not changed, only refused: it may be one that others are to read.
+    A folder chosen by the owner (not `private`) is refused rather than changed: others may be meant to read it.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -168,18 +168,18 @@ def prepare_folder(folder: Path, *, private: bool) -> None:
 
 
 def _remedy(folder: Path, found: os.stat_result) -> str:
-    # A sticky folder, like /tmp, is there for everybody, and a system without it is broken.
+    # A sticky folder, such as /tmp, is shared on purpose: changing its mode would break the system.
     if not found.st_mode & stat.S_ISVTX:
         return f"run chmod 700 {folder}"
     return f"choose one that is not shared, such as SESSIOND_SOCKET={folder / 'sessiond' / 'sessiond.sock'}"
 
 
 def bind_unix(path: Path, name: ListenerName) -> Listener:
-    """Listen at `path`, mode 0600 from its first moment. A socket that nobody answers on is replaced."""
+    """Listen at `path`, with mode 0600 from its creation on. A socket on which nobody listens is replaced."""
     _clear_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The file takes its mode from the descriptor at bind, so it is never wider; chmod makes it never narrower.
+        # At bind the file gets the mode of the descriptor, less the umask; chmod then makes it exactly 0600.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(os.fspath(path))
         path.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Which handler an HTTP path has, and those that need no session: `GET /`, `POST /rpc` and `GET /healthz`.
+"""The HTTP routes, and the handlers that need no session: `GET /`, `POST /rpc` and `GET /healthz`.
 
 Knows paths and the dispatcher; knows no sockets and no method.
 """
@@ -25,30 +25,29 @@ from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.exchange import Answer, Handler, HttpError, HttpRequest, HttpResponse, json_response
 
 _SMALL_BODY_BYTES = 64 * 1024
-# curl -d says the second one, and means JSON. A page could say it too without asking the browser first, but has no
-# token to show.
+# `curl -d` sends the second type and means JSON. A web page may send it without a CORS preflight too, but has no token.
 _JSON_TYPES = ("application/json", "application/x-www-form-urlencoded", "")
 _CBOR_TYPES = ("application/cbor", "application/cbor-seq")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """`free` needs no token. `max_body_bytes` is what a request may bring, `query` are the parameters it may have."""
+    """`is_public`: needs no token. `max_body_bytes` bounds the request body; `query` are the permitted parameters."""
 
     method: str
     segments: tuple[str, ...]
     handler: Handler
-    free: bool
+    is_public: bool
     max_body_bytes: int
     query: frozenset[str] = frozenset()
 
     def check_query(self, query: Mapping[str, str]) -> None:
-        """InvalidParams for a parameter that the route does not know, as for those of a method."""
+        """Raise InvalidParams for an unknown query parameter, as methods do for unknown params."""
         check_query(query, self.query)
 
 
 class Router:
-    """The paths that are served."""
+    """The table of routes."""
 
     def __init__(self) -> None:
         self._routes: list[HttpRoute] = []
@@ -63,15 +62,15 @@ class Router:
         max_body_bytes: int = _SMALL_BODY_BYTES,
         query: Iterable[str] = (),
     ) -> None:
-        """Serve `method` on a pattern such as `/sessions/{key}/history`; GET serves HEAD too."""
+        """Add a route for a pattern such as `/sessions/{key}/history`; one for GET serves HEAD too."""
         self._routes.append(
             HttpRoute(method, tuple(pattern.split("/")), handler, free, max_body_bytes, frozenset(query))
         )
 
     def find(self, method: str, path: str) -> tuple[HttpRoute, dict[str, str]]:
-        """The route of a path and its decoded parts. Raises NotFound, or HttpError 405 that names what is allowed.
+        """The route of a path and its decoded parameters. Raises NotFound, or HttpError 405 with the permitted methods.
 
-        The path is split before it is decoded: a session key may hold a slash (`%2F`).
+        The path is split before it is decoded, because a session key may contain a slash (`%2F`).
         """
         segments = tuple(path.split("/"))
         allowed: set[str] = set()
@@ -93,7 +92,7 @@ class Router:
 
 
 def check_query(query: Mapping[str, str], known: frozenset[str]) -> None:
-    """InvalidParams for the first parameter of a query that is not known: a typing mistake must not pass for a wish."""
+    """Raise InvalidParams for the first unknown parameter of a query, so that a misspelt one is not ignored."""
     for name in query:
         if name not in known:
             raise InvalidParams(f"`{name[:80]}`: there is no such parameter.", field=name[:80])
@@ -113,19 +112,19 @@ def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str
     return params
 
 
-def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], visitors: ActiveConnections) -> None:
+def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], active_connections: ActiveConnections) -> None:
     """`GET /`, `POST /rpc` and `GET /healthz`."""
 
     async def rpc(request: HttpRequest) -> Answer:
-        return await call_over_http(dispatcher, visitors, request)
+        return await call_over_http(dispatcher, active_connections, request)
 
-    router.add("GET", "/", say_what_is_here, free=True)
+    router.add("GET", "/", describe_routes, free=True)
     router.add("POST", "/rpc", rpc, max_body_bytes=dispatcher.limits.max_frame_bytes)
     router.add("GET", "/healthz", healthz, free=True)
 
 
-# A fixed text: nothing of this store, so anybody may read it, as the documentation.
-_HERE = """\
+# Public like the documentation: it has no data of the store.
+_INDEX_TEXT = """\
 This is sessiond: the sessions of the AI agents on this machine.
 
 POST /rpc                            a JSON-RPC 2.0 call, or a batch (application/json or application/cbor)
@@ -142,24 +141,24 @@ curl -s --unix-socket "$(sessiond sockname)" http://localhost/rpc -d '{"jsonrpc"
 """
 
 
-async def say_what_is_here(_request: HttpRequest) -> Answer:
-    """Names the roads, for a person who has only curl."""
+async def describe_routes(_request: HttpRequest) -> Answer:
+    """Lists the routes, for a person with curl."""
     await trio.lowlevel.checkpoint()
-    return HttpResponse(200, _HERE.encode(), "text/plain; charset=utf-8")
+    return HttpResponse(200, _INDEX_TEXT.encode(), "text/plain; charset=utf-8")
 
 
 async def healthz(_request: HttpRequest) -> Answer:
-    """Says that the event loop turns, and nothing else: anybody may ask."""
+    """Answers if the event loop runs, with no other information, because the route is public."""
     await trio.lowlevel.checkpoint()
     return json_response({"ok": True})
 
 
 async def call_over_http(
-    dispatcher: Dispatcher[Any], visitors: ActiveConnections, request: HttpRequest
+    dispatcher: Dispatcher[Any], active_connections: ActiveConnections, request: HttpRequest
 ) -> HttpResponse:
-    """One JSON-RPC message or batch: the status of the error table for a call, 200 for a batch, 204 for no answer.
+    """Answer one JSON-RPC message or batch: the status of the error table for a call, 200 for a batch, 204 for none.
 
-    Inside it is a peer whose client has ended its half already: one road for calls on every transport.
+    It is served by a peer like calls on every other transport, one whose client has already ended its sending half.
     """
     codec = _codec_of(request)
     try:
@@ -167,15 +166,15 @@ async def call_over_http(
             await check_item(request.body, dispatcher.limits.max_nesting)
         text = (await to_json(codec, request.body)).strip()
     except SessiondError as error:
-        return await _answer(encode_failure(None, error), codec, dispatcher.pace)
-    exchange = _Exchange(text)
+        return await _http_response(encode_failure(None, error), codec, dispatcher.pace)
+    exchange = _ExchangeLink(text)
     peer = Peer(exchange, dispatcher, request.caller, persistent=False)
-    with visitors.present(peer):
+    with active_connections.track(peer):
         await peer.run()
     request.unsent.extend(peer.reservations.unsent)
     if not exchange.answers:
         return HttpResponse(204)
-    return await _answer(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)
+    return await _http_response(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)
 
 
 def _codec_of(request: HttpRequest) -> Codec:
@@ -195,7 +194,7 @@ class _Outcome(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-async def _answer(text: bytes, codec: Codec, pace: Pace) -> HttpResponse:
+async def _http_response(text: bytes, codec: Codec, pace: Pace) -> HttpResponse:
     status = 200
     if not text.startswith(b"["):
         outcome = msgspec.json.decode(text, type=_Outcome)
@@ -205,8 +204,8 @@ async def _answer(text: bytes, codec: Codec, pace: Pace) -> HttpResponse:
     return HttpResponse(status, await from_json(codec, text, pace), "application/cbor")
 
 
-class _Exchange:
-    """A link that carries one message in and collects what goes out."""
+class _ExchangeLink:
+    """A link with one incoming message, which collects the outgoing ones."""
 
     joins = False
     codec: Codec = JSON
@@ -216,7 +215,7 @@ class _Exchange:
         self.before_piece: Callable[[], Awaitable[None]] | None = None
         self.limit = len(text)
         self.answers: list[bytes] = []
-        # An empty body is no message: it is handed on to be refused as a parse error.
+        # An empty body is passed on too: the dispatcher answers it with a parse error.
         self._incoming = [text]
 
     async def receive(self) -> list[bytes]:
@@ -225,10 +224,10 @@ class _Exchange:
         return frames
 
     def has_hung_up(self) -> bool:
-        return False  # whoever serves the request notices, and cancels it
+        return False  # `HttpConnection` notices it and cancels the request
 
     def has_left_unread(self) -> bool:
-        return False  # nothing is asked over it
+        return False  # the daemon sends no requests over it
 
     def write_now(self, frame: bytes) -> int:
         self.answers.append(frame)

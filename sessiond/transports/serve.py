@@ -1,6 +1,6 @@
-"""Accept connections, find out what they speak, and serve each in a task of its own until it ends.
+"""Accept connections, detect their dialect, and serve each in a task of its own until it ends.
 
-Knows listeners, dialects and places; knows no methods. Nothing that happens on one connection ends another.
+Knows listeners, dialects and admission; knows no methods. No error on one connection affects another.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
 from sessiond.transports.routes import Router, add_standard_routes
 from sessiond.transports.sniff import dialect_of
-from sessiond.transports.streams import ByteStream, load
+from sessiond.transports.streams import ByteStream, load_module
 
-_OTHERS_FAULT = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client has gone before it was accepted
-_FULL_PAUSE_S = 0.1  # no descriptors, no memory: clients wait in the backlog until somebody has closed something
-_DECLINE_S = 1.0
-_MAX_TURNING_AWAY = 32
+_CLIENT_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EPERM)  # the client closed before it was accepted
+_FULL_PAUSE_S = 0.1  # without free descriptors or memory; clients wait in the backlog meanwhile
+_REFUSAL_S = 1.0
+_MAX_REFUSING = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +48,32 @@ class ServerLimits:
 class Server:
     """Every listener and every connection of the daemon.
 
-    `authenticate(token)` gives a caller or raises Unauthenticated. `peer_uid(socket)` gives the user at the other end
-    of a Unix socket. `router` is open for more routes; `visitors` are who is connected.
+    `authenticate(token)` returns a caller or raises Unauthenticated. `peer_uid(socket)` returns the user at the other
+    end of a Unix socket. More routes can be added to `router`.
     """
 
     def __init__(
         self,
         dispatcher: Dispatcher[Any],
-        visitors: ActiveConnections,
+        active_connections: ActiveConnections,
         *,
         authenticate: Callable[[str], Caller],
         peer_uid: Callable[[socket.socket], int],
         rules: ServerLimits | None = None,
     ) -> None:
         self.router = Router()
-        self.visitors = visitors
+        self.active_connections = active_connections
         self._dispatcher, self._closed = dispatcher, dispatcher.budgets.closed
         self._authenticate = authenticate
         self._peer_uid = peer_uid
         self._rules = rules or ServerLimits()
         self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
-        # Those who wait for a place, in the order in which they came; and how many are just being told of none.
-        self._hoping: dict[trio.CancelScope, None] = {}
-        self._turning_away = 0
+        # Connections without a place that have sent nothing yet, oldest first; and how many are being refused just now.
+        self._waiting_for_place: dict[trio.CancelScope, None] = {}
+        self._refusing = 0
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
-        add_standard_routes(self.router, dispatcher, self.visitors)
+        add_standard_routes(self.router, dispatcher, self.active_connections)
 
     @property
     def connections(self) -> int:
@@ -82,7 +82,7 @@ class Server:
     async def serve(
         self, listeners: Sequence[Listener], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve until `drain` is through. The listeners stay the caller's to close."""
+        """Serve until `drain` has ended. The caller has to close the listeners."""
         with self._serving:
             async with trio.open_nursery() as connections:
                 with self._accepting:
@@ -92,17 +92,17 @@ class Server:
                         task_status.started()
 
     def stop_accepting(self) -> None:
-        """Take no more connections; those that stand go on."""
+        """Accept no more connections; existing ones go on."""
         self._accepting.cancel()
 
     async def drain(self, grace_s: float, *, before_close: Callable[[], object] = bool) -> None:
-        """Take nothing new, let what is in flight end for `grace_s` seconds, answer the rest with -32008, and close.
+        """Accept nothing new, wait `grace_s` seconds for requests in flight, answer the rest with -32008, and close.
 
-        `before_close` is called while those who stayed can still be written to.
+        `before_close` is called while the remaining connections can still be written to.
         """
         self._dispatcher.stopping = True
         self.stop_accepting()
-        await self.visitors.finish(grace_s)
+        await self.active_connections.finish(grace_s)
         before_close()
         self._serving.cancel()
 
@@ -113,24 +113,24 @@ class Server:
             try:
                 sock, _ = listener.socket.accept()
             except OSError as error:
-                if error.errno not in _OTHERS_FAULT:
+                if error.errno not in _CLIENT_GONE:
                     await trio.sleep(_FULL_PAUSE_S)
                 continue
             if listener.name == "http":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = ByteStream(sock)
-            place = self._admission.enter(stranger=door.caller.kind == "nobody", end=self._yielding(stream))
-            connections.start_soon(self._connection, stream, door, place)
+            place = self._admission.enter(stranger=door.caller.kind == "nobody", end=self._closer(stream))
+            connections.start_soon(self._serve_connection, stream, door, place)
 
-    async def _connection(self, stream: ByteStream, door: Door, place: ConnectionPlace | None) -> None:
+    async def _serve_connection(self, stream: ByteStream, door: Door, place: ConnectionPlace | None) -> None:
         async def converse() -> None:
             nonlocal place
             try:
-                place = place or await self._place_of_another(stream, door)
+                place = place or await self._replace_silent_one(stream, door)
                 if place is not None:
-                    await self._converse(stream, door, place)
+                    await self._serve_client(stream, door, place)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # the client has gone, which is its right
+                pass  # the client closed the connection
 
         try:
             await self._dispatcher.run_contained(f"connection on {door.name}", converse)
@@ -139,45 +139,45 @@ class Server:
                 place.leave()
             stream.close()
 
-    async def _place_of_another(self, stream: ByteStream, door: Door) -> ConnectionPlace | None:
-        """There is no place for this client: once it speaks it gets that of a silent one, or is told that all speak.
+    async def _replace_silent_one(self, stream: ByteStream, door: Door) -> ConnectionPlace | None:
+        """All places are taken: once this client sends something, it replaces a silent connection, or is refused.
 
         So idle connections keep nobody out, however many there are.
         """
-        if len(self._hoping) >= _MAX_TURNING_AWAY:
-            next(iter(self._hoping)).cancel()
+        if len(self._waiting_for_place) >= _MAX_REFUSING:
+            next(iter(self._waiting_for_place)).cancel()
         dialect: ConnectionDialect | None = None
         error: SessiondError = Overloaded("There are too many connections; try again later.", retryAfterMs=1000)
-        hope = trio.move_on_after(_DECLINE_S)
-        self._hoping[hope] = None
+        hope = trio.move_on_after(_REFUSAL_S)
+        self._waiting_for_place[hope] = None
         try:
             with hope:
                 dialect = await _sniff(stream)
         except SessiondError as refusal:
             error = refusal
         finally:
-            del self._hoping[hope]
+            del self._waiting_for_place[hope]
         if dialect is not None:
-            place = self._admission.take_over(stranger=door.caller.kind == "nobody", end=self._yielding(stream))
+            place = self._admission.take_over(stranger=door.caller.kind == "nobody", end=self._closer(stream))
             if place is not None:
                 return place
         self._closed["turned_away"] += 1
-        if self._turning_away < _MAX_TURNING_AWAY:  # else too many wait to be told
-            self._turning_away += 1
+        if self._refusing < _MAX_REFUSING:  # beyond that, connections are closed without an error message
+            self._refusing += 1
             try:
-                await _last_words(stream, error, dialect)
+                await _refuse(stream, error, dialect)
             finally:
-                self._turning_away -= 1
+                self._refusing -= 1
         return None
 
-    def _yielding(self, stream: ByteStream) -> Callable[[], None]:
+    def _closer(self, stream: ByteStream) -> Callable[[], None]:
         def end() -> None:
             self._closed["yielded"] += 1
             stream.close()
 
         return end
 
-    async def _converse(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
+    async def _serve_client(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
         dialect: ConnectionDialect | None = None
         with trio.move_on_after(self._rules.first_message_s) as patience:
             try:
@@ -189,7 +189,7 @@ class Server:
                         "Only HTTP/1.1 and WebSocket are spoken on TCP; the rest is on the Unix sockets."
                     )
             except SessiondError as error:
-                await _last_words(stream, error)
+                await _refuse(stream, error)
                 return
             if dialect is None:
                 return
@@ -201,7 +201,7 @@ class Server:
         if patience.cancelled_caught:
             self._closed["silent"] += 1
         if patience.cancelled_caught and dialect is not None:
-            await _last_words(stream, self._too_slow(place), dialect)
+            await _refuse(stream, self._timeout_error(place), dialect)
 
     async def _serve_peer(
         self, stream: ByteStream, link: FramedLink, door: Door, place: ConnectionPlace, patience: trio.CancelScope
@@ -217,21 +217,25 @@ class Server:
                 patience.deadline = float("inf")
 
         peer = Peer(link, self._dispatcher, door.caller, on_caller=note_caller, on_first_message=note_message)
-        with self.visitors.present(peer):
+        with self.active_connections.track(peer):
             await peer.run()
         if link.failed:
             await stream.linger()
 
     async def _serve_http(self, stream: ByteStream, door: Door, place: ConnectionPlace) -> None:
-        await load("sessiond.transports.http_context")
+        await load_module("sessiond.transports.http_context")
         from sessiond.transports.http_context import HttpConnection, HttpContext
 
-        site = HttpContext(
-            self.router, self._dispatcher, self.visitors, self._authenticate, head_s=self._rules.first_message_s
+        context = HttpContext(
+            self.router,
+            self._dispatcher,
+            self.active_connections,
+            self._authenticate,
+            head_s=self._rules.first_message_s,
         )
-        await HttpConnection(stream, site, door, place.identify).run()
+        await HttpConnection(stream, context, door, place.identify).run()
 
-    def _too_slow(self, place: ConnectionPlace) -> SessiondError:
+    def _timeout_error(self, place: ConnectionPlace) -> SessiondError:
         seconds = f"{self._rules.first_message_s:g} seconds"
         if place.stranger:
             return Unauthenticated(f"Nobody said who they are within {seconds}.")
@@ -249,7 +253,7 @@ def _door_of(listener: Listener, origins: frozenset[str]) -> Door:
 
 
 async def _sniff(stream: ByteStream) -> ConnectionDialect | None:
-    """The dialect of a new connection, its first bytes put back; None where it ended before it said one."""
+    """The dialect of a new connection, whose first bytes are put back; None where it ended before sending any."""
     first = b""
     while data := await stream.receive_some():
         first += data
@@ -259,10 +263,10 @@ async def _sniff(stream: ByteStream) -> ConnectionDialect | None:
     if not first:
         return None
     stream.push_back(first)
-    return HTTP  # the beginning of `Content-Length:` and nothing more: HTTP will say what is wrong
+    return HTTP  # a beginning of `Content-Length:` and nothing more, to which HTTP answers with an error
 
 
-async def _last_words(stream: ByteStream, error: SessiondError, dialect: ConnectionDialect | None = None) -> None:
-    """One error that says it all, to who has said nothing yet in JSON, and the end."""
+async def _refuse(stream: ByteStream, error: SessiondError, dialect: ConnectionDialect | None = None) -> None:
+    """Send one error in the dialect, NDJSON if that is unknown, and end the connection."""
     stream.send_now((dialect or NDJSON).encode_refusal(encode_failure(None, error)))
     await stream.linger()

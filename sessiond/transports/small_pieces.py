@@ -1,7 +1,7 @@
-"""What comes in very small pieces: where to stop for others, and what is too fine to be taken.
+"""Limit messages sent in very small pieces: how many are parsed at once, and how many a message may have.
 
-A byte in a WebSocket fragment or an HTTP chunk of its own costs a parser as much as a kilobyte in one: 64 KiB of them
-would hold up everybody for a third of a second. Knows how frames and chunks begin; decodes nothing.
+A byte in a WebSocket fragment or an HTTP chunk of its own costs the parser as much as a kilobyte in one: 64 KiB of them
+would block the event loop for 300 ms. Knows how frames and chunks begin; decodes nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import h11
 
 from sessiond.transports.exchange import HttpError
 
-# Frames or chunks that are parsed in one go: two milliseconds.
+# Frames or chunks parsed at once, which takes 2 ms.
 PIECES_AT_ONCE = 64
-# Of one message. Whoever writes as it goes along, a token at a time, stays below; longer messages have longer pieces.
+# Per message. A client that sends each generated token in a fragment stays below it; longer messages need longer ones.
 MAX_PIECES = 4096
 MIN_MEAN_BYTES = 256
-# Lines of a request's head, or of what stands behind its last chunk. Browsers send twenty.
+# Lines in the head of a request, or in its trailers. Browsers send twenty.
 MAX_HEAD_LINES = 128
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
@@ -26,7 +26,7 @@ _LENGTH_BYTES = {126: 2, 127: 8}
 _CONTROL = 0x8
 
 
-class TooFine(Exception):
+class TooManyPieces(Exception):
     """The message is in too many and too small pieces."""
 
     def __init__(self, pieces: str) -> None:
@@ -35,13 +35,13 @@ class TooFine(Exception):
         )
 
 
-def is_too_fine(pieces: int, size: int) -> bool:
-    """Whether so many pieces of so many bytes together are refused."""
+def has_too_many_pieces(pieces: int, size: int) -> bool:
+    """Whether a message of `size` bytes in so many pieces is refused."""
     return pieces > MAX_PIECES and size < pieces * MIN_MEAN_BYTES
 
 
 class FrameCutter:
-    """Follows the frames of a client (RFC 6455, section 5.2) through what comes, wherever it was cut."""
+    """Follows the frames of a client (RFC 6455, section 5.2) through received bytes, in any chunking."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -50,9 +50,9 @@ class FrameCutter:
         self._message_bytes = 0
 
     def cut(self, data: bytes, start: int) -> int:
-        """Where to stop after `start`, so that the piece has few frames. Raises TooFine.
+        """The end of the part of `data` from `start` on that has at most `PIECES_AT_ONCE` frames.
 
-        Every byte of `data` is looked at once, in order.
+        Call it for all of `data`, in order. Raises TooManyPieces.
         """
         at, frames, size = start, 0, len(data)
         while at < size:
@@ -81,45 +81,45 @@ class FrameCutter:
             return
         self._fragments += 1
         self._message_bytes += length
-        if is_too_fine(self._fragments, self._message_bytes):
-            raise TooFine("fragments")
+        if has_too_many_pieces(self._fragments, self._message_bytes):
+            raise TooManyPieces("fragments")
         if head[0] & 0x80:
             self._fragments = self._message_bytes = 0
 
 
 def _head_bytes(head: bytes | bytearray) -> int:
-    """How long the head of a frame is, as far as it is known yet."""
+    """The length of a frame's head, as far as its first bytes say."""
     if len(head) < 2:
         return 2
     return 2 + _LENGTH_BYTES.get(head[1] & 0x7F, 0) + (4 if head[1] & 0x80 else 0)
 
 
-def check_head(came: bytes) -> None:
-    """HttpError 431 for a head, or the beginning of one, of too many lines."""
-    if came.count(b"\n") <= MAX_HEAD_LINES:
+def check_head(received: bytes) -> None:
+    """Raise HttpError 431 for a head, or the beginning of one, with too many lines."""
+    if received.count(b"\n") <= MAX_HEAD_LINES:
         return
-    end = _BLANK_LINE.search(came)
-    if came.count(b"\n", 0, end.start() if end else len(came)) >= MAX_HEAD_LINES:
+    end = _BLANK_LINE.search(received)
+    if received.count(b"\n", 0, end.start() if end else len(received)) >= MAX_HEAD_LINES:
         raise HttpError(431, "bad_request", f"A request has at most {MAX_HEAD_LINES} lines of headers.")
 
 
 class ChunkCounter:
-    """Follows a body in chunks (RFC 9112, section 7.1) beside h11, which says where they begin and end."""
+    """Counts the chunks of a body (RFC 9112, section 7.1). h11 says where they begin and end."""
 
     def __init__(self) -> None:
-        self._between = True
-        self._behind = False
+        self._between_chunks = True
+        self._in_trailers = False
         self._chunks = 0
 
-    def note_incoming(self, came: bytes) -> None:
-        """What h11 is about to read. HttpError 431 for too many lines behind the last chunk."""
-        self._behind = self._behind or (self._between and _LAST_CHUNK.match(came) is not None)
-        if self._behind:
-            check_head(came)
+    def note_incoming(self, received: bytes) -> None:
+        """Look at the bytes that h11 parses next. Raises HttpError 431 for too many lines of trailers."""
+        self._in_trailers = self._in_trailers or (self._between_chunks and _LAST_CHUNK.match(received) is not None)
+        if self._in_trailers:
+            check_head(received)
 
     def count(self, data: h11.Data, size: int) -> None:
-        """One more piece; the body has `size` bytes with it. Raises TooFine."""
-        self._between = data.chunk_end
+        """Count one more piece of data, with which the body has `size` bytes. Raises TooManyPieces."""
+        self._between_chunks = data.chunk_end
         self._chunks += data.chunk_start
-        if is_too_fine(self._chunks, size):
-            raise TooFine("chunks")
+        if has_too_many_pieces(self._chunks, size):
+            raise TooManyPieces("chunks")

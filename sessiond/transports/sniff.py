@@ -1,4 +1,4 @@
-"""Which dialect a connection speaks, by its first bytes. Sans-io; reads no message.
+"""Detect the dialect of a connection from its first bytes. Sans-io; reads no message.
 
 Source: protocol.md, "The first byte of a connection chooses the dialect".
 """
@@ -19,7 +19,7 @@ _ACCEPTED = (
 def dialect_of(first: bytes) -> ConnectionDialect | None:
     """The dialect of a connection that begins with `first`; None while more bytes are needed.
 
-    Raises InvalidRequest, with a sentence that names what is accepted.
+    Raises InvalidRequest, which names the accepted dialects.
     """
     if not first:
         return None

@@ -12,15 +12,15 @@ import trio
 from sessiond.model.caller import Caller
 
 _HEARTBEAT_S = 15.0
-# A reader that takes nothing for so long is closed, and resumes by Last-Event-ID when it comes back.
+# A client that reads nothing for so long is closed; it can resume with Last-Event-ID.
 _STALL_S = 60.0
 
 
 class EventStream:
-    """One reader of events.
+    """A stream of events to one client.
 
-    Nothing is queued here: `event` returns when the socket has taken it, so a slow reader holds up its own source and
-    nothing else, and a reader that has gone cancels its source.
+    Nothing is queued here: `event` returns when the socket has taken the event. So a slow client delays its own source
+    only, and a client that closes cancels it.
     """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], caller: Caller) -> None:
@@ -35,7 +35,7 @@ class EventStream:
         self._scope.cancel()
 
     async def event(self, data: bytes, *, name: str | None = None, cursor: str | None = None) -> None:
-        """Send an event; `cursor` becomes its id, which a reader gives back as `Last-Event-ID`."""
+        """Send an event; `cursor` becomes its id, which the client returns as `Last-Event-ID`."""
         await self._write(encode_event(data, name=name, cursor=cursor))
 
     async def run(
@@ -79,7 +79,7 @@ class EventStream:
 
 
 def encode_event(data: bytes, *, name: str | None = None, cursor: str | None = None) -> bytes:
-    """One event as text. Any line break in `data` begins a new `data:` line; names and ids have none."""
+    """The text of one event, with a `data:` line for each line of `data`. ValueError for a line break in the others."""
     lines = []
     for field, value in (("event", name), ("id", cursor)):
         if value is not None:

@@ -1,6 +1,6 @@
 """A connected socket as a Trio stream that can also send without waiting. Knows bytes; no dialect.
 
-Trio's own SocketStream has no non-blocking send, and a direct send is what keeps an answer at one system call.
+Trio's SocketStream has no non-blocking send, which lets most answers go out with a single system call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import trio
 _RECEIVE_BYTES = 64 * 1024
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
-_loaded: set[str] = set()  # `sys.modules` has a module already while a thread is still importing it
+_loaded: set[str] = set()  # not `sys.modules`, which has a module already while a thread is still importing it
 
 
 class ByteStream(trio.abc.HalfCloseableStream):
-    """A stream over a connected non-blocking socket, which it owns.
+    """A stream over a connected socket, which it owns and makes non-blocking.
 
-    Bytes that were read to find out the dialect are put back with `push_back`.
+    Bytes read to detect the dialect are put back with `push_back`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -32,15 +32,15 @@ class ByteStream(trio.abc.HalfCloseableStream):
         self.socket = sock
         self._pushed = b""
         self._is_sending = False
-        self._half_ended = False
+        self._has_sent_eof = False
         self._was_reset = False
 
     def push_back(self, data: bytes) -> None:
-        """The next `receive_some` gives `data` first."""
+        """Let the next `receive_some` return `data` first."""
         self._pushed = data + self._pushed
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived, at most 64 KiB; empty at the end."""
+        """Received bytes, at most 64 KiB; empty at the end of the stream."""
         size = _RECEIVE_BYTES if max_bytes is None else operator.index(max_bytes)
         if size < 1:
             raise ValueError("max_bytes must be at least 1")
@@ -49,8 +49,8 @@ class ByteStream(trio.abc.HalfCloseableStream):
             data, self._pushed = self._pushed[:size], self._pushed[size:]
             return data
         while True:
-            # Waiting first, not trying first: a client that waits for its answers has nothing there yet, and the wait
-            # is also where other connections get their turn.
+            # Wait before the first attempt: mostly there is nothing to read yet, because the client waits for its
+            # answers, and the wait lets other tasks run.
             await self._wait(trio.lowlevel.wait_readable)
             try:
                 return self.socket.recv(size)
@@ -61,7 +61,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
                 raise _translate(error) from error
 
     def send_now(self, data: bytes | memoryview) -> int:
-        """Send what fits into the socket's buffer without waiting; the number of bytes taken."""
+        """Send what fits into the socket's buffer without waiting; the number of bytes sent."""
         try:
             return self.socket.send(data)
         except BlockingIOError:
@@ -72,7 +72,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with self._one_sender(), memoryview(data) as rest:
             await trio.lowlevel.checkpoint()
-            if self._half_ended:
+            if self._has_sent_eof:
                 raise trio.ClosedResourceError("this side has ended its half")
             sent = self.send_now(rest)
             while sent < len(rest):
@@ -86,9 +86,9 @@ class ByteStream(trio.abc.HalfCloseableStream):
     async def send_eof(self) -> None:
         with self._one_sender():
             await trio.lowlevel.checkpoint()
-            if self._half_ended:
+            if self._has_sent_eof:
                 return
-            self._half_ended = True
+            self._has_sent_eof = True
             try:
                 self.socket.shutdown(socket.SHUT_WR)
             except OSError as error:
@@ -97,7 +97,8 @@ class ByteStream(trio.abc.HalfCloseableStream):
     def has_hung_up(self) -> bool:
         """Whether the other side has closed both halves, or the connection broke.
 
-        Known of Unix sockets; a TCP client that closed looks like one that only ended its half, until we write.
+        Reliable for Unix sockets. A TCP client that closed looks like one that only ended its sending half, until
+        something is sent to it.
         """
         if self.socket.fileno() < 0:
             return True
@@ -106,9 +107,9 @@ class ByteStream(trio.abc.HalfCloseableStream):
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
     def has_left_unread(self) -> bool:
-        """Whether the other side is known to have closed without reading all that it was sent.
+        """Whether the other side is known to have closed without reading all that was sent to it.
 
-        Linux tells so of a Unix socket: closed with bytes unread, it resets the connection, and else it ends it.
+        Linux says so for Unix sockets: closing with unread bytes resets the connection.
         """
         if self.socket.family != socket.AF_UNIX or self.socket.fileno() < 0:
             return False
@@ -117,9 +118,9 @@ class ByteStream(trio.abc.HalfCloseableStream):
         return self._was_reset
 
     async def linger(self) -> None:
-        """End our half and read on for a moment, so that a client still sending gets to read our last words.
+        """End the sending half and read on for a moment, so that a client that is still sending can read the answer.
 
-        Closing with unread bytes resets the connection, and a reset can overtake them.
+        Closing with unread bytes would reset the connection, and the client might lose the answer.
         """
         left = _LINGER_BYTES
         with trio.move_on_after(_LINGER_S):
@@ -132,7 +133,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
 
     @contextmanager
     def _one_sender(self) -> Iterator[None]:
-        """One task sends at a time: two would mix their bytes."""
+        """Raise BusyResourceError if another task is sending, because their bytes would be mixed."""
         if self._is_sending:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._is_sending = True
@@ -142,7 +143,7 @@ class ByteStream(trio.abc.HalfCloseableStream):
             self._is_sending = False
 
     async def _wait(self, until_ready: Callable[[socket.socket], Awaitable[None]]) -> None:
-        if self.socket.fileno() < 0:  # waiting on a closed one would be a ValueError
+        if self.socket.fileno() < 0:  # Trio raises ValueError for a closed socket
             await trio.lowlevel.checkpoint()
             raise trio.ClosedResourceError("this side closed the connection")
         await until_ready(self.socket)
@@ -152,14 +153,14 @@ class ByteStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close at once; whoever waits on the stream gets trio.ClosedResourceError."""
+        """Close at once; tasks that wait on the stream get trio.ClosedResourceError."""
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 
 
-async def load(module: str) -> None:
-    """Import a module that only some clients need; others get their turn meanwhile, since it takes 50 ms and more."""
+async def load_module(module: str) -> None:
+    """Import a module that only some clients need, in a worker thread: it takes 50 ms and more."""
     if module not in _loaded:
         await trio.to_thread.run_sync(importlib.import_module, module)
         _loaded.add(module)

@@ -1,7 +1,7 @@
-"""WebSocket as one more link for a peer: text frames are JSON, binary frames CBOR.
+"""WebSocket as a link for a peer: text frames are JSON, binary frames CBOR.
 
-Knows the upgrade and trio-websocket; knows no methods. No extensions are taken, so nothing is compressed: a compressed
-frame of 16 MiB can be a small one on the wire.
+Knows the upgrade and trio-websocket; knows no methods. No extensions are accepted, compression in particular: a few
+bytes on the wire could be a frame of 16 MiB.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.link import Link
 from sessiond.transports.exchange import HttpError
-from sessiond.transports.gate import Headers, values
-from sessiond.transports.small_pieces import FrameCutter, TooFine
+from sessiond.transports.gate import Headers, header_values
+from sessiond.transports.small_pieces import FrameCutter, TooManyPieces
 from sessiond.transports.streams import ByteStream
 
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 _CLOSE_FRAME = b"\x88"
-_MAX_REASON_BYTES = 123  # of a control frame's 125, two are the code
+_MAX_REASON_BYTES = 123  # a control frame has at most 125 bytes, two of which are the code
 _HEADERS_HANDED_ON = (b"host", b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 
 
 def check_upgrade(request: h11.Request) -> None:
-    """A request that may become a WebSocket (RFC 6455, section 4.2.1). Raises HttpError.
+    """Raise HttpError unless the request is a valid WebSocket handshake (RFC 6455, section 4.2.1).
 
-    It is checked here because `wrap_server_stream` waits for ever after a bad handshake.
+    Checked here because `wrap_server_stream` waits for ever after an invalid handshake.
     """
     headers = request.headers
     if "websocket" not in _tokens(headers, b"upgrade") or "upgrade" not in _tokens(headers, b"connection"):
         raise HttpError(426, "upgrade_required", "This path is a WebSocket.", (("Upgrade", "websocket"),))
-    if values(headers, b"sec-websocket-version") != ["13"]:
+    if header_values(headers, b"sec-websocket-version") != ["13"]:
         raise HttpError(
             426, "upgrade_required", "WebSocket version 13 is spoken here.", (("Sec-WebSocket-Version", "13"),)
         )
-    keys = values(headers, b"sec-websocket-key")
+    keys = header_values(headers, b"sec-websocket-key")
     if request.method != b"GET" or request.http_version != b"1.1" or len(keys) != 1 or not _is_key(keys[0]):
         raise HttpError(400, "bad_request", "This is no WebSocket handshake.")
-    if values(headers, b"content-length") or values(headers, b"transfer-encoding"):
+    if header_values(headers, b"content-length") or header_values(headers, b"transfer-encoding"):
         raise HttpError(400, "bad_request", "A WebSocket handshake has no body.")
 
 
 def handshake_bytes(request: h11.Request) -> bytes:
-    """The checked request once more as text, with only the headers that matter: extensions are not offered on."""
+    """The checked request as bytes again, with the required headers only, so that no extension is negotiated."""
     lines = [b"GET /ws HTTP/1.1"]
     lines += [name + b": " + value for name, value in request.headers if name in _HEADERS_HANDED_ON]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-async def converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
-    """Finish the handshake that `stream` begins with, and let `serve` have the link until it is done."""
+async def serve_websocket(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
+    """Finish the handshake with which `stream` begins, and run `serve` with the link until it returns."""
     try:
-        await _converse(stream, limits, serve)
+        await _serve(stream, limits, serve)
     except* ConnectionClosed:
-        pass  # the library's reader tells this way too that the client has gone
+        pass  # the library's reader task may also raise it when the client has closed
 
 
-async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
+async def _serve(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
     async with trio.open_nursery() as nursery:
-        open_ended = _OpenEnded(stream)
+        open_ended = _UnclosedStream(stream)
         with trio.move_on_after(_HANDSHAKE_S) as patience:
             request = await wrap_server_stream(
                 nursery,
@@ -87,26 +87,25 @@ async def _converse(stream: ByteStream, limits: Limits, serve: Callable[[Link], 
                     await connection.aclose(link.close_code)
         nursery.cancel_scope.cancel()
     if not patience.cancelled_caught:
-        # Only now: the library's reader has gone, and two cannot read from one stream.
-        await _say_what_was_wrong(connection, open_ended)
+        # Only after the library's reader task has ended, because only one task may read from the stream.
+        await _send_close_reason(connection, open_ended)
 
 
-class _OpenEnded(trio.abc.Stream):
-    """The stream as the library has it, which closes it without a word after a protocol error: here it stays open.
+class _UnclosedStream(trio.abc.Stream):
+    """The stream that the library uses and cannot close: after a protocol error it would send no close frame.
 
-    Whoever accepted the connection closes it. `closing` says whether a close frame went out, `came_bytes` how much came
-    since whoever reads the messages has set it back. What came is handed on in pieces that are parsed quickly;
-    `wrong` is why no more is.
+    `closing` says whether a close frame was sent. `received_bytes` counts the bytes received since the last message.
+    Received bytes are returned in pieces with few frames; `refusal` (code, reason) is set where a message has too many.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
         self.closing = False
-        self.came_bytes = 0
-        self.before_more: Callable[[], Awaitable[None]] | None = None
+        self.received_bytes = 0
+        self.before_long: Callable[[], Awaitable[None]] | None = None
         self.before_piece: Callable[[], Awaitable[None]] | None = None
-        self.wrong: tuple[int, str] | None = None
-        self._came, self._handed = b"", 0
+        self.refusal: tuple[int, str] | None = None
+        self._received, self._returned = b"", 0
         self._cutter: FrameCutter | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -117,39 +116,39 @@ class _OpenEnded(trio.abc.Stream):
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if self._handed < len(self._came):
+        if self._returned < len(self._received):
             await trio.lowlevel.checkpoint()
         else:
-            if self.came_bytes > LONG_BYTES and self.before_more is not None:
-                await self.before_more()
-            self._came, self._handed = await self.stream.receive_some(max_bytes), 0
-            self.came_bytes += len(self._came)
-        if self._cutter is None:  # the handshake, which was put back as a whole
-            self._cutter, self._handed = FrameCutter(), len(self._came)
-            return self._came
+            if self.received_bytes > LONG_BYTES and self.before_long is not None:
+                await self.before_long()
+            self._received, self._returned = await self.stream.receive_some(max_bytes), 0
+            self.received_bytes += len(self._received)
+        if self._cutter is None:  # the first bytes are the handshake, which was put back as a whole
+            self._cutter, self._returned = FrameCutter(), len(self._received)
+            return self._received
         if self.before_piece is not None:
             await self.before_piece()
-        begin = self._handed
+        begin = self._returned
         try:
-            self._handed = self._cutter.cut(self._came, begin)
-        except TooFine as error:
-            self.wrong = (1009, str(error))
-            self._came, self._handed = b"", 0
-        return self._came[begin : self._handed]
+            self._returned = self._cutter.cut(self._received, begin)
+        except TooManyPieces as error:
+            self.refusal = (1009, str(error))
+            self._received, self._returned = b"", 0
+        return self._received[begin : self._returned]
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def _say_what_was_wrong(connection: WebSocketConnection, stream: _OpenEnded) -> None:
-    """The close frame after a protocol error (RFC 6455, section 7.1.7), which the library leaves out."""
-    said = connection.closed
-    wrong = stream.wrong
-    if said is not None and said.code in (1002, 1007):
-        wrong = (said.code, reason_of_close(said.code, said.reason or ""))
-    if wrong is None or stream.closing:
+async def _send_close_reason(connection: WebSocketConnection, stream: _UnclosedStream) -> None:
+    """Send the close frame after a protocol error (RFC 6455, section 7.1.7), which the library does not send."""
+    closed = connection.closed
+    refusal = stream.refusal
+    if closed is not None and closed.code in (1002, 1007):
+        refusal = (closed.code, reason_of_close(closed.code, closed.reason or ""))
+    if refusal is None or stream.closing:
         return
-    code, reason = wrong
+    code, reason = refusal
     payload = code.to_bytes(2, "big") + reason.encode()[:_MAX_REASON_BYTES]
     try:
         await stream.stream.send_all(_CLOSE_FRAME + bytes([len(payload)]) + payload)
@@ -174,23 +173,24 @@ _REASONS = {
 }
 
 
-def reason_of_close(code: int, said: str) -> str:
-    """Why the connection is closed, in our words; `said` is what the library has to say about it."""
+def reason_of_close(code: int, library_text: str) -> str:
+    """The reason to send with a close; `library_text` is the library's text for the same error."""
     if code == 1007:
-        return "The reason of the close is not UTF-8." if "CLOSE" in said else "The text of the message is not UTF-8."
-    known = (words for begin, words in _REASONS.items() if said.startswith(begin))
+        is_close = "CLOSE" in library_text
+        return "The reason of the close is not UTF-8." if is_close else "The text of the message is not UTF-8."
+    known = (text for beginning, text in _REASONS.items() if library_text.startswith(beginning))
     return next(known, "This is no WebSocket frame.")
 
 
 class WebSocketLink:
-    """A WebSocket. The first message settles whether the connection is text (JSON) or binary (CBOR).
+    """A WebSocket. The first message decides whether the connection is text (JSON) or binary (CBOR).
 
-    `limit` is only kept: the library was told the largest message when the connection began.
+    Setting `limit` has no effect: the library got the largest message size at the beginning.
     """
 
     joins = False
 
-    def __init__(self, connection: WebSocketConnection, stream: _OpenEnded, limits: Limits) -> None:
+    def __init__(self, connection: WebSocketConnection, stream: _UnclosedStream, limits: Limits) -> None:
         self.codec: Codec = JSON
         self.limit = limits.max_frame_bytes
         self.close_code = 1000
@@ -199,17 +199,17 @@ class WebSocketLink:
         self._max_nesting = limits.max_nesting
         self._connection = connection
         self._stream = stream
-        stream.before_more, stream.before_piece = self._reserve, self._wait_turn
-        self._settled = False
+        stream.before_long, stream.before_piece = self._reserve, self._wait_turn
+        self._has_codec = False
 
     async def receive(self) -> list[bytes]:
         while True:
             try:
                 message = await self._connection.get_message()
             except ConnectionClosed:
-                # Both halves are gone: nobody is left to be answered.
+                # A closed WebSocket has no half that could still be written to.
                 raise trio.BrokenResourceError("the WebSocket is closed") from None
-            self._stream.came_bytes = 0
+            self._stream.received_bytes = 0
             try:
                 frame = await self._frame_of(message)
             except SessiondError:
@@ -233,7 +233,7 @@ class WebSocketLink:
         return self._connection.closed is not None or self._stream.stream.has_hung_up()
 
     def has_left_unread(self) -> bool:
-        return False  # the library's own frames, a pong or a ping, may stand behind ours
+        return False  # unknown: the unread bytes may be a ping or pong of the library
 
     def write_now(self, frame: bytes) -> int:  # noqa: ARG002
         return 0  # the library sends with `await` only
@@ -248,10 +248,10 @@ class WebSocketLink:
 
     async def _frame_of(self, message: str | bytes) -> bytes:
         codec = JSON if isinstance(message, str) else CBOR
-        if self._settled and codec is not self.codec:
+        if self._has_codec and codec is not self.codec:
             raise InvalidRequest("This connection began with the other kind of frame; stay with one.")
         self.codec = codec
-        self._settled = True
+        self._has_codec = True
         if isinstance(message, str):
             return message.encode().strip(b" \t\r\n")
         await self._wait_turn()
@@ -260,7 +260,7 @@ class WebSocketLink:
 
 
 def _tokens(headers: Headers, name: bytes) -> set[str]:
-    return {token.strip().lower() for value in values(headers, name) for token in value.split(",")}
+    return {token.strip().lower() for value in header_values(headers, name) for token in value.split(",")}
 
 
 def _is_key(key: str) -> bool:

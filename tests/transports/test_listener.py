@@ -173,7 +173,7 @@ try:
 except ConfigError as error:
     print(error)
 else:
-    print([(one.name, one.path.name, one.made is None, one.socket.get_inheritable()) for one in opened],
+    print([(one.name, one.path.name, one.file_id is None, one.socket.get_inheritable()) for one in opened],
         [name for name in os.environ if name.startswith("LISTEN")])
     for one in opened: one.close()
 """

@@ -370,7 +370,7 @@ async def test_a_revoked_token_ends_its_connections_and_no_others(open_house):
             streams[token] = await trio.open_unix_socket(house.agent)
             await streams[token].send_all(intro(token))
             await streams[token].receive_some()
-        assert house.server.visitors.cut(lambda caller: caller.token_id == "t-lister") == 1
+        assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-lister") == 1
         with trio.fail_after(PATIENCE_S):
             assert await streams["lister"].receive_some() == b""
         await streams["reader"].send_all(PING)

@@ -13,9 +13,9 @@ from sessiond.transports.small_pieces import (
     PIECES_AT_ONCE,
     ChunkCounter,
     FrameCutter,
-    TooFine,
+    TooManyPieces,
     check_head,
-    is_too_fine,
+    has_too_many_pieces,
 )
 
 SIZES = st.sampled_from([0, 1, 5, 125, 126, 300, 65_535, 65_536])
@@ -73,12 +73,12 @@ def test_a_message_has_so_many_fragments_or_larger_ones():
     for _ in range(3):  # counted for each message
         cut_all(cutter, first + more * (MAX_PIECES - 2) + last)
     cut_all(cutter, frame(0, opcode=9) * (2 * MAX_PIECES))  # a ping is no message
-    with pytest.raises(TooFine, match="at most 4096 fragments"):
+    with pytest.raises(TooManyPieces, match="at most 4096 fragments"):
         cut_all(cutter, first + more * MAX_PIECES)
     large = frame(MIN_MEAN_BYTES, opcode=0, fin=False)
     cut_all(FrameCutter(), frame(MIN_MEAN_BYTES, fin=False) + large * MAX_PIECES + large)
-    assert not is_too_fine(MAX_PIECES, 0) and is_too_fine(MAX_PIECES + 1, MAX_PIECES)
-    assert not is_too_fine(MAX_PIECES + 1, (MAX_PIECES + 1) * MIN_MEAN_BYTES)
+    assert not has_too_many_pieces(MAX_PIECES, 0) and has_too_many_pieces(MAX_PIECES + 1, MAX_PIECES)
+    assert not has_too_many_pieces(MAX_PIECES + 1, (MAX_PIECES + 1) * MIN_MEAN_BYTES)
 
 
 def test_a_head_has_so_many_lines_whatever_stands_behind_it():
@@ -124,8 +124,8 @@ async def read_body(data):
         raise AssertionError
 
     wire = HttpWire(Arrived(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + data), 10, turn)
-    head = await wire.head()
-    return await wire.body(head, 1 << 20, before_long), len(turns)
+    head = await wire.read_head()
+    return await wire.read_body(head, 1 << 20, before_long), len(turns)
 
 
 async def test_a_body_in_chunks_of_a_byte_gives_others_their_turn_and_has_an_end():

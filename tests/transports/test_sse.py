@@ -81,7 +81,7 @@ async def test_a_revoked_token_ends_its_streams(open_house):
 
         nursery.start_soon(read)
         await until(lambda: house.services.started)
-        assert house.server.visitors.cut(lambda caller: caller.token_id == "t-reader") == 1
+        assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
         await until(lambda: got)
         [(status, body)] = got
         assert (status, events(1, 2, 3).startswith(body)) == (200, True)

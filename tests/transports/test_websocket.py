@@ -156,7 +156,7 @@ async def test_a_revoked_token_ends_its_websocket(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             assert await ask(connection, PING) == PONG
-            assert house.server.visitors.cut(lambda caller: caller.token_id == "t-reader") == 1
+            assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
             with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(PATIENCE_S):
                 await connection.get_message()
 
