@@ -126,7 +126,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
             known, parts = _index_of(root_fd, thing), thing.parts
         entry = live(thing) if live is not None else known.ours.get(thing.session_id)
         rewrite = rewrites.rewrite_of(root_fd, thing, entry)
-        moment_ms = rewrite.moment_ms if rewrite is not None else 0
+        moment_ms = rewrite.earlier_ms if rewrite is not None else 0
         try:
             found = yield from reading.read(root_fd, thing, record_limit, moment_ms=moment_ms)
         except FileNotFoundError:

@@ -177,7 +177,7 @@ def _read_anew(folder_fd: int, name: str, known: Entry | None, record_limit: int
     with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:
         if known is not None:
             status = os.fstat(fd)
-            is_rewritten = not folding.continues(fd, known.file, status)
+            is_rewritten = not folding.holds(fd, known.file, status)  # in a copy of the store it is another file
             entry = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000 if is_rewritten else None)
         return folding.advance_open(fd, entry, record_limit, collect=False).entry
 

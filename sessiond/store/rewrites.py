@@ -16,12 +16,22 @@ from sessiond.store import dirfd, folding, reading
 from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
+# What a file's time may lie behind the clock: the kernel takes it once a tick. A message that was written right before
+# the file's time was taken has a later one of its own.
+_TICK_MS = 20
+
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """A transcript had so many messages at most before it was written anew, last at `moment_ms`."""
+    """A transcript had so many messages at most before it was written anew, last at `moment_ms`. All that have a time
+    up to `earlier_ms` are of before.
+    """
 
     had_messages: int
     moment_ms: int
+
+    @property
+    def earlier_ms(self) -> int:
+        return self.moment_ms + _TICK_MS
 
     def loss(self, found: TranscriptReading) -> str | None:
         """What is missing of them, in words; None where all of them are there again."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -517,3 +518,32 @@ def test_what_goes_while_it_is_looked_at_is_not_wrong(tmp_path: Path, removed: s
         gone.unlink()
         found = [one for one in (first, *steps) if one is not None and one.level != "ok"]
     assert found == []
+
+
+@pytest.mark.parametrize("behind_ms", [0, 4, 10])
+def test_a_copy_of_a_store_whose_index_is_made_again_was_not_written_anew(tmp_path: Path, behind_ms: int) -> None:
+    """The kernel takes the time of a file once a tick: a message may be younger than the file that it stands in."""
+    path = _store(tmp_path / "store")
+    stamp = max(json.loads(line)["timestamp"] for line in path.read_text().splitlines())
+    moment_ns = int(datetime.fromisoformat(stamp).timestamp() * 1000 - behind_ms) * 1_000_000
+    os.utime(path, ns=(moment_ns, moment_ns))
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "store", copy)
+    doctor.fix(copy)
+    assert _findings(copy) == []
+
+
+@pytest.mark.parametrize("behind_ms", [0, 4, 10])
+def test_messages_of_the_tick_in_which_a_file_was_written_anew_are_there(tmp_path: Path, behind_ms: int) -> None:
+    path = _store(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    stamp = max(json.loads(line)["timestamp"] for line in lines)
+    # The same messages, as an editor saves them, but not byte for byte.
+    path.write_bytes(b"".join(line.replace(b'"content":"x"', b'"content": "x"') for line in lines))
+    moment_ns = int(datetime.fromisoformat(stamp).timestamp() * 1000 - behind_ms) * 1_000_000
+    os.utime(path, ns=(moment_ns, moment_ns))
+    assert [one for one in _findings(tmp_path) if "written anew" in one["what"]] == []
+    # And where one of them is missing it is told.
+    path.write_bytes(b"".join(lines[:-1]))
+    os.utime(path, ns=(moment_ns, moment_ns))
+    assert ["2 messages were there, and 1 of them now" in one["what"] for one in _findings(tmp_path)] == [True]
