@@ -1,6 +1,6 @@
-"""The last step of a talk: what was decided to say is put into the outbox, or was said already, or stays unsaid.
+"""The last step of a conversation: put its announcement into the outbox, unless nothing has to leave the daemon.
 
-Knows where a session's words may go. Does not know how it was decided what to say.
+Decides where a session's texts are delivered. Does not decide what they say.
 Source: runs.md, "sessions_send", "Send policy".
 """
 
@@ -23,7 +23,7 @@ from sessiond.store.store import SessionStore
 
 
 def may_leave(store: SessionStore, config: Callable[[], Config]) -> Callable[[Delivery], bool]:
-    """The send policy, as the outbox asks it before every attempt."""
+    """The check of the send policy that the outbox makes before every attempt."""
 
     def is_allowed(delivery: Delivery) -> bool:
         session = store.catalog.by_key.get(delivery.session_key)
@@ -34,7 +34,7 @@ def may_leave(store: SessionStore, config: Callable[[], Config]) -> Callable[[De
 
 
 class AnnounceStep:
-    """Decides where words go, and hands them to the outbox. Is the `Outgoing` of announcements (`announce.py`) too."""
+    """Puts texts into the outbox if their session has a target. The AnnouncementOutbox of sub-agents, too."""
 
     def __init__(
         self, store: SessionStore, channels: Channels, outbox: Outbox, config: Callable[[], Config], clock: Clock
@@ -43,38 +43,38 @@ class AnnounceStep:
         self._config, self._clock = config, clock
 
     def hold(self, delivery_id: str) -> None:
-        """What an earlier life put into the outbox under this id waits for `send`."""
+        """Hold a delivery with this id that an earlier process left, until `send`."""
         self._outbox.hold(delivery_id)
 
     async def put(self, session: Session, text: str, delivery_id: str) -> None:
-        """Have the words on record where they have to leave the daemon; they wait for `send`. StorageError."""
+        """Write the text to the outbox, if it has to leave the daemon, and hold it until `send`. StorageError."""
         if self._outbox.status(delivery_id) is None and self.silent(session, text) is None:
             await self._outbox.put(self._delivery(session, text, delivery_id))
 
     def send(self, delivery_id: str) -> None:
-        """Send them now, if they are on record."""
+        """Send the delivery, if there is one with this id."""
         self._outbox.send(delivery_id)
 
     def silent(self, session: Session, text: str | None) -> DeliveryStatus | None:
-        """The delivery's status where nothing has to leave the daemon; None where something has."""
+        """The final status of a delivery that does not have to leave the daemon; None for one that has to."""
         target = self._target(session, text)
         if target is None:
             return "skipped"
         return "delivered" if self._channels.in_transcript(target.channel) else None
 
     def has_target(self, session: Session) -> bool:
-        """Whether anything that is said of this session would go anywhere, be it its own transcript."""
+        """Whether a text of this session would be delivered anywhere, its transcript included."""
         return self._target(session, "words") is not None
 
     def leaves(self, session: Session, text: str | None) -> bool:
-        """Whether these words have to leave the daemon."""
+        """Whether this text has to leave the daemon."""
         return self.silent(session, text) is None
 
     async def announce(self, talk: OpenConversation, text: str | None) -> None:
-        """Say the words and close the talk: first the outbox has them, then the record says so, then they go out."""
+        """Close the conversation with this text: write it to the outbox, write the closing record, then send it."""
         made = talks.delivery_id(talk.talk_id)
         status = self.silent(talk.home, text)
-        # What is in the outbox was decided in an earlier life, whatever would be decided now.
+        # A delivery that an earlier process put into the outbox is sent, even if the policy has changed since.
         if self._outbox.status(made) is None and status is None:
             await self._outbox.put(self._delivery(talk.home, text or "", made))
         outside = self._outbox.status(made) is not None
@@ -103,8 +103,9 @@ class AnnounceStep:
         )
 
     async def status(self, session: Session, talk_id: str) -> DeliveryStatus:
-        """How the delivery of a talk stands; `pending` where it has not come to that yet."""
-        # Of an archived transcript the entry is what it was: its file alone says whether the talk was closed since.
+        """The status of the delivery of a conversation; `pending` also if the conversation is still open."""
+        # The entry of an archived transcript is not updated any more, so read from its file whether it was closed
+        # since.
         archived = session.archived
         if not archived and any(one.talk_id == talk_id for one in session.entry.talks):
             return "pending"
@@ -117,7 +118,7 @@ class AnnounceStep:
         return self._outbox.status(talks.delivery_id(talk_id)) or "delivered"
 
     def channel_of(self, key: str | None) -> str | None:
-        """The channel of a session by its name, for preambles and provenance; None where it is not known."""
+        """The name of a session's channel, for preambles and provenance; None if it is not known."""
         session = self._store.catalog.by_key.get(key or "")
         if session is None:
             return None

@@ -1,8 +1,9 @@
-"""What goes on after a run, as records: a conversation between two sessions, or a reply to be delivered.
+"""The records of an open conversation: one between two sessions, or just a reply that has to be delivered.
 
-A talk is opened in the write that ends its first run, in that run's session, and closed when nothing is left to do.
-In between nothing needs to be recorded: the ids of its steps follow from its own, so each step's own records tell
-whether it was taken and how it ended. Knows shapes; starts nothing. Source: runs.md, "A conversation".
+A conversation is opened by the write that ends its first run, in that run's session, and closed by a record there. In
+between nothing is recorded about it: the run ids of its steps are derived from its own id, so the records of those runs
+tell how far it has come. (On the wire and on disk a conversation is called `talk`.) Starts nothing.
+Source: runs.md, "A conversation".
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Custom
 
 _T = TypeVar("_T")
-# Delivery ids are made of talks' ids, so that what is announced twice is announced under one id.
+# The namespace of delivery ids, which are derived from conversation ids: an announcement repeated after a crash has the
+# same id.
 _NAMESPACE = uuid.UUID("0b0c7f6e-6f5d-4a57-9e0e-5d1c8a0f4a11")
 
 
 class OpeningRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An open talk's record. `topic` is None where the run's reply is all there is to deliver."""
+    """The record that opens a conversation. `topic` is None if only the run's reply has to be delivered."""
 
     talk_id: str
     status: Literal["open"] = "open"
@@ -39,7 +41,7 @@ class OpeningRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ClosingRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How a talk was closed. `delivery_id` is there where something was put into the outbox."""
+    """The record that closes a conversation. `delivery_id` is set if there is a delivery in the outbox."""
 
     talk_id: str
     delivery: DeliveryStatus
@@ -48,7 +50,7 @@ class ClosingRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class OpenConversation:
-    """A talk that goes on. `home` is the session of its first run. `closed` once its closing record was written."""
+    """A conversation in progress. `home` is the session of its first run. `closed`: its closing record was written."""
 
     def __init__(self, opened: OpeningRecord, home: Session, *, resumed: bool) -> None:
         self.talk_id = opened.talk_id
@@ -57,22 +59,22 @@ class OpenConversation:
         self.resumed = resumed
         self.closed = False
         talk = opened.topic.conversation if opened.topic is not None else None
-        # The sessions that have their say in it.
+        # The keys of the sessions that take part in it.
         self.keys = {home.key, *((talk.target_key, talk.requester_key or home.key) if talk is not None else ())}
 
 
 def opening_record(opened: OpeningRecord) -> Custom:
-    """The record that opens a talk. `omit_defaults` leaves the status out, which readers need."""
+    """The record that opens a conversation. Adds `status`, which `omit_defaults` leaves out."""
     return Custom(TALK, {**_builtins(opened), "status": opened.status})
 
 
 def closing_record(closed: ClosingRecord) -> Custom:
-    """The record that closes a talk."""
+    """The record that closes a conversation."""
     return Custom(TALK, {**_builtins(closed), "status": closed.status})
 
 
 def read_opening_record(fd: int, talk: OpenTalk, record_limit: int) -> OpeningRecord | None:
-    """The opening record of a talk, read from its transcript; None where it is damaged."""
+    """The opening record of a conversation, read from its transcript; None if it is damaged."""
     line = next(transcript.read_lines(fd, talk.offset, record_limit), None)
     record = line.record if line is not None else None
     if record is None or record.custom_type != TALK or record.data is None:
@@ -82,7 +84,7 @@ def read_opening_record(fd: int, talk: OpenTalk, record_limit: int) -> OpeningRe
 
 
 def find_closing_record(fd: int, talk_id: str, end: int | None, record_limit: int) -> ClosingRecord | None:
-    """The closing record of a talk, looked for from the end of its transcript (None: of the file)."""
+    """The closing record of a conversation, searched backwards from `end` (None: the end of the file)."""
     if end is None:
         end = os.fstat(fd).st_size
     needle = talk_id.encode()
@@ -97,22 +99,22 @@ def find_closing_record(fd: int, talk_id: str, end: int | None, record_limit: in
 
 
 def step_run_id(talk_id: str, number: int, kind: str, session_id: str) -> str:
-    """The id of the run of a talk's step, from 1: the same before and after a crash."""
+    """The run id of a step of a conversation; steps count from 1. The same before and after a crash."""
     return new_run_id(session_id, blake2b(f"{talk_id}\0{number}\0{kind}".encode(), digest_size=8).hexdigest())
 
 
 def delivery_id(talk_id: str) -> str:
-    """The id under which a talk's outcome is delivered."""
+    """The delivery id of a conversation's announcement."""
     return str(uuid.uuid5(_NAMESPACE, talk_id))
 
 
 def step_end_of(run: Run | RunView) -> StepEnd:
-    """How a step's run ended, as the conversation counts it."""
+    """The end of a step's run, as `policy.replyback` takes it."""
     match run.status:
         case "error":
             return "interrupted" if run.error == INTERRUPTED else "error"
         case "aborted":
-            # One that a reset cut off was stopped by nobody.
+            # A reset does not mean to stop the conversation.
             return "interrupted" if run.by_reset else "aborted"
         case "ok" | "timeout":
             return run.status

@@ -1,6 +1,5 @@
-"""Whose a message is: set by the daemon from who sends it, with the loop guards that count it.
+"""The provenance of messages, set by the daemon from their sender, and the loop guards: hops and rate limit.
 
-Knows sessions, runs and the rate. Accepts nothing, and does not know how a message is brought.
 Source: runs.md, "sessions_send"; store.md, "Messages".
 """
 
@@ -24,11 +23,11 @@ from sessiond.store.catalog import Session
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """Who sends: the key that the caller acts as, its session where there is one, and the run of it that does so.
+    """The sender of a message: the key that the caller acts as, its session, and the run whose token it used, if any.
 
-    `counted_as` is whom the rate is counted for: a session's key, or the token of a program that is no session. The
-    owner has none of all this. `waiter` is the run only where it sends itself: somebody outside with a token for the
-    session waits for himself.
+    `counted_as` identifies the sender for the rate limit: a session's key, or the token of a program without a session.
+    All fields are None for the owner. `waiter` is the run only if the run itself sends and waits; a program outside
+    with a token for the session does not make the session's run wait.
     """
 
     key: str | None = None
@@ -39,14 +38,14 @@ class Sender(msgspec.Struct, frozen=True):
 
 
 class ProvenanceStamp:
-    """Says of each message between sessions where it comes from; refuses what goes on for too long or too fast."""
+    """Adds the provenance to messages between sessions; refuses chains that are too long and too many messages."""
 
     def __init__(self, announcing: AnnounceStep, config: Callable[[], Config], clock: Clock, ids: Ids) -> None:
         self._announcing, self._config, self._clock, self._ids = announcing, config, clock, ids
         self._traffic = RateLimit()
 
     def check(self, source: Sender, target: Session) -> tuple[str, int]:
-        """The trace of a message that is to be sent and its number in it. Overloaded where it may not go on."""
+        """`(trace id, hops)` of a message from `source`. Overloaded if a loop guard refuses it. Counts nothing."""
         trace = self._trace(source)
         if source.counted_as is not None:
             most = self._config().limits.messages_per_minute
@@ -54,9 +53,9 @@ class ProvenanceStamp:
         return trace
 
     def stamp(self, source: Sender, target: Session, request: RunRequest, tool: str) -> RunRequest:
-        """The request as another's message: it says where it comes from, counts, and opens a conversation.
+        """The request with provenance, preamble and the conversation that follows; counts it for the rate limit.
 
-        For the moment before it is accepted. Overloaded as in `check`.
+        Call it right before the message is accepted. Overloaded as in `check`.
         """
         trace_id, hops = self.check(source, target)
         channel, target_channel = self._announcing.channel_of(source.key), self._announcing.channel_of(target.key)
@@ -87,17 +86,17 @@ class ProvenanceStamp:
             request,
             message={**request.message, "provenance": provenance_of(trace_id, hops, source.key, channel, tool)},
             context="\n".join(filter(None, (preamble, request.context))),
-            # The announcement delivers, where there is something to deliver: `deliver` asks for no more than that.
+            # Replaces `deliver`: the announce step of the conversation delivers.
             follow=FollowUp(talk=topic),
         )
 
     def signature(self, source: Sender, tool: str) -> dict[str, Any]:
-        """The provenance of a message that is only put into a transcript: it starts nothing, and is no hop."""
+        """The provenance of a message that is only appended to a transcript: it starts no run and is not counted."""
         trace_id, hops = self._trace(source)
         return provenance_of(trace_id, hops, source.key, self._announcing.channel_of(source.key), tool)
 
     def _trace(self, source: Sender) -> tuple[str, int]:
-        """The trace this message belongs to and its number in it, by what the sender's own run was started with."""
+        """`(trace id, hops)` of a message, continuing the trace of the message that started the sender's run."""
         before = source.run.request.message.get("provenance") if source.run is not None else None
         facts = before if isinstance(before, dict) else {}
         trace_id, passed = facts.get("traceId"), facts.get("hops")
@@ -118,11 +117,10 @@ class ProvenanceStamp:
 def provenance_of(
     trace_id: str, hops: int, source_key: str | None, source_channel: str | None, tool: str = "sessions_send"
 ) -> dict[str, Any]:
-    """The provenance of a message from another session, and by which `tool` it came.
+    """The provenance of a message that was sent with `tool`.
 
+    `hops` counts the messages that led to this one, itself included; all of them have the same trace id.
     Source: store.md, "Messages"; protocol.md, "Who creates a session".
-
-    `hops` counts the messages that led to this one, itself included; `traceId` is the same in all of them.
     """
     provenance: dict[str, Any] = {"kind": "inter_session"}
     if source_key is not None:

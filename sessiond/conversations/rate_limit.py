@@ -1,4 +1,4 @@
-"""How many messages went between two sessions lately. Counts; knows no messages. Source: runs.md, "Loop guard"."""
+"""The rate limit of messages between two sessions. Source: runs.md, "Loop guard"."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import deque
 from sessiond.errors import Overloaded
 
 WINDOW_S = 60.0
-# Pairs that have not said anything for a minute are forgotten when there are more than so many.
+# With more pairs than this, those without a message in the last minute are dropped.
 _MANY_PAIRS = 1024
 
 
 class RateLimit:
-    """A sliding window for each pair of sessions, whichever of the two sends."""
+    """A sliding window of a minute for each pair of sessions, in either direction."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], deque[float]] = {}
 
     def check(self, one: str, other: str, now_s: float, most: int) -> None:
-        """Overloaded, with the time until there is room again, where `most` went in the last minute."""
+        """Raise Overloaded, with `retryAfterMs`, if the pair exchanged `most` messages in the last minute."""
         times = self._recent(_pair(one, other), now_s)
         if len(times) >= most:
             wait_s = times[len(times) - most] + WINDOW_S - now_s
@@ -32,7 +32,7 @@ class RateLimit:
             )
 
     def count(self, one: str, other: str, now_s: float) -> None:
-        """One more message."""
+        """Count one message."""
         pair = _pair(one, other)
         times = self._recent(pair, now_s)
         times.append(now_s)

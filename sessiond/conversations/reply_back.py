@@ -1,7 +1,7 @@
-"""What follows a run: reply-back turns and the announce step after a sessions_send, the delivery of a reply.
+"""Conversations after a run: reply-back turns and the announce step after a sessions_send, or just a delivery.
 
-Carries out what `policy/replyback.py` decides, and goes on after a restart where it was cut off. Knows the supervisor
-and the outbox; not who asked for the first run. Source: runs.md, "A conversation".
+Carries out what `policy/replyback.py` decides, and continues after a restart. Knows the supervisor and the outbox.
+Source: runs.md, "A conversation".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = structlog.get_logger("sessiond.runs")
 
 
 class ReplyBack:
-    """Every talk that goes on. `on_closed(session)` is told when one is over that the session was in."""
+    """All open conversations. `on_closed(session)` is called for each session of a conversation that was closed."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class ReplyBack:
     ) -> None:
         self._store, self._supervisor, self._announcing = store, supervisor, announcing
         self._config, self._clock, self.on_closed = config, clock, on_closed
-        # Every talk that goes on, from the write that opens it; and those that an earlier life left open.
+        # The open conversations by id, from the write that opens them; and those that an earlier process left open.
         self._open: dict[str, OpenConversation] = {}
         self._left: list[OpenConversation] = []
-        # The announce steps whose talk is closed by the write that ends them.
+        # The states of conversations in a step. The write that ends an announce step also closes the conversation.
         self._states: dict[str, replyback.State] = {}
 
     def engages(self, key: str) -> bool:
-        """Whether a talk goes on in which this session has, or may still have, its say."""
+        """Whether this session takes part in an open conversation."""
         return any(key in talk.keys for talk in self._open.values())
 
     def at_end(self, run: Run) -> Sequence[Part]:
-        """The records that belong into the write of a run's end: a talk is opened or closed with it."""
+        """The records to write together with the end of the run: they open or close a conversation."""
         step = run.request.follow.step
         if step is not None:
             return self._closing_parts(run, step.talk_id) if run.request.step == "announce" else ()
@@ -79,30 +79,30 @@ class ReplyBack:
         return (talks.opening_record(opened),)
 
     async def after_end(self, run: Run) -> None:
-        """Go on with what `at_end` opened, to its end."""
+        """Carry out the conversation that `at_end` opened."""
         talk = self._open.get(run.run_id)
         if talk is not None and not talk.resumed:
             await self._go_on(talk, run.reply)
 
     async def read_open(self) -> None:
-        """Find what an earlier life left open, also in transcripts that were reset meanwhile."""
+        """Find the conversations that an earlier process left open, also in archived transcripts."""
         catalog = self._store.catalog
         sessions = {*catalog.by_id.values(), *catalog.by_key.values()}
         left = [(one, home) for home in sessions for one in home.entry.talks]
-        # A copy of a transcript under another key has the same talk open: it is one.
+        # A copy of a transcript under another key has the same conversation open; resume it only once.
         for one, home in {one.talk_id: (one, home) for one, home in left}.values():
             self._left.append(
                 OpenConversation(await self._read(one, home) or OpeningRecord(talk_id=one.talk_id), home, resumed=True)
             )
 
     def list_open(self) -> None:
-        """What is in the outbox already was decided; it goes out once the talk's record says so too."""
+        """Register the conversations, and hold their deliveries until their closing records are written."""
         for talk in self._left:
             self._open[talk.talk_id] = talk
             self._announcing.hold(talks.delivery_id(talk.talk_id))
 
     def go_on(self) -> None:
-        """Go on with what was left open, after the runs and before the outbox sends."""
+        """Resume the conversations."""
         left, self._left = self._left, []
         for talk in left:
             self._supervisor.follow(self._resume, talk)
@@ -113,7 +113,7 @@ class ReplyBack:
                 home, talks.read_opening_record, one, self._store.record_limit
             )
         except StorageError as error:
-            log.warning("the record of a talk cannot be read", talk_id=one.talk_id, reason=error.message)
+            log.warning("the record of a conversation cannot be read", talk_id=one.talk_id, reason=error.message)
             return None
         return opened
 
@@ -130,7 +130,7 @@ class ReplyBack:
         return None
 
     def _over_at_once(self, opened: OpeningRecord, run: Run) -> DeliveryStatus | None:
-        """How the delivery of a talk stands that ends with its first run: nobody is to have a turn or to be asked."""
+        """The delivery status if the conversation ends with its first run; None if a step or a delivery follows."""
         if opened.topic is None:
             return None
         state, move = replyback.begin(opened.topic.conversation, run.reply)
@@ -144,21 +144,21 @@ class ReplyBack:
         return self._announcing.silent(run.session, done.announcement)
 
     def _step_end_without_asking(self, home: Session) -> StepEnd | None:
-        """What counts as the end of an announce step that nobody is asked for; None where the agent is asked.
+        """The end of an announce step that is skipped; None if the agent has to be asked.
 
-        Words that would go nowhere are not worth a run. A program that would take the question for a message is not
-        asked either: its latest reply stands.
+        It is skipped if the announcement would be delivered nowhere, and for a program that cannot tell it from a
+        message: then the latest reply is announced.
         """
         if not self._announcing.has_target(home):
             return "aborted"
         return None if self._supervisor.hears_steps(home.key) else "error"
 
     async def _resume(self, talk: OpenConversation) -> None:
-        log.info("talk resumed", talk_id=talk.talk_id, session_key=talk.home.key)
+        log.info("conversation resumed", talk_id=talk.talk_id, session_key=talk.home.key)
         try:
             first = await self._find(talk.talk_id)
         except Stopping:
-            return  # the next life resumes it
+            return  # the next daemon resumes it
         await self._go_on(talk, first.reply if first is not None else None)
 
     async def _go_on(self, talk: OpenConversation, reply: str | None) -> None:
@@ -167,9 +167,9 @@ class ReplyBack:
             if not talk.closed:
                 await self._announce(talk, done.announcement)
         except Stopping:
-            await trio.sleep_forever()  # until the daemon's end, which is near; the next life goes on
+            await trio.sleep_forever()  # stays registered until the daemon ends; the next one resumes it
         finally:
-            # Records that contradict each other can have it end twice: as a run that goes on, and as a talk left open.
+            # Contradictory records can list it twice: as an open conversation and with its run still open.
             if self._open.get(talk.talk_id) is talk:
                 del self._open[talk.talk_id]
             self._states.pop(talk.talk_id, None)
@@ -179,7 +179,7 @@ class ReplyBack:
                 await self.on_closed(session)
 
     async def _announce(self, talk: OpenConversation, text: str | None) -> None:
-        """Close the talk with these words; in silence where its session was deleted."""
+        """Close the conversation with this announcement; without one if its session was deleted."""
         words = text if talk.home.key in self._store.catalog.by_key else None
 
         async def write() -> None:
@@ -188,10 +188,10 @@ class ReplyBack:
         persistence = self._supervisor.persistence
         try:
             await persistence.retry_until_stored(
-                persistence.tell_when_gone(talk.home, write), "the end of a talk", talk_id=talk.talk_id
+                persistence.tell_when_gone(talk.home, write), "the end of a conversation", talk_id=talk.talk_id
             )
         except TranscriptGone:
-            log.warning("a talk ended without its transcript", talk_id=talk.talk_id, session_key=talk.home.key)
+            log.warning("a conversation ended without its transcript", talk_id=talk.talk_id, session_key=talk.home.key)
 
     async def _converse(self, talk: OpenConversation, topic: ConversationTopic, reply: str | None) -> ConversationDone:
         state, move = replyback.begin(topic.conversation, reply)
@@ -204,10 +204,10 @@ class ReplyBack:
         return move
 
     def _closing_parts(self, run: Run, talk_id: str) -> Sequence[Part]:
-        """What closes a talk in the write that ends its announce step, where nothing has to leave the daemon."""
+        """The closing record, to be written with the end of the announce step, if nothing has to leave the daemon."""
         talk, state = self._open.get(talk_id), self._states.get(talk_id)
         if talk is None or state is None or state.turn or run.session is not talk.home:
-            return ()  # it is resumed later, and looks at how the step ended; or it is closed in another transcript
+            return ()  # not registered yet, and resumed later; or to be closed in another transcript
         _, done = replyback.advance(state, talks.step_end_of(run), run.reply)
         assert isinstance(done, ConversationDone)
         status = self._announcing.silent(talk.home, done.announcement)
@@ -219,7 +219,7 @@ class ReplyBack:
     async def _take(
         self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep
     ) -> tuple[StepEnd, str | None]:
-        """The end of one step: of the run that an earlier life made of it, or of a new one."""
+        """The end and reply of one step: of its run in an earlier process, or of a new run."""
         run = await self._find_run_of_step(talk, number, step) if talk.resumed else None
         if isinstance(run, RunView):
             return talks.step_end_of(run), run.reply
@@ -231,24 +231,26 @@ class ReplyBack:
             request = self._request(talk, topic, number, step)
             try:
                 run = await self._supervisor.persistence.retry_until_stored(
-                    partial(self._accept, talk, topic, number, step, request), "a step of a talk", talk_id=talk.talk_id
+                    partial(self._accept, talk, topic, number, step, request),
+                    "a step of a conversation",
+                    talk_id=talk.talk_id,
                 )
             except Stopping:
                 raise
             except SessiondError as error:
-                # Nothing is left to turn to: the announce step follows a turn, and silence an announce step.
+                # A turn that cannot be taken is followed by the announce step, an announce step by silence.
                 log.warning("step not taken", talk_id=talk.talk_id, step=step.kind, reason=error.message)
                 return ("aborted" if isinstance(error, NotFound) and step.kind == "announce" else "error"), None
-        # Also where it has ended in memory: only what is on disk decides what comes next.
+        # Wait until the end is on disk: only what is on disk decides the next step.
         await run.done.wait()
         return talks.step_end_of(run), run.reply
 
     async def _accept(
         self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep, request: RunRequest
     ) -> Run:
-        """The run of a step, in the session that stands for its key now. NotFound where none does."""
+        """The accepted run of a step, in the session that now has its key. NotFound if there is none."""
         session = self._session_for(talk, topic, step)
-        # A reset puts another session there, with another id: the run goes where its id says.
+        # The run id contains the id of the session, so determine the session first.
         session = await current_session(self._store.catalog, session) if session is not None else None
         if session is None:
             raise no_such_session(step.session_key)
@@ -256,7 +258,7 @@ class ReplyBack:
         return await self._supervisor.accept(session, request, run_id=run_id)
 
     async def _find_run_of_step(self, talk: OpenConversation, number: int, step: NextStep) -> Run | RunView | None:
-        """The run that an earlier life made of a step, in whichever transcript of its session; the newest of them."""
+        """The newest run of a step in any transcript of its key, started by an earlier process."""
         catalog, registry = self._store.catalog, self._supervisor.registry
         live = catalog.by_key.get(step.session_key)
         sessions = [*catalog.older(step.session_key), *([live] if live is not None else [])]
@@ -271,7 +273,7 @@ class ReplyBack:
         return None
 
     async def _find(self, run_id: str) -> RunView | None:
-        """What the records say of a run, read again while the disk refuses; None where there are none any more."""
+        """The recorded state of a run, retrying while the disk refuses; None if its transcript is gone."""
         registry = self._supervisor.registry
 
         async def look() -> RunView | None:
@@ -286,14 +288,14 @@ class ReplyBack:
         return await self._supervisor.persistence.retry_until_stored(look, "the records of a run", run_id=run_id)
 
     def _session_for(self, talk: OpenConversation, topic: ConversationTopic, step: NextStep) -> Session | None:
-        """The session a step belongs to, in whichever of its transcripts: `settled` knows the newest."""
+        """The session that a step belongs to. It may have been reset since: `current_session` gives the newest."""
         if step.kind == "reply" and step.session_key != topic.conversation.target_key:
             catalog = self._store.catalog
             return catalog.by_id.get(topic.requester_session_id or "") or catalog.by_key.get(step.session_key)
         return talk.home
 
     def _request(self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep) -> RunRequest:
-        # The first message was a hop itself.
+        # `topic.hops` counts the first message; each step adds one.
         provenance = provenance_of(
             topic.trace_id, topic.hops + number, step.source_key, self._announcing.channel_of(step.source_key)
         )

@@ -1,9 +1,8 @@
-"""The one door for a message, whichever method brings it: `chat.send`, `sessions_send`, `sessions.steer`, an inbox.
+"""Accept a message, for every method that sends one: `chat.send`, `sessions_send`, `sessions.steer` and the inbox.
 
-What was sent before is known by its idempotency key; an old conversation is put away first; files lie in the workspace
-and what another session says is marked as such, before the message is accepted. Knows who sends and who gets it;
-whether that is allowed was settled before, and waiting is the caller's business.
-Source: runs.md, "sessions_send", "Inbox", "Session freshness".
+In this order: find a repeated message by its idempotency key, check its files and the loop guards, reset a stale
+session, add the provenance, write the files, accept the run. The caller has checked permissions before, and waits for
+the run if it has to. Source: runs.md, "sessions_send", "Inbox", "Session freshness".
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from sessiond.store.store import SessionStore
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as its caller means it; that each field is well-formed was checked.
+    """A message to send, whose fields were checked.
 
-    `tool` is the method that brings it. `source` is None where the owner, or the session's own client, speaks into the
-    session: nobody has to be told whose it is. `timeout_s` None is the configured one, 0 no limit. `payload` is what
-    has to be equal where the same `idempotency_key` comes again. `steers`: the agent gets it now, amid its run.
+    `tool` is the method that sends it. `source` is None if the owner, or the session's own client, writes into the
+    session: then it gets no provenance. `timeout_s` None: the configured one; 0: no limit. `payload` is what has to be
+    equal when the same `idempotency_key` is used again. `steers`: pass it to the agent during its run.
     """
 
     text: str
@@ -58,10 +57,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """The run that has the message, and its session: a reset may have put another one in the place of the one found.
+    """The run with the message, and its session, which is another one than the target if that was reset.
 
-    `kept`: nothing runs; whoever reads the session finds the message in its inbox. `interrupted` are the runs that were
-    stopped for a steer.
+    `kept`: the message is in the session's inbox and starts no run. `interrupted`: the runs that a steer has stopped.
     """
 
     run_id: str
@@ -71,7 +69,7 @@ class SentMessage(msgspec.Struct, frozen=True):
 
 
 class MessageSender:
-    """Accepts messages to sessions."""
+    """Accepts messages to sessions. `workspace(agent_id)` is the folder in which an agent works."""
 
     def __init__(
         self,
@@ -94,10 +92,10 @@ class MessageSender:
         self._attachments, self._intents, self._workspace = attachments, intents, workspace
 
     async def send(self, target: Session, message: NewMessage, *, in_line: Callable[[], None]) -> SentMessage:
-        """The message, accepted: on disk, and in line for its session. `in_line` is called once it has its place.
+        """Accept the message: it is on disk and queued when this returns. `in_line` is called once it has its place.
 
-        Conflict where its idempotency key was another message's; Overloaded where sessions go on for too long or too
-        fast. Nothing was accepted then.
+        Conflict if its idempotency key was used with another payload; Overloaded if a loop guard refuses it. After an
+        error nothing was accepted.
         """
         request, source = self._request(message), message.source
         kept = self._supervisor.keeps(target.key)
@@ -106,7 +104,7 @@ class MessageSender:
             return SentMessage(known, target, kept=kept)
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
         if source is not None:
-            self._provenance.check(source, target)  # what is refused resets nothing
+            self._provenance.check(source, target)  # before the reset: a refused message must not reset the session
         if not kept:  # Messages kept for an inbox must not trigger the idle reset: their reader has not seen them yet.
             target = await self._replace_if_stale(target)
         if source is not None:
@@ -135,11 +133,11 @@ class MessageSender:
         )
 
     async def _replace_if_stale(self, session: Session) -> Session:
-        """The session for the next message: a new one where the configuration says that the conversation is over."""
+        """The session for the message: a new one if the configuration says that the session is stale."""
 
         def due(live: Session) -> bool:
             if self._supervisor.current(live.key) is not None:
-                return False  # also where its records are still on their way to the disk
+                return False  # covers a run whose records are not written yet, which `is_stale` cannot see
             return is_stale(live.entry, self._config().session.reset, self._clock.wall_ms())
 
         if not due(session):

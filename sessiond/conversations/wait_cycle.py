@@ -1,7 +1,4 @@
-"""Who waits for whom: a wait that closed a circle would end by its time alone.
-
-Knows the queues and which run waits for which.
-"""
+"""Detect cycles of runs that wait for each other, which could only end by a timeout."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from sessiond.store.catalog import Session
 
 
 def waits_on_sender(supervisor: RunSupervisor, source: Sender, target: Session) -> bool:
-    """Whether a message to the session is answered only after the sender's own run has ended."""
+    """Whether a message to the session cannot be answered before the sender's own run has ended."""
     live = supervisor.current(target.key) if source.waiter is not None else None
     return live is not None and source.waiter is not None and waits_on(supervisor, live, source.waiter)
 
 
 def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
-    """Whether `run` cannot end before `other` has: it is that run, waits for it, or for one that does.
+    """Whether `run` cannot end before `other`: it is `other`, or waits for it, directly or through other runs.
 
-    A run that is queued waits for all that are before it in its session.
+    A queued run waits for all that are ahead of it in its session.
     """
     passed: set[str] = set()
     lines: dict[str, _Line] = {}
@@ -41,14 +38,14 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
 
 
 class _Line:
-    """The runs of a session in their order. Each is given once, however many are behind it: a thousand may be."""
+    """The runs of a session in order. Each is returned only once, because a thousand runs may be queued behind it."""
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs, self._given = runs, 0
         self._places = {run.run_id: place for place, run in enumerate(runs)}
 
     def runs_ahead_of(self, run: Run) -> list[Run]:
-        """The runs that have to end before this one begins, but for those that were given before."""
+        """The runs that have to end before this one begins, without those returned before."""
         begin, end = self._given, self._places.get(run.run_id, 0)
         self._given = max(begin, end)
         return self._runs[begin:end]

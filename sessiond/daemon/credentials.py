@@ -29,9 +29,9 @@ class RunCredentials:
                     os.unlink(self._folder / name)
 
     def issue(self, run: Run, *, sandboxed: bool) -> Path:
-        """The file with the run's token. StorageError where it cannot be made, Shortage where it can be later.
+        """The path of a new file with the run's token. StorageError if it cannot be written; Shortage if it can later.
 
-        In the place of the one of an earlier turn of the same run, which reached nobody.
+        Replaces the file of an earlier attempt to start the same run, which reached no agent.
         """
         self._remove(run)
         text = self._tokens.mint_for_run(

@@ -57,7 +57,7 @@ class _Lane:
 
 
 class Outbox:
-    """`run` belongs to the background nursery. `allowed(delivery)` is the send policy, asked before every attempt."""
+    """Run `run` in the background nursery. `allowed(delivery)` is the send policy, asked before every attempt."""
 
     def __init__(
         self,

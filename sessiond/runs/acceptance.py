@@ -1,6 +1,6 @@
-"""Acceptance: takes runs on. On disk, listed and in their order, or refused and never there.
+"""Accept runs: write the accepted record, register the run and queue it, or refuse it without a trace.
 
-Knows the store, the registry and the queues. How a run is lived and ended is its heir's, the supervisor's.
+Knows the store, the registry and the queues. The subclass RunSupervisor executes and ends the runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.new_records import drafts_of
 from sessiond.store.store import Part, SessionStore
 
-# A record's own fields, ids and an idempotency key of the longest kind.
+# An upper bound of what a record adds around a request: its own fields, ids, and the longest idempotency key.
 _AROUND_BYTES = 4096
 
 
@@ -37,7 +37,7 @@ def _nobody() -> None:
 
 
 class Acceptance(ABC):
-    """Every run that was accepted, listed and in its order."""
+    """The base class of RunSupervisor: accepts runs and knows all that have not ended."""
 
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
@@ -47,18 +47,18 @@ class Acceptance(ABC):
     @property
     @abstractmethod
     def stopping(self) -> bool:
-        """Whether the daemon is on its way down: nothing begins then."""
+        """Whether the daemon is shutting down: then no run is started."""
 
     @abstractmethod
     def dispatch(self) -> None:
-        """Start what may start."""
+        """Start the runs whose turn it is."""
 
     @abstractmethod
     def _on_accepted(self, run: Run, *, at_once: bool) -> None:
-        """The run is on disk; `at_once`: its start is, too."""
+        """Called when the run is on disk; with `at_once` its start is on disk too."""
 
     def run_of_key(self, session: Session, key: str, payload: str) -> str | None:
-        """The run that this idempotency key of the session already has. Conflict where its payload was another."""
+        """The id of the run with this idempotency key, None if it is new. Conflict if its payload was another."""
         for run in self.registry.of_session(session.key):
             if run.request.idempotency_key == key:
                 return _same(key, run.run_id, run.request.payload, payload)
@@ -68,7 +68,7 @@ class Acceptance(ABC):
         return None
 
     def _keyed_runs(self, session: Session) -> Iterator[KeyedRun]:
-        """The newest idempotency keys of a session, as many as one transcript remembers; a reset is none of theirs."""
+        """The newest idempotency keys of a session, at most MAX_KEYED_RUNS. Includes those from before a reset."""
         yield from reversed(session.entry.keyed)
         left = MAX_KEYED_RUNS - len(session.entry.keyed)
         for older in reversed(self._store.catalog.older(session.key)):
@@ -78,7 +78,7 @@ class Acceptance(ABC):
             left -= len(older.entry.keyed)
 
     async def find_accepted(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> str | None:
-        """The run that has the request's idempotency key already, once it is on disk; None where the request is new."""
+        """The id of the run with the request's idempotency key, once it is on disk; None if the request is new."""
         if request.idempotency_key is None or request.payload is None:
             return None
         run_id = self.run_of_key(session, request.idempotency_key, request.payload)
@@ -88,9 +88,9 @@ class Acceptance(ABC):
         return run_id
 
     async def accept_once(self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _nobody) -> str:
-        """The id of the run that the request's idempotency key has already, or of a new one; on disk in both cases.
+        """The id of the run with the request's idempotency key, or of a new run; on disk in both cases.
 
-        `in_line` is called once it has its place in the order of acceptance, before it is on disk.
+        `in_line` is called once the run has its place in the queue, before it is on disk.
         """
         if request.idempotency_key is not None:
             session = await current_session(self._store.catalog, session)
@@ -100,7 +100,7 @@ class Acceptance(ABC):
         return (await self.accept(session, request, in_line=in_line)).run_id
 
     async def wait_stored(self, run_id: str) -> None:
-        """Return when the run is on disk. StorageError where another caller's attempt to put it there failed."""
+        """Return when the run is on disk. StorageError if it was being written by another caller and that failed."""
         run = self.registry.get(run_id)
         if run is not None:
             await run.stored.wait()
@@ -115,11 +115,11 @@ class Acceptance(ABC):
         run_id: str | None = None,
         in_line: Callable[[], None] = _nobody,
     ) -> Run:
-        """Take on a run; on disk when this returns. It starts at once where nothing is before it.
+        """Accept a run; on disk when this returns. It starts at once if nothing is ahead of it.
 
-        `run_id` is for who needs to know the id beforehand; the same one again is the same run.
+        With `run_id` the caller chooses the id; a second call with the same id returns the same run.
         """
-        # Not one await from here until the store has it: a reset that comes now finds the run and ends it.
+        # No await between this and the append, so that a concurrent reset either comes first or finds the run.
         session = await current_session(self._store.catalog, session)
         if run_id is not None and (known := self.registry.get(run_id)) is not None:
             await self.wait_stored(run_id)
@@ -139,7 +139,7 @@ class Acceptance(ABC):
             own = inbox.keep_message(run, self.registry.get)
         in_line()
         try:
-            # A caller who goes away meanwhile must not leave a run behind that nobody starts.
+            # Shielded: a caller who disconnects must not leave an accepted run behind that is never started.
             with trio.CancelScope(shield=True):
                 await self._store.append(session, own)
         except SessiondError:
@@ -151,7 +151,7 @@ class Acceptance(ABC):
     async def create(
         self, key: str, request: RunRequest, *, cwd: str, spawned_by: str | None = None, extra: Sequence[Part] = ()
     ) -> Run:
-        """Make the session of a key nobody else knows, and its first run, in one write: both are there or neither."""
+        """Create the session of a new key together with its first run, in one write. No other task may use the key."""
         session_id = self._ids.uuid()
         run_id = runs.new_run_id(session_id, self._ids.record())
         now = self._clock.wall_ms()
@@ -177,19 +177,19 @@ class Acceptance(ABC):
         return run
 
     def keeps(self, key: str) -> bool:
-        """Whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+        """Whether messages to this session are kept in its inbox (`inbox.py`) and start no run."""
         return self._host.keeps(key)
 
     def answers(self, key: str) -> bool:
-        """Whether anybody could run the agent of this session, or its messages are kept for a reader."""
+        """Whether the session's agent is configured or was attached, or its messages are kept in an inbox."""
         return self.keeps(key) or self._host.knows(agent_of(key))
 
     def hears_steps(self, key: str) -> bool:
-        """Whether the agent of this session can be asked for an announcement, and does not take that for a message."""
+        """Whether the session's agent can tell an announce step from a message."""
         return self._host.hears_steps(agent_of(key))
 
     def _check(self, key: str) -> None:
-        """NotFound where nobody could ever answer."""
+        """Raise NotFound if no agent could ever answer."""
         if not self.answers(key):
             agent_id = agent_of(key)
             raise NotFound(
@@ -199,16 +199,17 @@ class Acceptance(ABC):
             )
 
     def has_room(self, session: Session) -> bool:
-        """Whether one more message would be accepted, as far as those before it are concerned."""
+        """Whether the session has fewer runs than the limit."""
         return self.keeps(session.key) or _crowd(session, self.registry.count_of(session.key)) is None
 
     def _check_size(self, run_id: str, request: RunRequest) -> None:
-        """LimitExceeded where it could not wait for its turn: what an idle session accepts a busy one accepts, too.
+        """Raise LimitExceeded if the request would not fit into the accepted record of a queued run.
 
-        A run that waits has its message in its accepted record, which says more beside it than a message's own record.
+        That record holds the message and more, so it is larger than the records of a run that starts at once. Both are
+        held to the same limit: whether a message is accepted must not depend on whether the session is busy.
         """
         limit = self._store.record_limit
-        # The request with its text twice, and room for all that is put around it.
+        # A cheap upper bound; only if it exceeds the limit is the record built to get its exact size.
         if len(msgspec.json.encode(request)) + _AROUND_BYTES > limit:
             drafts_of(
                 [runs.accepted_record(run_id, request, self._clock.wall_ms(), with_message=True)], self._ids, 0, limit
@@ -218,14 +219,14 @@ class Acceptance(ABC):
         return self._host.runtime(agent_id) is not None
 
     def _begin(self, run: Run) -> bool:
-        """Whether the run starts at once; else it waits from now on."""
+        """Make it the session's current run or queue it; whether it starts at once."""
         if not self.stopping and self._is_attended(agent_of(run.key)) and self.queues.begin(run):
             return True
         self.queues.push(run)
         return False
 
     def _withdraw(self, run: Run) -> None:
-        """The run could not be stored: it never was."""
+        """Remove a run that could not be stored."""
         self.registry.drop(run)
         self.queues.take(run)
         self.queues.remove(run)
@@ -235,9 +236,9 @@ class Acceptance(ABC):
 
 
 def _crowd(session: Session, live: int) -> Overloaded | None:
-    """Why a session that has so many `live` runs takes no more; None where it does."""
+    """The error for a session with too many runs; None if it can take one more. `live` counts its live runs."""
     key, most = session.key, MAX_ACCEPTED_RUNS
-    # Not those that wait only: what was aborted is open in the transcript until its end is on disk.
+    # Count all live runs, not only queued ones: an aborted run stays open until its end is on disk.
     if live >= most:
         told = f"{most} runs of {key} are going on or wait already; wait until some have ended, or abort them"
     elif len(session.entry.runs) >= most:

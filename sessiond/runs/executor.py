@@ -1,6 +1,6 @@
-"""One run from its start to its only end: the records of both, the runtime between them, the limit of time.
+"""Execute one run: write its start, run the agent's turn within the time limit, write its end.
 
-Knows the runtime and the transcript. Does not know what else waits or who asked.
+Knows the runtime and the transcript. Does not know queues or callers.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from sessiond.store.store import Part, SessionStore
 
 log = structlog.get_logger("sessiond.runs")
 
-# A lack of descriptors passes quickly or lasts; looking costs little.
+# The pause before a run is started again after the machine ran out of descriptors, processes or memory.
 _SHORTAGE_S = 1.0
 
 
 class Host(Protocol):
-    """What runs ask of the configuration and the machine."""
+    """What runs need of the configuration and the machine."""
 
     def runtime(self, agent_id: str) -> Runtime | None:
-        """The agent's runtime; None while nobody runs this agent (it is not attached)."""
+        """The agent's runtime; None while an attached agent has no connection."""
 
     def spec(self, run: Run) -> RunSpec:
-        """What the runtime is told. Makes the workspace and the token of the run."""
+        """The RunSpec of the run. Creates its workspace and its token file."""
 
     def knows(self, agent_id: str) -> bool:
-        """Whether anybody could run this agent: it is configured, or attached."""
+        """Whether the agent is configured, or was attached."""
 
     def keeps(self, key: str) -> bool:
-        """Whether the messages of a session are kept for its reader (`inbox.py`) instead of being run."""
+        """Whether messages to this session are kept in its inbox (`inbox.py`) and start no run."""
 
     def hears_steps(self, agent_id: str) -> bool:
-        """Whether the agent is told what a run is for. One that is not would answer an announce step like a message."""
+        """Whether the agent can tell an announce step from a message."""
 
     def retire(self, run: Run) -> None:
-        """The run is over: its token is dead."""
+        """Invalidate the token of a run that has ended."""
 
     def places(self) -> tuple[int, int]:
-        """How many runs may go on at once: of sub-agents' sessions the second number."""
+        """How many runs may execute at once: `(of other sessions, of sub-agents' sessions)`."""
 
     def queue_ttl_s(self) -> float:
-        """How long a run waits for an agent that is not attached."""
+        """How long a run waits for its attached agent to connect, in seconds."""
 
     def price(self, run: Run) -> float | None:
-        """What the run cost by the configured prices; None where they do not say."""
+        """The cost of the run by the configured prices, in US dollars; None if unknown."""
 
 
 class UnendedRun(enum.Enum):
-    """A turn that came to no end. `ACCEPTED`: the daemon stops before the start was on record, so the run stays
-    accepted and starts in the next life. `UNATTENDED`: nobody runs its agent just now, so it waits for somebody.
+    """Why a turn did not end the run. `ACCEPTED`: the daemon stops before the start is on disk; the run stays accepted
+    and the next start of the daemon starts it. `UNATTENDED`: no agent is attached; the run waits for one.
     """
 
     ACCEPTED = enum.auto()
@@ -72,7 +72,7 @@ class UnendedRun(enum.Enum):
 
 
 class RunExecutor:
-    """Lives runs. Once it was told to stop nothing is started and nothing is tried again."""
+    """Executes runs. After `interrupt` none is started and nothing is retried."""
 
     def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock) -> None:
         self._store, self._bus, self._host, self._clock = store, bus, host, clock
@@ -80,11 +80,11 @@ class RunExecutor:
 
     @property
     def stopping(self) -> bool:
-        """Whether the daemon is on its way down."""
+        """Whether the daemon is shutting down."""
         return self.persistence.stopping
 
     def interrupt(self, live: Iterable[Run]) -> None:
-        """The daemon ends: so do the runs that are going on, and nothing more is started."""
+        """The daemon is shutting down: cancel the executing runs and start no more."""
         self.persistence.stop()
         for run in list(live):
             if run.scope is not None:
@@ -92,7 +92,7 @@ class RunExecutor:
                 run.scope.cancel()
 
     async def turn(self, run: Run) -> ending.RunEnd | UnendedRun:
-        """The run from its start to what it came to."""
+        """Execute the run; how it ended, or why it did not."""
         end: ending.RunEnd | UnendedRun | None = None
         with trio.CancelScope() as run.scope:
             if run.stop_as is not None or self.stopping:
@@ -111,7 +111,7 @@ class RunExecutor:
                 return ending.aborted_end(by_reset=run.by_reset)
 
     async def _turn(self, run: Run) -> ending.RunEnd | UnendedRun:
-        """One turn of the agent. Whatever goes wrong in it is its result."""
+        """Execute one turn of the agent. Errors in it are returned as its end, not raised."""
         try:
             if not run.begun:
                 await self._begin(run)
@@ -136,21 +136,21 @@ class RunExecutor:
             return ending.failed_end("internal error in sessiond; its log says more")
 
     async def _reach(self, runtime: Runtime, run: Run, sink: TranscriptSink) -> RunOutcome:
-        """What the runtime made of the turn, which waits while the machine has nothing left to start it with."""
+        """The outcome of the turn. Retried for as long as the machine lacks the resources to start it."""
         while True:
             try:
                 return await runtime.run(self._host.spec(run), sink)
             except Shortage as error:
-                log.warning("a run cannot start just now; tried again", run_id=run.run_id, reason=str(error))
+                log.warning("a run cannot start; it is retried", run_id=run.run_id, reason=str(error))
                 await trio.sleep(_SHORTAGE_S)
 
     async def _begin(self, run: Run) -> None:
-        """Put the start on record; only this says that a run has begun."""
+        """Write the run's start to disk, and only then mark it as begun."""
         await trio.lowlevel.checkpoint_if_cancelled()
         now = self._clock.wall_ms()
 
         async def write() -> None:
-            # Once asked for, a write is not undone by a cancellation: whoever stops the run finds it started.
+            # A write cannot be undone: if the run is cancelled meanwhile, it is a run that has started.
             with trio.CancelScope(shield=True):
                 await self._store.append(run.session, runs.started_records(run.run_id, run.request, now))
             run.status, run.started_at = "running", now
@@ -160,9 +160,10 @@ class RunExecutor:
         )
 
     async def end(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> bool:
-        """Write the run's only end, and `more(run)` with it; whether it is over. False: the daemon stops before the
-        disk takes the end, and the next start writes one. Where there is no transcript any more it is over at once.
-        Nobody cancels it: it is outside the turn's scope, in a nursery that lasts until its tasks have ended.
+        """Write the run's end together with `more(run)`; whether that was done, or the transcript is gone.
+
+        False: the daemon stops before the disk accepts the end; recovery writes one at the next start. Never cancelled:
+        it runs outside the turn's cancel scope, in a detached nursery.
         """
         while True:
             self._settle(run, end)
@@ -179,7 +180,7 @@ class RunExecutor:
                 self._settle(run, ending.transcript_lost_end(run.key))
                 return True
             except SessiondError as error:
-                # The reply is what cannot be stored: too long, or nothing that could be read again.
+                # The reply cannot be stored: it is too long, or could not be read back.
                 end = ending.failed_end(f"the reply cannot be stored: {error.message}")
 
     def _end_parts(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> Sequence[Part]:

@@ -1,4 +1,4 @@
-"""What is to follow a run, as its accepted record says. Shapes only: whoever does it reads them in the rooms above.
+"""What follows a run, as stored in its accepted record. Only the types: `conversations` and `subagents` carry it out.
 
 Source: runs.md, "A conversation"; runs.md, "Announce".
 """
@@ -11,10 +11,10 @@ from sessiond.policy.replyback import ConversationFacts
 
 
 class ConversationTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a sessions_send says of the conversation that is to follow it; kept in the run's `follow`.
+    """The conversation that follows a sessions_send; stored in the run's `follow`.
 
-    The conversation's `request` is empty there: the run has it as its text. `requester_session_id` pins the transcript
-    that the requester's turns go to: after a reset there is another one.
+    The conversation's `request` is empty there, because it is the text of the run. `requester_session_id` is the
+    session of the requester at that time; a reset of its key creates another one.
     """
 
     conversation: ConversationFacts
@@ -24,27 +24,27 @@ class ConversationTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class ConversationStep(msgspec.Struct, frozen=True, rename="camel"):
-    """In the `follow` of a step's run: whose step it is, and which."""
+    """In the `follow` of a step's run: the conversation and the number of the step."""
 
     talk_id: str
     number: int
 
 
 class SpawnFollowUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A sub-agent's first run: its end is announced to the requester."""
+    """Marks a sub-agent's first run, whose end is announced to the requester."""
 
     requester_key: str | None = None
 
 
 class AnnouncementFollowUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A run that an announcement started: which child's, and of which run."""
+    """Marks a run that was started by an announcement of a child's run."""
 
     child_session_key: str | None = None
     run_id: str | None = None
 
 
 class FollowUp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """At most one of these. `deliver`: the reply goes to the session's channel."""
+    """At most one of the fields is set. `deliver`: the reply is delivered to the session's channel."""
 
     talk: ConversationTopic | None = None
     step: ConversationStep | None = None
@@ -53,5 +53,5 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     deliver: bool = False
 
 
-# The default of a request: what is this very object is not written down.
+# The default of a request. msgspec omits a default only if it is this same object.
 NOTHING_FOLLOWS = FollowUp()

@@ -1,10 +1,8 @@
-"""The inbox of a session that an MCP client speaks for: its messages are kept, and no agent is run on them.
+"""The inbox of a session that an MCP client acts as: messages to it are kept for the client and start no agent.
 
-Such a session (`agent:<id>:mcp:<client>`) belongs to a program that reads its messages when it wants to; the agent its
-key names knows nothing of that conversation. A kept message is a run that is over as soon as it is accepted, so that
-idempotency keys, `agent.wait` and whatever waits for the end of a run hold for it as for any other.
-
-Knows keys, runs and transcripts. Does not know who asks or who is attached.
+Such a session (`agent:<id>:mcp:<client>`) belongs to a program that reads its messages when it wants to, not to the
+agent in its key. A kept message is a run that ends as soon as it is accepted, so that idempotency keys, `agent.wait`
+and everything else that waits for a run work as usual. Does not know callers or attached agents.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.store import Message, Part, SessionStore
 
-# The sentinel of an announce step: there is nothing to tell anyone.
+# The reply of an announce step that posts nothing.
 _SILENT = "ANNOUNCE_SKIP"
-# What a reader is given at once: about what a model can use, whatever has piled up.
+# Bounds of one page, so that it fits a model's context however many messages are unread.
 PAGE_MESSAGES = 50
 PAGE_BYTES = 256 * 1024
 
@@ -44,9 +42,9 @@ class _ProvenanceHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """A message in an inbox. `from` is the session that sent it, absent where it was the owner; `sourceTool` how.
+    """A message in an inbox. `from` is the sending session, absent if the owner sent it; `sourceTool` the tool.
 
-    `seq` is its number in the session, `cursor` the place behind it, `timestamp` ISO 8601.
+    `seq` is its number in the session, `cursor` the place after it, `timestamp` ISO 8601.
     """
 
     id: str | None
@@ -59,7 +57,7 @@ class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class InboxPage(msgspec.Struct, frozen=True):
-    """Kept messages, oldest first. `end` is the place behind what was read."""
+    """Kept messages, oldest first. `end` is the place after the last record that was read."""
 
     messages: list[KeptMessage]
     end: Position
@@ -67,11 +65,11 @@ class InboxPage(msgspec.Struct, frozen=True):
 
 
 def keep_message(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
-    """The whole life of a run whose message is kept, for one write; the run itself is over.
+    """Mark the run as ended; its message, accepted and end records, to be written together.
 
-    The message stands first: of a write that a crash tore apart no run is left whose message is not there. An announce
-    step asks an agent for words, and there is none: nothing is kept of it. Nor of a reply that the reader has had
-    already, as the answer to what it sent. `find` gives a run by its id.
+    The message comes first, so that a torn write cannot leave a run without its message. Two kinds of runs have no
+    message: an announce step, which asks an agent and here there is none; and a reply that the reader already got as
+    the answer to its own message. `find` gives a run by its id.
     """
     said = run.request.step != "announce" and not _was_heard(run, find)
     run.status, run.started_at, run.ended_at = "ok", run.accepted_at, run.accepted_at
@@ -88,7 +86,7 @@ def _was_heard(run: Run, find: Callable[[str], Run | None]) -> bool:
 
 
 async def read_up_to(store: SessionStore, session: Session) -> Position:
-    """The place up to which the reader said that it has read; the beginning where it never did, or in another file."""
+    """The place up to which the reader has confirmed to have read; the beginning if it never did."""
     text = session.entry.inbox_cursor
     if text is None:
         return Position(0, 0)
@@ -99,10 +97,10 @@ async def read_up_to(store: SessionStore, session: Session) -> Position:
 
 
 async def _read_up_to_in_copy(store: SessionStore, session: Session, text: str) -> Position:
-    """The place that a cursor names in a file that was copied, from a backup or another machine, or with another key.
+    """The place of a stored cursor in a transcript that was copied: from a backup, another machine, or to another key.
 
-    Such a cursor proves nothing any more, but it stands in the transcript itself: it counts where a line begins at its
-    offset with as many messages before it as it says.
+    Its signature is no longer valid there, but it is in the transcript itself. It is accepted if a line begins at its
+    offset and the number of messages before it is right.
     """
     try:
         found = cursor.parse(text).position
@@ -121,11 +119,11 @@ async def _read_up_to_in_copy(store: SessionStore, session: Session, text: str) 
 
 
 async def page(store: SessionStore, session: Session, start: Position) -> InboxPage:
-    """The oldest messages to the session behind `start`."""
+    """The oldest messages to the session after `start`. InvalidParams (`cursor_stale`)."""
     stop = session.entry.file.folded_to
 
     def read(fd: int) -> InboxPage:
-        # A cursor from before the file was written anew in place names the middle of some line.
+        # After the file was rewritten in place, the offset of an older cursor may be inside a line.
         if not transcript.boundary(fd, start.offset):
             raise InvalidParams(
                 "$.cursor does not belong to this session's transcript as it is now; start again without a cursor",
@@ -166,5 +164,5 @@ def _read(fd: int, store: SessionStore, session: Session, start: Position, stop:
 
 
 def _sender(message: bytes | Any) -> _Sender:
-    head = lax.view_in(bytes(message), _ProvenanceHead)  # a foreign message may have a provenance of another shape
+    head = lax.view_in(bytes(message), _ProvenanceHead)  # None for a provenance of another program
     return head.provenance or _Sender() if head is not None else _Sender()

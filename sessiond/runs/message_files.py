@@ -1,6 +1,6 @@
-"""Files handed over with a message: in the agent's workspace before the message is accepted, or not at all.
+"""Files that come with a message: written to the agent's workspace before the message is accepted, or not at all.
 
-Knows receipts and requests; what is allowed was checked before. Source: runs.md, "Attachments".
+The files were checked before. Source: runs.md, "Attachments".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sessiond.runs.spawn_journal import SpawnJournal
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store.catalog import Session
 
-# What models take as images.
+# The image types that models accept.
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ORIGIN = "They came with the message below."
 
@@ -40,12 +40,12 @@ async def accept_with_files(
     workspace: Path,
     in_line: Callable[[], None],
 ) -> str:
-    """The id of the run that has the message and its files, which lie in `workspace` (it is there).
+    """Write the files to `workspace`, which exists, and accept the message; the id of its run.
 
-    What a crash leaves, the next start removes.
+    Files that a crash leaves without a run are removed at the next start of the daemon.
     """
     run_id = ""
-    # Once something is written it belongs to a run, or is removed: a caller who goes away changes nothing.
+    # Shielded: once files are written they belong to a run or are removed, even if the caller disconnects.
     with trio.CancelScope(shield=True):
         attachments_id = attachments.new_id()
         await attachments.run_sync(intents.begin, agent_of(session.key), attachments_id, session.session_id)
@@ -68,7 +68,7 @@ async def accept_with_files(
             raise
         run = supervisor.registry.get(run_id)
         if run is None or run.request.attachments != handed:
-            # The same request came twice at once, and the other one was first.
+            # The same request came twice at once, and the run has the files of the other one.
             await _take_back(attachments, intents, workspace, attachments_id)
         else:
             intents.keep(attachments_id, run.session.session_id)
@@ -84,7 +84,7 @@ async def _take_back(
 
 
 def with_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:
-    """The message with its images as blocks behind its text; as it is where there are none."""
+    """The message with the images among its files as blocks after its text; unchanged without images."""
     blocks = [
         {"type": "image", "data": base64.b64encode(file.data).decode("ascii"), "mimeType": file.mime_type}
         for file in prepared.files

@@ -1,6 +1,6 @@
-"""The one retry loop of runs: what was decided is written, however long the disk refuses.
+"""The retry loop for writes that must not be lost: retried for as long as the disk refuses them.
 
-Starts, ends, steps and announcements all go through it. Knows refusals of the disk; not what is written.
+Used for the starts and ends of runs, steps of conversations and announcements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sessiond.store.store import Part, SessionStore
 log = structlog.get_logger("sessiond.runs")
 
 T = TypeVar("T")
-# A disk that refuses is tried again at this pace, the last pause for ever.
+# The pauses between retries; the last one repeats.
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 
 
@@ -32,11 +32,11 @@ def _tell_nobody(_error: StorageError) -> None:
 
 
 class TranscriptGone(NotFound):
-    """The transcript was taken away by another program: there is nothing to write into any more."""
+    """The transcript was removed by another program, so there is nothing to write to."""
 
 
 class Persistence:
-    """Belongs to the supervisor. After `stop` nothing is tried again: the next start finds what is undone."""
+    """Retries writes until `stop`. What is not written then is found by recovery at the next start of the daemon."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -45,9 +45,9 @@ class Persistence:
 
     @contextmanager
     def missing(self, session: Session) -> Iterator[trio.Event]:
-        """While this lasts the transcript is away, and may come back: what is to be written waits for it.
+        """Mark the transcript as missing while the context lasts: it may come back, so writes to it are retried.
 
-        The event is set when it is there again.
+        The event is set when it is back.
         """
         back = self._missing[session] = trio.Event()
         try:
@@ -56,36 +56,36 @@ class Persistence:
             del self._missing[session]
 
     def regain(self, session: Session) -> None:
-        """The transcript is there."""
+        """Report that the transcript is back."""
         if session in self._missing:
             self._missing[session].set()
 
     def is_missing(self, session: Session) -> bool:
-        """Whether the transcript is away, and may come back."""
+        """Whether the transcript is missing and may come back."""
         return session in self._missing
 
     @property
     def stopping(self) -> bool:
-        """Whether the daemon is on its way down."""
+        """Whether the daemon is shutting down."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """The daemon ends: what waits for the disk is tried once more, and left."""
+        """Stop retrying: each pending write is tried once more and then given up with Stopping."""
         self._stopped.set()
 
     async def retry_until_stored(
         self, work: Callable[[], Awaitable[T]], what: str, *, refused: Refused = _tell_nobody, **about: str
     ) -> T:
-        """The result of `work`, which is done again while it raises StorageError. Stopping where the daemon ends first.
+        """The result of `work`, which is retried while it raises StorageError. Stopping if the daemon shuts down first.
 
-        `what` names it in the log, with `about`; `refused` is told of each refusal.
+        `what` and `about` describe it in the log; `refused` is called with each error.
         """
         for pause_s in chain(RETRY_S, repeat(RETRY_S[-1])):
             last = self.stopping
             try:
                 return await work()
             except StorageError as error:
-                log.warning("the disk refuses; tried again", what=what, reason=error.message, **about)
+                log.warning("the disk refuses a write; it is retried", what=what, reason=error.message, **about)
                 refused(error)
             if last:
                 break
@@ -102,7 +102,7 @@ class Persistence:
         refused: Refused = _tell_nobody,
         **about: str,
     ) -> None:
-        """Have the records in the transcript. TranscriptGone where there is none any more, Stopping as above."""
+        """Append the records, retrying. TranscriptGone if the transcript was removed; Stopping as above."""
 
         async def write() -> None:
             await self._store.append(session, compose())
@@ -110,7 +110,7 @@ class Persistence:
         await self.retry_until_stored(self.tell_when_gone(session, write), what, refused=refused, **about)
 
     def tell_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """`write`, which raises TranscriptGone where the disk refuses because the transcript was taken away."""
+        """`write`, changed to raise TranscriptGone instead of StorageError if the transcript was removed."""
 
         async def write_or_raise_gone() -> None:
             try:

@@ -1,6 +1,6 @@
-"""Which runs of a session go on and wait, in which order, and which may start next. Starts nothing; knows no runtime.
+"""The queues of runs: one run at a time in each session, in the order of acceptance, limited by run slots.
 
-One run at a time in a session, in the order of acceptance; only so many in all (`places.py`).
+Decides which run may start next; starts nothing.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ class _Queue:
 
 
 class RunQueues:
-    """The runs of every session that has any. `places` bounds how many go on at once."""
+    """The current and queued runs of every session. `slots` limits how many execute at once."""
 
     def __init__(self, places: RunSlots) -> None:
         self._places = places
         self._queues: dict[str, _Queue] = {}
-        # Sessions with something waiting. One whose run starts goes to the end, so that none starves the others.
+        # The sessions with queued runs. A session whose run starts goes to the end, so that none starves the others.
         self._ready: dict[str, None] = {}
 
     def current(self, key: str) -> Run | None:
-        """The run that is going on in a session."""
+        """The current run of a session."""
         queue = self._queues.get(key)
         return queue.current if queue is not None else None
 
     def runs_of(self, key: str) -> list[Run]:
-        """The runs of a session in their order: the one going on, then those that wait."""
+        """The runs of a session in order: the current one, then the queued ones."""
         queue = self._queues.get(key)
         if queue is None:
             return []
         return [*([queue.current] if queue.current is not None else []), *queue.waiting]
 
     def waiting_of(self, agent_id: str) -> list[Run]:
-        """All runs of an agent that wait."""
+        """All queued runs of an agent."""
         return [run for key in self._ready if agent_of(key) == agent_id for run in self._queues[key].waiting]
 
     def waiting_agents(self) -> set[str]:
-        """The agents that have runs waiting."""
+        """The agents that have queued runs."""
         return {agent_of(key) for key in self._ready}
 
     def going_on(self) -> list[Run]:
-        """Every run that goes on."""
+        """The current runs of all sessions."""
         return [queue.current for queue in self._queues.values() if queue.current is not None]
 
     def count_waiting(self) -> int:
-        """How many runs wait for their turn."""
+        """How many runs are queued."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def begin(self, run: Run) -> bool:
-        """Let the run go on at once if nothing of its session is before it and there is a place; whether it may."""
+        """Make the run current if its session has no other run and a slot is free; whether it did."""
         queue = self._queues.get(run.key)
         if (queue is not None and (queue.current is not None or queue.waiting)) or not self._places.free(run.key):
             return False
@@ -68,23 +68,23 @@ class RunQueues:
         return True
 
     def set_current(self, run: Run, *, reserved: bool = False) -> None:
-        """The run is what goes on in its session, in a place that was reserved or in none."""
+        """Make the run current, in a slot that was reserved or without a slot."""
         self._queues.setdefault(run.key, _Queue()).current = run
         run.placed = reserved
 
     def reserve(self, key: str) -> bool:
-        """Take a place for the run of a session that is being made; whether there is one."""
+        """Take a slot for the first run of a session that is being created; whether one was free."""
         if not self._places.free(key):
             return False
         self._places.take(key)
         return True
 
     def give_back(self, key: str) -> None:
-        """The session was not made after all."""
+        """Free the slot that was reserved for a session that was not created."""
         self._places.give(key)
 
     def push(self, run: Run) -> None:
-        """The run waits: behind all others, or (`first`) behind those only that were to be first before it."""
+        """Queue the run: last, or with `request.first` ahead of all runs without it."""
         queue = self._queues.setdefault(run.key, _Queue())
         if run.request.first:
             place = next((index for index, other in enumerate(queue.waiting) if not other.request.first), None)
@@ -94,7 +94,7 @@ class RunQueues:
         self._ready[run.key] = None
 
     def take(self, run: Run) -> bool:
-        """Take the run out of those that wait; False where it does not wait."""
+        """Remove the run from the queue; whether it was queued."""
         queue = self._queues.get(run.key)
         if queue is None or run not in queue.waiting:
             return False
@@ -103,7 +103,7 @@ class RunQueues:
         return True
 
     def next(self, attended: Callable[[str], bool]) -> Run | None:
-        """A run whose turn it is and whose agent can be had; it goes on from now on. None where there is none."""
+        """Dequeue a run whose session is idle, whose agent is there and that gets a slot; it becomes current."""
         for key in self._ready:
             queue = self._queues[key]
             if queue.current is None and self._places.free(key) and attended(agent_of(key)):
@@ -116,7 +116,7 @@ class RunQueues:
         return None
 
     def put_back(self, run: Run) -> None:
-        """The run that goes on could not be lived: it waits again, before all others of its session."""
+        """Queue the current run again, ahead of all others of its session, because no agent was there."""
         queue = self._queues[run.key]
         self._vacate(run)
         queue.current = None
@@ -124,7 +124,7 @@ class RunQueues:
         self._ready[run.key] = None
 
     def remove(self, run: Run) -> None:
-        """The run no longer goes on."""
+        """Remove a run that has ended, and free its slot."""
         self._vacate(run)
         queue = self._queues.get(run.key)
         if queue is not None and queue.current is run:
@@ -132,13 +132,13 @@ class RunQueues:
             self._tidy(run.key, queue)
 
     def park(self, run: Run, waits_for: str) -> None:
-        """The run waits for another one, and leaves its place to others meanwhile."""
+        """Free the slot of a run while it waits for the run with the id `waits_for`."""
         run.parked += 1
         run.waits_for[waits_for] = run.waits_for.get(waits_for, 0) + 1
         self._vacate(run)
 
     def unpark(self, run: Run, waits_for: str) -> None:
-        """That wait is over. The run goes on, also where all places are taken by now."""
+        """End such a wait. The run takes a slot again, even if that exceeds the limit."""
         run.parked -= 1
         run.waits_for[waits_for] -= 1
         if not run.waits_for[waits_for]:

@@ -1,8 +1,8 @@
-"""After a restart, in this order: read all that was left open, list all of it, then go on.
+"""Recovery after a restart, in three phases: read all open runs and follow-ups, register all of them, then continue.
 
-Nothing is awaited between the listing and the going on, and nothing goes on before everything is listed: no run can
-end, and no conversation can take a step, that somebody who is listed later would take for unknown. What becomes of a
-run is decided by its records alone: one without a start on record waits again, another gets its end.
+Everything is registered before anything continues, without an await in between. Otherwise a run could end, or a
+conversation take a step, that refers to a run which is not registered yet. Only the records decide: a run without a
+start on disk is queued again, one with a start gets its end.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ log = structlog.get_logger("sessiond.runs")
 
 
 class Resumable(Protocol):
-    """What goes on after runs, and after a restart."""
+    """A follow-up of runs that can continue after a restart."""
 
     async def read_open(self) -> None:
-        """Find what an earlier life left open. Starts nothing."""
+        """Read what an earlier process left open. Starts nothing."""
 
     def list_open(self) -> None:
-        """Know of it from now on. Starts nothing."""
+        """Register it. Starts nothing."""
 
     def go_on(self) -> None:
-        """Start what is to be done."""
+        """Continue it."""
 
 
 async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequence[Resumable] = ()) -> int:
-    """Go on with the runs that the transcripts leave open, and with what follows runs; how many runs there were."""
+    """Continue the open runs of all transcripts, and their follow-ups; how many runs there were."""
     runs = await read_runs(store)
     for one in others:
         await one.read_open()
-    # Not one await from here on.
+    # No await from here on.
     for run in runs:
         supervisor.restore(run)
     for one in others:
@@ -63,7 +63,7 @@ async def read_runs(store: SessionStore) -> list[Run]:
     taken: set[str] = set()
     for live, session in open_runs:
         if live.run_id in taken:
-            # A transcript was copied: the run is one, and goes on in the session it was first found in.
+            # One of the transcripts is a copy of the other. Continue the run in one session only.
             log.warning("a run is open in two sessions", run_id=live.run_id, session_key=session.key)
             continue
         taken.add(live.run_id)
@@ -92,11 +92,11 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
     message = fields.get("message")
-    # Where the text says no more than the message, only that is on record.
+    # The record leaves out a text that equals the message's.
     text = text_of(message) if isinstance(message, dict) else ""
     return lax.view({"message": {}, "text": text, **fields}, RunRequest)
 
 
 def _damaged_request() -> RunRequest:
-    """Stands for a request whose record is damaged: the run still gets its end."""
+    """An empty request in place of one whose record is damaged, so that the run gets an end."""
     return RunRequest(text="", message={})

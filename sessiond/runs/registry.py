@@ -1,4 +1,4 @@
-"""Find runs by their id: the live ones and the newest ended ones in memory, all others in their transcripts."""
+"""Find runs by id: live and recently ended runs are in memory, all others are read from their transcripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _RunFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Registry:
-    """All runs of this daemon's life, the ended ones up to MAX_ENDED; older ones are read from the file."""
+    """The live runs and the last MAX_ENDED ended runs. Older ones are read from the transcripts."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Registry:
         self._by_key.setdefault(run.key, {})[run.run_id] = run
 
     def end(self, run: Run) -> None:
-        """The run has ended; it is remembered for a while."""
+        """Move the run from the live to the ended ones."""
         if not self.drop(run):
             return
         self._ended[run.run_id] = run
@@ -53,7 +53,7 @@ class Registry:
             self._ended.popitem(last=False)
 
     def drop(self, run: Run) -> bool:
-        """The run is not live, and never was where it did not end. False where it was not among them."""
+        """Remove a live run; whether it was one."""
         if self.live.pop(run.run_id, None) is None:
             return False
         runs = self._by_key[run.key]
@@ -75,13 +75,13 @@ class Registry:
         return len(self._by_key.get(key, ()))
 
     def session_of(self, run_id: str) -> Session | None:
-        """The session a run id names, live or archived; whether the run exists is not looked up."""
-        # Both are looked up always: how long it takes is not to tell whether there is such a run.
+        """The session of a run id, live or archived, whether or not the run exists."""
+        # Always look up both, so that the duration does not reveal whether the run exists.
         run, named = self.get(run_id), self._store.catalog.by_id.get(session_id_of(run_id))
         return run.session if run is not None else named
 
     async def find(self, run_id: str) -> RunView | None:
-        """What is known of a run, read back from the end of its transcript where memory has forgotten it."""
+        """The state of a run, from memory or else read backwards from its transcript; None if there is no such run."""
         run = self.get(run_id)
         if run is not None:
             return view(run)
@@ -100,7 +100,7 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunV
     facts: dict[str, Any] = {}
     reply_id: object = None
     for record in _records(lines):
-        # `True`: the reply is the record right before the end. Else it has this id.
+        # `reply_id` True: the reply is the record right before the end; otherwise the id of its record.
         if record.message is not None and reply_id is not None and reply_id in (True, record.id):
             facts["reply"] = text_of(record.message)
             reply_id = None

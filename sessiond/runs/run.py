@@ -1,6 +1,6 @@
-"""A run: what was asked, where it stands, and the shapes of its records in the transcript.
+"""A run: its request, its state, and its records in the transcript.
 
-Knows sessions and run records. Does not know queues, runtimes or who waits.
+Does not know queues, runtimes or callers.
 Source: runs.md, "A run's life over a crash".
 """
 
@@ -27,11 +27,11 @@ INTERRUPTED: Final = "interrupted"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One turn that somebody asks of a session; this is what the accepted record carries.
+    """The request for one turn of a session's agent, as stored in the accepted record.
 
-    `message` is the message object as it is stored, `text` what the runtime gets. `payload` is the hash of what counts
-    for idempotency. `follow` is for whoever goes on after the run: the conversation, the spawn. `first` puts the run
-    before those that wait, `in_transcript` says that its message has a record already: both are a steer's.
+    `message` is the message object as it is stored, `text` what the runtime gets. `payload` is the hash that is
+    compared when the idempotency key is used again. `follow` says what follows the run. For a steer: `first` puts the
+    run ahead of the queued ones, `in_transcript` says that its message was written already.
     """
 
     text: str
@@ -53,16 +53,16 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Run:
-    """A run that is queued, running or ended a little while ago.
+    """A run that is queued, running or recently ended.
 
-    Accepted, started, ended: each of the three is a record, and only a record makes it so. What has no start on record
-    when the daemon stops stays accepted, and starts in the next life.
+    Accepted, started and ended are three records, and only the records count: a run without a start on disk when the
+    daemon stops stays accepted, and is started by the next daemon.
     """
 
     def __init__(self, run_id: str, session: Session, request: RunRequest, accepted_at: int) -> None:
         self.run_id = run_id
         self.session = session
-        # As it was accepted: a stranger's edit may give the session another one.
+        # The key at acceptance. An edit of the transcript may give the session another one.
         self.key = session.key
         self.request = request
         self.status: Status = "queued"
@@ -72,28 +72,28 @@ class Run:
         self.reply: str | None = None
         self.error: str | None = None
         self.usage: dict[str, Any] | None = None
-        # What the runtime said that it was; until its end nobody knows.
+        # The model that the runtime reported; None until the end.
         self.model: str | None = None
         self.stored = trio.Event()
         self.done = trio.Event()
-        # `done`, or the disk has refused the end (`refusal`, in words) and is asked again: nobody can say for how long.
+        # Set when the run is `done`, or when the disk has refused its end (`refusal`) and the write is being retried.
         self.settled = trio.Event()
         self.refusal: str | None = None
         self.scope: trio.CancelScope | None = None
         self.stop_as: Literal["aborted", "reset", "interrupted", "lost"] | None = None
-        # Whether it takes one of the places of `places.py`. How many waits for other runs it is in, and for which:
-        # while there are any it takes none.
+        # Whether it has a run slot; and how many times it waits for other runs, by their ids. A run that waits has no
+        # slot.
         self.placed = False
         self.parked = 0
         self.waits_for: dict[str, int] = {}
-        # Since when (Trio's clock) it waits for an agent that nobody is attached for.
+        # Since when (Trio's clock) it waits for an attached agent to connect.
         self.unattended_since: float | None = None
-        # The sessions that waited for the end and were there when it came.
+        # The sessions that are waiting for its end, or were when it came.
         self.heard_by: list[str | None] = []
 
     @property
     def begun(self) -> bool:
-        """Whether its start is on record. Being dispatched is not being begun."""
+        """Whether its start is on disk. A run that was dispatched but has no start on disk has not begun."""
         return self.started_at is not None
 
     @property
@@ -102,22 +102,22 @@ class Run:
 
     @property
     def by_reset(self) -> bool:
-        """Whether it was stopped because its session begins anew."""
+        """Whether it was stopped by a reset of its session."""
         return self.stop_as == "reset"
 
     def close(self) -> None:
-        """Its end is on disk, and whoever waits for it is told."""
+        """Wake the tasks that wait for its end, which is on disk."""
         self.done.set()
         self.settled.set()
 
     def note_refusal(self, error: StorageError) -> None:
-        """The disk refuses its end, which is written later: who has stopped it is told so."""
+        """The disk refuses its end, which is retried: wake the tasks that wait for `settled`."""
         self.refusal = error.message
         self.settled.set()
 
     @contextmanager
     def listen(self, key: str | None) -> Iterator[None]:
-        """While a session waits for the end of this run."""
+        """Note that a session waits for the end of this run while the context lasts."""
         self.heard_by.append(key)
         try:
             yield
@@ -127,9 +127,9 @@ class Run:
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of a run, from memory or from its records. `error` is a sentence.
+    """The state of a run, from memory or from its records. `error` is a sentence.
 
-    `by_reset`: it was aborted because its session began anew; nobody meant this run.
+    `by_reset`: it was aborted by a reset of its session, not on its own account.
     """
 
     run_id: str
@@ -143,7 +143,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run) -> RunView:
-    """The run as it stands. Its end is told once it is on disk."""
+    """The state of a run in memory. Its end is shown only when it is on disk."""
     over = run.done.is_set()
     return RunView(
         run_id=run.run_id,
@@ -158,24 +158,24 @@ def view(run: Run) -> RunView:
 
 
 def new_run_id(session_id: str, record_id: str) -> str:
-    """An id that names its session, so that a run is found by its id alone however long ago it was."""
+    """A run id that contains its session id, so that a run of any age can be found by its id."""
     return f"{session_id}.{record_id}"
 
 
 def session_id_of(run_id: str) -> str:
-    """The session id in a run's id; empty where the text is no run id."""
+    """The session id in a run id; empty if the text is not a run id."""
     return run_id.rpartition(".")[0]
 
 
 def payload_hash(payload: Mapping[str, Any]) -> str:
-    """The hash two requests with the same idempotency key are compared by."""
+    """The hash by which requests with the same idempotency key are compared."""
     return blake2b(msgspec.json.encode(payload, order="deterministic"), digest_size=8).hexdigest()
 
 
 def accepted_record(run_id: str, request: RunRequest, at_ms: int, *, with_message: bool) -> Part:
-    """The record that makes a run durable. Without the message where that follows in the same write."""
+    """The accepted record of a run. Without the message if that is a record of its own in the same write."""
     fields = msgspec.to_builtins(request)
-    # The text stands in the message already: twice it would make a waiting message half as long as one that need not.
+    # Leave out a text that is in the message already: it would halve the longest message that can be queued.
     if not with_message or request.text == text_of(request.message):
         del fields["text"]
     if not with_message:
@@ -190,6 +190,6 @@ def accepted_record(run_id: str, request: RunRequest, at_ms: int, *, with_messag
 
 
 def started_records(run_id: str, request: RunRequest, at_ms: int) -> list[Part]:
-    """What a start writes: the message, now that it is its turn in the conversation, and the start itself."""
+    """The records of a start: the message, unless it was written before, and the start itself."""
     start = Custom(RUN, {"runId": run_id, "status": "running", "at": at_ms})
     return [start] if request.in_transcript else [Message(request.message), start]

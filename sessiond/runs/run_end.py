@@ -1,7 +1,4 @@
-"""How a run ends, and the records that say so. Every run has exactly one end: ok, error, timeout or aborted.
-
-Knows outcomes and records. Writes nothing itself.
-"""
+"""The end of a run and its records. Every run has exactly one end: ok, error, timeout or aborted. Writes nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ from sessiond.store.store import Custom, Message, Part
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """`reply_id` is the assistant record that is the reply; without one a non-empty reply is still to be written.
+    """How a run ended. `reply_id` is the record with the reply; None: a non-empty reply still has to be written.
 
-    `counted` says that messages of the run told their usage themselves, `by_reset` of an aborted run that its session
-    began anew.
+    `counted`: messages of the run have their own usage. `by_reset`: the run was aborted by a reset of its session.
     """
 
     status: Literal["ok", "error", "timeout", "aborted"]
@@ -36,9 +32,10 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
-    """The end of a turn that the runtime lived to its end, having said `said` meanwhile.
+    """The end of a turn with this outcome, which has written `said` to the transcript.
 
-    Without a reply of its own the last thing said is the reply. A reply that is something else is one more message.
+    If the outcome has no reply, the last message is the reply. A reply that differs from it is written as another
+    message.
     """
     reply = outcome.reply if outcome.reply is not None else said.text
     written = said.text is not None and reply is not None and reply.strip() in ("", said.text.strip())
@@ -55,7 +52,7 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
 
 
 def end_of(run: Run) -> RunEnd:
-    """How a run ended, for a copy of its transcript that does not say so; without the reply, which is no part of it."""
+    """The end of an ended run, to be written to a copy of its transcript that lacks it. Without the reply."""
     assert run.status != "queued"
     assert run.status != "running"
     return RunEnd(status=run.status, error=run.error, by_reset=run.by_reset)
@@ -66,12 +63,12 @@ def failed_end(error: str) -> RunEnd:
 
 
 def interrupted_end() -> RunEnd:
-    """The daemon ended while the run was going on. Source: runs.md, "A run's life over a crash"."""
+    """The end of a run that executed when the daemon stopped. Source: runs.md, "A run's life over a crash"."""
     return RunEnd(status="error", error=INTERRUPTED)
 
 
 def transcript_lost_end(key: str) -> RunEnd:
-    """Another program took the transcript away: nothing of the run is on record any more."""
+    """The end of a run whose transcript was removed by another program."""
     return RunEnd(status="error", error=f"the transcript of {key} was removed while the run was going on")
 
 
@@ -84,26 +81,26 @@ def timeout_end(limit_s: float) -> RunEnd:
 
 
 def parts(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]:
-    """The records of an end: the reply, where the runtime did not write it itself, and the end."""
+    """The records of an end: the reply, unless it was written during the run, and the end itself."""
     made: list[Part] = []
     data: dict[str, Any] = {"runId": run.run_id, "status": end.status, "at": now_ms}
     usage = None if end.counted else end.usage
     if end.error is not None:
         data["error"] = end.error
     if end.by_reset:
-        # On record: a daemon killed in the middle of the reset finds a session that looks as if there had been none.
+        # Stored, because after a crash in the middle of the reset nothing else tells that there was one.
         data["reason"] = "reset"
     if end.reply_id is not None:
         data["replyId"] = end.reply_id
     elif end.reply:
         made.append(Message(assistant_message(end.reply, now_ms, provider="sessiond", model=end.model, usage=usage)))
         usage = None
-        # Its id is made when it is written; it is the record right before this one.
+        # The reply gets its id when it is written; it is the record right before this one.
         data["replyBefore"] = True
     elif end.reply is not None:
         data["reply"] = ""
     if usage is not None:
-        # No message of the run carries it.
+        # No message of the run has the usage.
         data["usage"] = usage
         data |= {"model": end.model} if end.model is not None else {}
     if price is not None:

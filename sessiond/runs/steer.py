@@ -1,6 +1,6 @@
-"""Steer a session: give its agent a message in the middle of a run, or interrupt the run and start one with it.
+"""Steer a session: pass a message to its agent during a run, or else interrupt the run and start one with the message.
 
-Whichever it is, the message is on disk before anything is touched, and before everything else that waits.
+The message is written to disk before anything else is done, and comes before all queued messages.
 Source: runs.md, "Steering".
 """
 
@@ -24,7 +24,7 @@ from sessiond.store.store import Custom, Message, SessionStore
 
 
 class SteerResult(msgspec.Struct, frozen=True):
-    """`run_id` is the run that has the message: the live one where its agent took it, else a new one."""
+    """`run_id` is the run with the message: the live one if its agent accepted the steer, else a new one."""
 
     run_id: str
     interrupted: list[str]
@@ -40,7 +40,7 @@ async def steer(
     request: RunRequest,
     in_line: Callable[[], None],
 ) -> SteerResult:
-    """Bring the message to the session's agent now. `in_line` is called once it has its place."""
+    """Pass the message to the session's agent now. `in_line` is called once it has its place."""
     session = await current_session(store.catalog, session)
     known = await supervisor.find_accepted(session, request, in_line)
     if known is not None:
@@ -48,10 +48,10 @@ async def steer(
     live = supervisor.current(session.key)
     request = replace(request, first=True)
     if live is not None and attached.can_steer(live.run_id):
-        # Written first: whatever becomes of the agent now, the message stands where it was said.
+        # Written first, so that the message is in the transcript even if the agent fails to accept it.
         await store.append(session, [Message(request.message), _steer_record(live, request, clock)])
         in_line()
-        # Of another session's message the agent has to know whose it is; a steer has one text for both.
+        # A steer has no separate context, so the text of a message from another session begins with it.
         told = "\n\n".join(filter(None, (request.context, request.text)))
         if await attached.steer(live.run_id, told):
             return SteerResult(live.run_id, [])
@@ -64,7 +64,7 @@ async def _interrupt(supervisor: RunSupervisor, session: Session, live: Run) -> 
     try:
         return await supervisor.stop(session, live.run_id)
     except StorageError:
-        return [live.run_id]  # it is stopped, and the message is accepted: the answer may not say that nothing was
+        return [live.run_id]  # the run is stopped and the message accepted, although its end is not on disk yet
 
 
 def _steer_record(live: Run, request: RunRequest, clock: Clock) -> Custom:

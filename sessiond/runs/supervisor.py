@@ -1,7 +1,7 @@
-"""RunSupervisor: starts each accepted run when it is its turn, and sees that each gets its only end.
+"""RunSupervisor: starts each accepted run when its turn comes, and makes sure that each gets exactly one end.
 
-Owns the runs and their nurseries; how they are accepted is `acceptance.py`. Does not know methods, callers or who
-follows what. What comes after a run (a reply-back, an announcement) is that of its `AfterRuns`.
+Owns the runs and their nurseries; `acceptance.py` accepts them. Does not know methods or callers. What follows a run (a
+reply-back, an announcement) is done by its AfterRuns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore
 from sessiond.tasks import detached_nursery
 
-# The ends of runs that nobody lives, a thousand aborted ones say, are written so many at a time: all at once they would
-# keep the loop for a tenth of a second and more. What the disk takes long over does not hold up the others.
+# Ends of runs that never executed, such as a thousand aborted ones, are written in batches of this size: all at once
+# would block the event loop for over 100 ms. The next batch starts after _ENDS_WAIT_S even if the disk is slow.
 _ENDS_AT_ONCE = 25
 _ENDS_WAIT_S = 0.1
 
@@ -37,21 +37,21 @@ log = structlog.get_logger("sessiond.runs")
 
 
 class AfterRuns(Protocol):
-    """What goes on after a run, such as a conversation."""
+    """Work that follows the end of a run, such as a conversation."""
 
     def at_end(self, run: Run) -> Sequence[Part]:
-        """More records for the write that ends the run."""
+        """Records to write together with the end of the run."""
 
     def after_end(self, run: Run) -> Awaitable[None]:
-        """What goes on once its end is on disk. Cut off when the daemon stops: what there is to do must be found again
-        in the records.
+        """Continue once the end is on disk. Cancelled when the daemon stops, so unfinished work must be recoverable
+        from the records.
         """
 
 
 class RunSupervisor(Acceptance):
-    """Every run of this daemon. `run` is its home and belongs to the background nursery.
+    """All runs of this daemon. Run `run` in the background nursery.
 
-    `follow_ups()` are all that go on after a run; each passes over the runs that are none of its own.
+    `follow_ups()` are called for every run; each ignores the runs that do not concern it.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class RunSupervisor(Acceptance):
         self._absences = UnattendedRuns(
             self.queues, attended=self._is_attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
         )
-        # Runs of an earlier life whose end is still to be written: listed, not yet gone on with.
+        # Runs of an earlier process whose end has to be written; filled by `restore`, emptied by `resume`.
         self._cut_off: list[Run] = []
-        # Until then an open run is one of an earlier life.
+        # Whether `resume` was called. Until then, open runs in transcripts are those of an earlier process.
         self._recovered = False
-        # Runs that nobody lives and that are to end, and whether somebody is ending them.
+        # Runs to end that never executed, and whether a task is ending them.
         self._to_end: deque[tuple[Run, ending.RunEnd]] = deque()
         self._ends = False
         self._lives: trio.Nursery | None = None
         self._following: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Live until cancelled; runs still going then are ended as interrupted, queued ones wait for the next start."""
+        """Run until cancelled. Then executing runs are ended as interrupted; queued ones wait for the next daemon."""
         async with detached_nursery() as self._lives, trio.open_nursery() as self._following:
             task_status.started()
             try:
@@ -90,40 +90,40 @@ class RunSupervisor(Acceptance):
                 self.interrupt_all()
 
     def interrupt_all(self) -> None:
-        """End the runs that are going on as interrupted, while attached agents can still be told."""
+        """End the executing runs as interrupted, while attached agents are still connected and can be told."""
         self._life.interrupt(self.registry.live.values())
 
     @property
     def stopping(self) -> bool:
-        """Whether the daemon is on its way down."""
+        """Whether the daemon is shutting down."""
         return self._life.stopping
 
     @property
     def persistence(self) -> Persistence:
-        """How what has to be written is written; for those who go on after a run, too."""
+        """The retry loop for writes; also used by the follow-ups."""
         return self._life.persistence
 
     def live_runs(self) -> int:
-        """How many runs are going on."""
+        """How many runs are executing."""
         return len(self.queues.going_on())
 
     def current(self, key: str) -> Run | None:
-        """The run that is going on in a session."""
+        """The current run of a session."""
         return self.queues.current(key)
 
     def live_by_agent(self) -> dict[str, int]:
-        """How many runs each agent lives just now."""
+        """How many executing runs each agent has."""
         counts: dict[str, int] = {}
         for run in self.queues.going_on():
             counts[agent_of(run.key)] = counts.get(agent_of(run.key), 0) + 1
         return counts
 
     def queued_runs(self) -> int:
-        """How many wait for their turn."""
+        """How many runs are queued."""
         return self.queues.count_waiting()
 
     def restore(self, run: Run) -> None:
-        """List a run of an earlier life: one that had begun gets its end, another waits for its turn. See `resume`."""
+        """Register a run of an earlier process: to be ended if it had begun, else to be queued. `resume` continues."""
         self.registry.add(run)
         run.stored.set()
         if run.begun or not run.request.message:
@@ -133,7 +133,7 @@ class RunSupervisor(Acceptance):
             self.queues.push(run)
 
     def resume(self) -> None:
-        """Go on with what `restore` listed."""
+        """End and start the runs that `restore` registered."""
         self._recovered = True
         cut_off, self._cut_off = self._cut_off, []
         for run in cut_off:
@@ -141,21 +141,22 @@ class RunSupervisor(Acceptance):
         self.agents_changed()
 
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
-        """Abort the live run and the queued ones of a session, or one of them. Returns when nothing of them is left.
+        """Abort all runs of a session, or one of them; returns their ids when all have ended.
 
-        StorageError where the disk refuses an end: they are stopped, and their ends are written when it takes them.
+        StorageError if the disk refuses an end: the runs are stopped, and their ends are written when the disk accepts
+        them.
         """
         return await self._stop(session, run_id, "aborted")
 
     async def stop_for_reset(self, session: Session) -> list[str]:
-        """As `stop`, for a session that begins anew: the ends of its runs say that this was why."""
+        """Like `stop`, for a reset: the ends of the runs say that this was the reason."""
         return await self._stop(session, None, "reset")
 
     async def _stop(self, session: Session, run_id: str | None, stop_as: Literal["aborted", "reset"]) -> list[str]:
         stopped = [run for run in self.registry.of_session(session.key) if run_id in (None, run.run_id)]
         for run in stopped:
             if run.ended:
-                continue  # its end is being written
+                continue  # it has ended; its end is being written
             run.stop_as = run.stop_as or stop_as
             if run.scope is not None:
                 run.scope.cancel()
@@ -169,31 +170,31 @@ class RunSupervisor(Acceptance):
         return [run.run_id for run in stopped if run.status == "aborted"]
 
     def park(self, run: Run, waits_for: str) -> None:
-        """The run waits for another one, and leaves its place to others meanwhile."""
+        """Free the slot of a run while it waits for the run with the id `waits_for`."""
         self.queues.park(run, waits_for)
         self.dispatch()
 
     def unpark(self, run: Run, waits_for: str) -> None:
-        """The wait is over."""
+        """End such a wait."""
         self.queues.unpark(run, waits_for)
 
     def dispatch(self) -> None:
-        """Start what may start: after a run ended, and when an agent came or the configuration changed."""
+        """Start the runs whose turn it is. Called after a run ended, an agent attached or the configuration changed."""
         while not self.stopping and (run := self.queues.next(self._is_attended)) is not None:
             self._start_soon(self._live, run)
 
     def forsake(self, session: Session) -> None:
-        """The transcript went. Programs save a file by moving the old one away, and a folder is replaced: where it
-        does not come back, the runs of the session end with it.
+        """The transcript is missing. It may come back, because programs save a file by replacing it; if it does not,
+        the runs of the session are ended.
         """
         if not self.persistence.is_missing(session) and self._open_runs(session):
             self.follow(self._forsake, session)
 
     def regain(self, session: Session) -> None:
-        """The transcript is there: what had to wait for it goes on.
+        """The transcript is back: writes to it continue.
 
-        Another program may have put it there. What it leaves open and nobody lives here gets an end: what was going on
-        or waiting when that copy was made is not done again.
+        It may be a copy that another program restored. Runs that are open in it but not known here get an end; they are
+        not executed again.
         """
         self.persistence.regain(session)
         if self._recovered and self._store.catalog.by_key.get(session.key) is session and self._strays(session):
@@ -204,7 +205,7 @@ class RunSupervisor(Acceptance):
 
     async def _close_strays(self, session: Session) -> None:
         facts = None
-        while facts != session.entry.file:  # a file that is still being written may say later how they ended
+        while facts != session.entry.file:  # while the file is still being written, ends may follow
             facts = session.entry.file
             await trio.sleep(self._store.standing.patience_s)
         for live in self._strays(session):
@@ -220,7 +221,7 @@ class RunSupervisor(Acceptance):
 
     async def _forsake(self, session: Session) -> None:
         if self._store.catalog.has(session):
-            return  # a file that changed its name or its key is there again by now
+            return  # the file was renamed or got another key, and is back already
         standing = self._store.standing
         with self.persistence.missing(session) as back, standing.expecting(session.key):
             with trio.move_on_after(standing.patience_s):
@@ -237,13 +238,13 @@ class RunSupervisor(Acceptance):
                 self._end_soon(run, ending.transcript_lost_end(run.key))
 
     def agents_changed(self) -> None:
-        """An agent came or left: start what may start now, and count the time of what has to wait."""
+        """Agents attached or detached: start the runs that can start, and time those that have to wait."""
         self.dispatch()
         for agent_id in self.queues.waiting_agents():
             self._note_presence(agent_id)
 
     def dismiss(self, agent_ids: set[str]) -> None:
-        """These agents were taken out of the configuration: nobody will run what waits for those that are not here."""
+        """Agents were removed from the configuration: end their queued runs, unless the agent is attached."""
         for agent_id in agent_ids:
             if not self._host.knows(agent_id):
                 sentence = f"agent {agent_id} was taken out of the configuration; configure it again and send again"
@@ -252,7 +253,7 @@ class RunSupervisor(Acceptance):
                         self._end_soon(run, ending.failed_end(sentence))
 
     def follow(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Start what goes on beside the runs; it ends when the daemon stops."""
+        """Start a task beside the runs; it is cancelled when the daemon stops."""
         if not self.stopping:
             assert self._following is not None, "the supervisor is not running"
             self._following.start_soon(function, *args)
@@ -271,7 +272,7 @@ class RunSupervisor(Acceptance):
 
     def _on_accepted(self, run: Run, *, at_once: bool) -> None:
         run.stored.set()
-        if run.ended:  # it was kept, and that was all
+        if run.ended:  # its message was kept in an inbox
             self.registry.end(run)
             run.close()
         elif at_once:
@@ -284,10 +285,10 @@ class RunSupervisor(Acceptance):
     async def _live(self, run: Run) -> None:
         await run.stored.wait()
         if self.registry.get(run.run_id) is not run:
-            return  # accepting it failed, and whoever asked knows
+            return  # accepting it failed, and the caller got the error
         match await self._life.turn(run):
             case UnendedRun.ACCEPTED:
-                pass  # it is on record as it was; the next life starts it
+                pass  # it stays accepted on disk; the next daemon starts it
             case UnendedRun.UNATTENDED if run.stop_as is None:
                 self.queues.put_back(run)
                 self.agents_changed()
@@ -300,7 +301,7 @@ class RunSupervisor(Acceptance):
                 await self._finish(run, end)
 
     def _end_soon(self, run: Run, end: ending.RunEnd) -> None:
-        """A run that nobody lives ends, behind those before it."""
+        """Queue the end of a run that never executed."""
         self._to_end.append((run, end))
         if not self._ends:
             self._ends = True
@@ -323,9 +324,9 @@ class RunSupervisor(Acceptance):
             await self._finish(run, end)
 
     async def _finish(self, run: Run, end: ending.RunEnd) -> None:
-        """Write the run's only end, then let everyone know."""
+        """Write the run's end, then wake its waiters, free its slot and call the follow-ups."""
         if not await self._life.end(run, end, self._parts_at_end):
-            return  # the next start finds the run without an end and writes one
+            return  # recovery writes an end at the next start of the daemon
         self.registry.end(run)
         self._host.retire(run)
         if run.status in ("error", "timeout"):
@@ -340,7 +341,7 @@ class RunSupervisor(Acceptance):
         return [part for one in self._follow_ups() for part in one.at_end(run)]
 
     def _log_failure(self, run: Run) -> None:
-        """One line: which run failed. Its error may repeat what was said to the agent, so `history` tells it."""
+        """Log the failure without its error, which may contain message text; `history` shows it."""
         log.warning(
             "run failed",
             run_id=run.run_id,

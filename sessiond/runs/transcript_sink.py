@@ -1,4 +1,4 @@
-"""Where a runtime's output goes: messages into the transcript as they come, live text and tools to subscribers."""
+"""The sink of a runtime: writes messages to the transcript, publishes live text and tool events to subscribers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sessiond.runtimes.message_check import redact_message
 from sessiond.runtimes.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
 
-# As much of a reply as one secret is long, but for private keys.
+# How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
 _KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
 
 
 class ReplySoFar(msgspec.Struct, frozen=True):
-    """The newest assistant message of a run that says something, and whether any told its usage."""
+    """The newest assistant message of a run that has text, and whether any message had a usage."""
 
     reply_id: str | None = None
     text: str | None = None
     usage: bool = False
 
     def with_message(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
-        """After one more message."""
+        """The state after one more message."""
         fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
         if not isinstance(fields, dict) or fields.get("role") != "assistant":
             return self
@@ -40,7 +40,7 @@ class ReplySoFar(msgspec.Struct, frozen=True):
 
 
 class TranscriptSink:
-    """The sink of one run. `said` is what came through it, as far as the end of the run has to know."""
+    """The sink of one run. `said` is what the end of the run has to know about its messages."""
 
     def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock) -> None:
         self._store, self._bus, self._run, self._clock = store, bus, run, clock
@@ -49,8 +49,8 @@ class TranscriptSink:
         self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
-        # A program that writes transcript lines of its own is taken at its word; what is read out of the output of
-        # another is to be a whole message.
+        # A raw message is a transcript line that the program wrote itself and is stored as it is; one built from a
+        # program's output is completed first.
         whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
         body = redact_message(whole)
         parts: list[Message | Custom] = [Message(body)]
@@ -69,11 +69,11 @@ class TranscriptSink:
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
-        # A file handed over in a call is for the child, not for whoever watches.
+        # Attachments in a sessions_spawn call are for the child, not for subscribers.
         self._live("session.tool", redact_spawn_data(fields))
 
     def native_session(self, session_id: str) -> None:
-        # Written with the next message: an id without a word said in it is worth no record of its own.
+        # Written with the next message; without any message the id is not worth a record.
         self._native = session_id
 
     def _live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
@@ -84,7 +84,7 @@ class TranscriptSink:
 
 
 def _tail_of(text: str) -> str:
-    """The end of a reply that whoever masks secrets has to know; of a private key still open, its first line too."""
+    """The end of a reply as context for masking; with the BEGIN line of a private key that has not ended yet."""
     tail = text[-_TAIL_CHARS:]
     opened = text.rfind(_KEY_BEGINS)
     if 0 <= opened < len(text) - len(tail) and _KEY_ENDS not in text[opened:]:

@@ -1,6 +1,6 @@
-"""Runs whose agent nobody is attached for: how long each has waited, and which have waited long enough.
+"""Runs that wait for an attached agent to connect: expire those that have waited too long.
 
-Knows queues and Trio's clock. What becomes of a run that waited too long is its owner's business.
+Knows queues and Trio's clock. The caller ends the expired runs.
 Source: runs.md, "Run slots".
 """
 
@@ -15,7 +15,7 @@ from sessiond.runs.run import Run
 
 
 class UnattendedRuns:
-    """`attended(agent_id)` says whether somebody runs the agent; `expire(run, ttl_s)` is told of each run to end."""
+    """`attended(agent_id)`: whether the agent can run now. `expire(run, ttl_s)` is called for each expired run."""
 
     def __init__(
         self,
@@ -29,8 +29,7 @@ class UnattendedRuns:
         self._watched: set[str] = set()
 
     def note_presence(self, agent_id: str) -> bool:
-        """Note whether the agent is there now. True where it is not, runs wait, and nobody watches them: `watch` has
-        to be started."""
+        """Note whether the agent is attended now. True: runs wait for it, and the caller has to start `watch`."""
         there, now = self._attended(agent_id), trio.current_time()
         waiting = self._queues.waiting_of(agent_id)
         for run in waiting:
@@ -44,7 +43,7 @@ class UnattendedRuns:
         return True
 
     async def watch(self, agent_id: str) -> None:
-        """Expire the agent's runs as their time comes; until none waits for it any more."""
+        """Expire the agent's runs in time; returns when none waits for the agent any more."""
         try:
             while (due := self._next_expiry(agent_id)) is not None:
                 await trio.sleep_until(due)

@@ -95,16 +95,15 @@ class AgentAway(Exception):
 
 
 class Shortage(Exception):
-    """The machine has no descriptor, process or memory left to start the turn with; nothing of it has begun, and it is
-    tried again. The message says what, for the log.
+    """The machine has no descriptor, process or memory left to start the turn. Nothing was started, and it is retried.
+
+    The message is for the log.
     """
 
 
 @contextmanager
 def raise_shortage(what: str) -> Iterator[None]:
-    """Turn an OSError that says no more than that the machine has nothing left into a Shortage. For what is done before
-    a turn begins.
-    """
+    """Convert an OSError about missing descriptors, processes or memory into Shortage. Use it before a turn begins."""
     try:
         yield
     except OSError as error:
@@ -114,9 +113,9 @@ def raise_shortage(what: str) -> Iterator[None]:
 
 
 class Runtime(Protocol):
-    """Runs turns. Failures of the agent are an `Outcome`; only AgentAway, Shortage and programming errors are raised.
+    """Executes turns. Failures of the agent are returned as a RunOutcome; only AgentAway, Shortage and bugs are raised.
 
-    Cancelling `run` is an abort or a time-out: the runtime ends whatever it started, then lets Cancelled through.
+    `run` is cancelled for an abort or a timeout: the runtime ends whatever it started, then lets Cancelled through.
     """
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:

@@ -61,9 +61,9 @@ class Bubblewrap:
         self._options: frozenset[str] | None = None
 
     async def unavailable(self) -> str | None:
-        """Why there is no sandbox on this machine, None where there is. Success is remembered, failure asked again.
+        """Why this machine cannot run a sandbox; None if it can. Success is cached, a failure is probed again.
 
-        OSError where the machine has nothing left to find that out with.
+        OSError if the machine lacks the resources to start the probe.
         """
         if self._options is not None:
             return None

@@ -52,9 +52,9 @@ _KEPT = {
 
 
 class SessionChanges:
-    """Makes the session of a key once, however many ask for it, and lets one at a time change what a key stands for.
+    """Serializes the changes of a key: creating, resetting and deleting its session.
 
-    `on_put_away(session)` is told of a session whose transcript went to the archive.
+    `on_put_away(session)` is called with a session whose transcript was moved to the archive.
     """
 
     def __init__(self, store: SessionStore, on_put_away: Callable[[Session], None]) -> None:

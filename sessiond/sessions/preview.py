@@ -43,10 +43,10 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: Shown | None) -> list[CurrentTexts]:
-    """The title and the last message of each, one line each. `shown` gives a text as the caller may read it.
+    """The title and the last message of each session, one line each. `shown` masks a text as needed for the caller.
 
-    None for a caller who may read all as it stands: what was found is kept until the session goes on. A transcript that
-    cannot be read has the title that its entry gives.
+    `shown` None: no masking; then the result is cached until the session changes. If a transcript cannot be read, its
+    title is taken from its entry.
     """
     entries = [session.entry for session in sessions]
     kept = [_current(session) if shown is None else None for session in sessions]
