@@ -13,6 +13,7 @@ import trio
 
 from sessiond.config.settings import AgentConfig, Config
 from sessiond.model import lax
+from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.lax import amount
 from sessiond.model.usage import cost_of, usage_in
@@ -129,8 +130,9 @@ class DaemonHost:
             deadline = run.started_at + int(min(request.timeout_s, _LONGEST_RUN_S) * 1000)
         # The files that a child was spawned with are available to its later runs too. A sandbox shows only the
         # attachments that are named here.
-        spawn = entry.spawn or {}
-        standing = spawn if not spawn.get("attachmentsRemoved") else {}
+        standing = entry.spawn
+        if standing is None or standing.attachments_removed:
+            standing = Spawn()
         sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
         # The built-in echo is the daemon itself and needs no token.
         token_file = None if self.runtime(agent_id) is self._echo else self._credentials.issue(run, sandboxed=sandboxed)
@@ -147,8 +149,8 @@ class DaemonHost:
             provenance=request.message.get("provenance"),
             thinking=request.thinking or entry.thinking_level or config.agents.defaults.thinking,
             model=self._model(run),
-            attachments=request.attachments or standing.get("attachments"),
-            mount_path=request.mount_path if request.attachments else standing.get("mountPath"),
+            attachments=request.attachments or standing.attachments,
+            mount_path=request.mount_path if request.attachments else standing.mount_path,
             deadline_ms=deadline,
             token_file=token_file,
             native_session_id=entry.native_session_id,

@@ -5,7 +5,7 @@ Source: store.md, "The index".
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,17 +22,21 @@ MAX_OPEN_RUNS = 2 * MAX_ACCEPTED_RUNS
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
 
-# What a child's records say of its spawn. Nothing in it can be of another type, whoever wrote the records.
-class Spawn(TypedDict, total=False):
-    mode: str
-    cleanup: str
-    requesterKey: CanonicalKey
-    attachments: dict[str, Any] | None
-    mountPath: str | None
-    attachmentsRemoved: bool
-    attachmentsMissing: bool
-    ended: RunId
-    announced: str
+class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What a child's records say of its spawn. Nothing in it can be of another type, whoever wrote the records.
+
+    `ended` is the run whose end is announced, `announced` how that went. `attachments` is the receipt of its files.
+    """
+
+    mode: str | None = None
+    cleanup: str | None = None
+    requester_key: CanonicalKey | None = None
+    attachments: dict[str, Any] | None = None
+    mount_path: str | None = None
+    ended: RunId | None = None
+    announced: str | None = None
+    attachments_removed: bool = False
+    attachments_missing: bool = False
 
 
 class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -107,9 +107,9 @@ def view_in(data: bytes | None, kind: type[_S]) -> _S | None:
     return view(decode(data), kind) if data else None
 
 
-def keep_fitting(value: object, kind: Any) -> dict[str, Any]:
-    """Those members of an object that a TypedDict names and that have its types."""
-    return _keep_fitting(value, _members(kind)) if type(value) is dict else {}
+def keep_fitting(value: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Those members of an object that are fields of a struct, by the names on disk, and have their types."""
+    return _keep_fitting(value, _fields(kind)) if type(value) is dict else {}
 
 
 def convert(value: object, kind: type[_T]) -> _T | None:
@@ -170,8 +170,3 @@ def _fits(value: object, kind: Any) -> bool:
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-
-
-@cache
-def _members(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)

@@ -81,6 +81,7 @@ def _apply_patch(old: Any, patch: Any, kind: Any) -> Any:
     if kind == _SPAWN and type(patch) is dict:
         # One fact of a wrong type does not cost the others.
         patch = {**lax.keep_fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
+        old = msgspec.to_builtins(old)
     elif type(patch) is dict:
         patch = lax.tame(patch)
     return msgspec.convert(merge_patch(old, patch), kind)

@@ -19,6 +19,7 @@ from sessiond.attachments.remove import FOLDERS
 from sessiond.attachments.service import AttachmentService
 from sessiond.errors import SessiondError, StorageError, reason_of
 from sessiond.model import lax
+from sessiond.model.entry import Spawn
 from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
 from sessiond.model.record import RUN
 from sessiond.store import dirfd, layout, transcript
@@ -125,7 +126,7 @@ class SpawnJournal:
                         self.keep(attachments_id, session_id)
                         continue
                 elif child := self._child_of(agent_id, attachments_id):
-                    is_on_record = bool((child.entry.spawn or {}).get("attachmentsRemoved"))
+                    is_on_record = (child.entry.spawn or Spawn()).attachments_removed
                     if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
                         self.complete(attachments_id)
                     # Else this was the note of their removal, which is to be put on record without surprise.
@@ -150,7 +151,7 @@ class SpawnJournal:
         claimed |= {name for name in self._names() if UUID.fullmatch(name)}
         prefix = f"agent:{agent_id}:subagent:"
         for session in self._store.catalog.by_id.values():
-            if session.key.startswith(prefix) and not (session.entry.spawn or {}).get("attachmentsRemoved"):
+            if session.key.startswith(prefix) and not (session.entry.spawn or Spawn()).attachments_removed:
                 claimed.add(session.key.removeprefix(prefix))
         return sorted(found - claimed)
 

@@ -18,6 +18,7 @@ import structlog
 from sessiond.clock import Clock
 from sessiond.config.settings import Config
 from sessiond.errors import LimitExceeded, NotFound, SessiondError, Stopping, StorageError
+from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY, RUN
@@ -77,7 +78,7 @@ class Announcer:
         self._outgoing, self._tell_ended, self._tell_announced = outgoing, ended, announced
         self._ended: set[str] = set()
         self._under_way: set[str] = set()
-        self._left: list[Session] = []
+        self._left: list[tuple[Session, str]] = []
         # The idempotency keys of the announcements in all transcripts, live and archived, as of the start.
         self._known_keys: frozenset[str] = frozenset()
 
@@ -100,7 +101,7 @@ class Announcer:
         if run.run_id in self._ended:
             self._ended.discard(run.run_id)
             await self._announce(child, run.run_id)
-        elif "announced" in child.entry.spawn:
+        elif child.entry.spawn.announced is not None:
             await self._tell_announced(child)
 
     async def read_open(self) -> None:
@@ -109,26 +110,26 @@ class Announcer:
     def list_open(self) -> None:
         """Find every child whose run has ended but was not announced."""
         catalog = self._store.catalog
-        pending = [child for child in catalog.by_id.values() if is_unannounced(child)]
         # If a child was reset, the session that replaced it has the same `spawn` data; announce only from that one.
-        self._left = [child for child in pending if not child.archived or child.key not in catalog.by_key]
+        children = (one for one in catalog.by_id.values() if not one.archived or one.key not in catalog.by_key)
+        self._left = [(child, run_id) for child in children if (run_id := unannounced_run(child)) is not None]
         if self._left:
             sessions = catalog.by_id.values()
             keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
             self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
-        for child in self._left:
-            self._outgoing.hold(_delivery_id((child.entry.spawn or {})["ended"]))
+        for _, run_id in self._left:
+            self._outgoing.hold(_delivery_id(run_id))
 
     def go_on(self) -> None:
         """Start the announcements that `list_open` found."""
         left, self._left = self._left, []
-        for child in left:
-            self._supervisor.follow(self._announce, child, (child.entry.spawn or {})["ended"])
+        for child, run_id in left:
+            self._supervisor.follow(self._announce, child, run_id)
 
     def _is_first_run(self, run: Run) -> bool:
         """Whether this is the run that the child was spawned for, or the run that replaced it after a steer."""
         spawn, request = run.session.entry.spawn, run.request
-        if spawn is None or "ended" in spawn or request.step == "announce":
+        if spawn is None or spawn.ended is not None or request.step == "announce":
             return False
         # A run recovered from a damaged record has neither message nor `follow`; treat it as the first run.
         if not (request.follow.spawn is not None or request.first or not request.message):
@@ -151,7 +152,7 @@ class Announcer:
             self._under_way.discard(run_id)
 
     async def _attempt(self, child: Session, run_id: str) -> None:
-        requester_key = (child.entry.spawn or {}).get("requesterKey", "")
+        requester_key = (child.entry.spawn or Spawn()).requester_key or ""
         try:
             posted = await self._post(child, run_id, requester_key)
             heirs = await self._close(child, posted)
@@ -164,7 +165,7 @@ class Announcer:
         for one in heirs:
             await self._tell_announced(one)
         requester = self._store.catalog.by_key.get(requester_key)
-        if requester is not None and "announced" in (requester.entry.spawn or {}):
+        if requester is not None and (requester.entry.spawn or Spawn()).announced is not None:
             await self._tell_announced(requester)  # itself a child, whose cleanup may have waited for this
 
     async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
@@ -284,7 +285,7 @@ def _delivery_id(run_id: str) -> str:
     return f"announce-{run_id}"
 
 
-def is_unannounced(child: Session) -> bool:
-    """Whether the end of this child's run has not been announced yet."""
+def unannounced_run(child: Session) -> str | None:
+    """The run of this child that has ended but was not announced yet; None if there is none."""
     spawn = child.entry.spawn
-    return spawn is not None and "ended" in spawn and "announced" not in spawn
+    return spawn.ended if spawn is not None and spawn.announced is None else None

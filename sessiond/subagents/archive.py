@@ -20,6 +20,7 @@ from sessiond.clock import Clock
 from sessiond.config.settings import Config
 from sessiond.errors import Conflict, SessiondError
 from sessiond.events.feed import TranscriptFeed
+from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.record import ENTRY
 from sessiond.runs.spawn_journal import SpawnJournal
@@ -67,7 +68,7 @@ class ArchiveSweep:
         """A conversation of the child has closed: do the cleanup that waited for it."""
         if child.entry.spawn is not None and not child.entry.runs:
             self.run_ended(child)
-            if "announced" in child.entry.spawn:
+            if child.entry.spawn.announced is not None:
                 await self.child_announced(child)
 
     def put_away(self, session: Session) -> None:
@@ -86,7 +87,7 @@ class ArchiveSweep:
 
         In that case this is called again when they are done.
         """
-        if (child.entry.spawn or {}).get("mode") != "session" and not self._is_wanted(child):
+        if (child.entry.spawn or Spawn()).mode != "session" and not self._is_wanted(child):
             await self._attempt(child)
 
     async def run(self) -> None:
@@ -118,7 +119,7 @@ class ArchiveSweep:
             return  # it was reset; the session that replaced it has the same `spawn` data
         self.run_ended(session)
         left = self._has_attachments(session) or (is_to_be_deleted(session) and not session.archived)
-        if left and (session.archived or "announced" in spawn):
+        if left and (session.archived or spawn.announced is not None):
             self._schedule(session, self._clock.wall_ms())
 
     def _schedule(self, child: Session, due_ms: int) -> None:
@@ -135,7 +136,7 @@ class ArchiveSweep:
         """Whether the child is at work or still awaits the announcement of a child of its own."""
         catalog = self._store.catalog
         own = (catalog.by_key[key].entry.spawn for key in catalog.children_of(child.key))
-        return self._runs(child) or any(spawn is not None and "announced" not in spawn for spawn in own)
+        return self._runs(child) or any(spawn is not None and spawn.announced is None for spawn in own)
 
     async def _attempt(self, child: Session) -> None:
         try:
@@ -159,10 +160,10 @@ class ArchiveSweep:
             raise _AtWork("the session is at work")
 
     def _has_attachments(self, child: Session) -> bool:
-        spawn = child.entry.spawn or {}
-        if spawn.get("attachments") is None or spawn.get("attachmentsRemoved"):
+        spawn = child.entry.spawn or Spawn()
+        if spawn.attachments is None or spawn.attachments_removed:
             return False
-        kept = spawn.get("mode") == "session" or self._config().tools.sessions_spawn.attachments.retain_on_session_keep
+        kept = spawn.mode == "session" or self._config().tools.sessions_spawn.attachments.retain_on_session_keep
         return is_to_be_deleted(child) or child.archived or not kept
 
     async def _remove_attachments(self, child: Session) -> None:
@@ -213,5 +214,5 @@ class _AtWork(Conflict):
 
 def is_to_be_deleted(child: Session) -> bool:
     """Whether the child was spawned with `mode: "run"` and `cleanup: "delete"`."""
-    spawn = child.entry.spawn or {}
-    return spawn.get("cleanup") == "delete" and spawn.get("mode") == "run"
+    spawn = child.entry.spawn or Spawn()
+    return spawn.cleanup == "delete" and spawn.mode == "run"

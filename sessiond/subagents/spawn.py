@@ -24,6 +24,7 @@ from sessiond.config.settings import Config
 from sessiond.delivery.channels import Channels
 from sessiond.errors import SessiondError
 from sessiond.model import lax
+from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY
@@ -202,14 +203,9 @@ class Spawner:
         run_id = self._supervisor.run_of_key(child, idempotency_key, payload) if child is not None else None
         if child is None or run_id is None:
             return None
-        facts = child.entry.spawn or {}
-        receipt = facts.get("attachments")
-        return SpawnedChild(
-            run_id,
-            child_key,
-            facts.get("mode", "run"),
-            lax.view(receipt, Receipt),
-        )
+        facts = child.entry.spawn or Spawn()
+        mode = facts.mode if facts.mode is not None else "run"
+        return SpawnedChild(run_id, child_key, mode, lax.view(facts.attachments, Receipt))
 
     def _child(self, child_key: str) -> Session | None:
         """The child with that key, live or archived."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sessiond.model import record as records
-from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun
+from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun, Spawn
 from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad
 from sessiond.model.patching import merge_patch
 
@@ -521,14 +521,12 @@ def test_a_whole_number_of_four_hundred_digits_sets_nothing():
 
 def test_what_a_child_says_of_its_spawn_has_its_types_whoever_wrote_it():
     wrong = {"mode": 5, "ended": ["r"], "requesterKey": [], "attachments": "x", "cleanup": "delete", "invented": 1}
-    assert folded(patch(spawn=wrong)).spawn == {"cleanup": "delete"}
-    assert folded(patch(spawn={"ended": "../../etc/x"})).spawn == {}
+    assert folded(patch(spawn=wrong)).spawn == Spawn(cleanup="delete")
+    assert folded(patch(spawn={"ended": "../../etc/x"})).spawn == Spawn()
     known = folded(patch(spawn={"mode": "run", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}))
-    assert folded(patch(spawn={"ended": "s.0123", "attachments": None}), entry=known).spawn == {
-        "mode": "run",
-        "requesterKey": "agent:main:main",
-        "ended": "s.0123",
-    }
+    assert folded(patch(spawn={"ended": "s.0123", "attachments": None}), entry=known).spawn == Spawn(
+        mode="run", requester_key="agent:main:main", ended="s.0123"
+    )
 
 
 def test_sums_stay_what_an_index_can_hold():
@@ -601,3 +599,12 @@ def test_an_index_entry_with_more_open_runs_than_a_fold_keeps_is_not_believed():
     facts = FileFacts(bytes=9, folded_to=9)
     assert replace(EMPTY, runs=runs[1:], file=facts).is_plausible
     assert not replace(EMPTY, runs=runs, file=facts).is_plausible
+
+
+def test_a_spawn_stands_in_the_index_as_its_records_said_it():
+    told = {"mode": "run", "cleanup": "keep", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}
+    later = [{"mountPath": "in"}, {"ended": "s.0123"}, {"announced": "posted"}, {"attachmentsRemoved": True}]
+    entry = folded(*(patch(spawn=one) for one in [told, *later]))
+    text = json.dumps({name: value for one in [told, *later] for name, value in one.items()}, separators=(",", ":"))
+    assert f'"spawn":{text}'.encode() in msgspec.json.encode(entry)
+    assert msgspec.json.decode(msgspec.json.encode(entry), type=type(entry)) == entry

@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (9, "1e1e7d6869966827ebba17b2")
+PINNED = (9, "f23a742e4b66920d4c585206")
 
 
 def source_of_the_fold() -> str:

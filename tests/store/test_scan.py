@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from sessiond.clock import Ids, iso_ms
-from sessiond.model.entry import Entry
+from sessiond.model.entry import Entry, Spawn
 from sessiond.model.fold import FOLD_VERSION
 from sessiond.store import index, paging, scan
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -215,7 +215,7 @@ def test_a_file_written_anew_while_nobody_looked_never_leaves_its_sandbox(scanne
         entry = scanned()["s1"].entry
         assert (entry.sandboxed, entry.message_count) == (True, 1)
         # A file that says its key says what is set, too; one that does not gets back what was.
-        assert (entry.label, entry.spawn) == (("dear", {"mode": "run"}) if key is None else (None, None))
+        assert (entry.label, entry.spawn) == (("dear", Spawn(mode="run")) if key is None else (None, None))
         with contextlib.suppress(FileNotFoundError):
             (scanned.path / "sessions.json").unlink()
     assert len(scanned.lines("s1")) == 3

@@ -27,7 +27,7 @@ from support.supervised_runs import (
 
 from sessiond.config.settings import Config, parse
 from sessiond.errors import StorageError
-from sessiond.model.entry import MAX_ACCEPTED_RUNS
+from sessiond.model.entry import MAX_ACCEPTED_RUNS, Spawn
 from sessiond.model.fold import MAX_KEYED_RUNS
 from sessiond.model.record import ENTRY, RUN
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp, SpawnFollowUp
@@ -104,11 +104,13 @@ class Told:
     async def announced(self, run: Run) -> str:
         """What became of the announcement of a child's first run."""
         await run.done.wait()
-        while "announced" not in (self.child(run).entry.spawn or {}):
+        while (posted := self.spawn_of(run).announced) is None:
             self.over = trio.Event()
             await self.over.wait()
-        posted: str = (self.child(run).entry.spawn or {})["announced"]
         return posted
+
+    def spawn_of(self, run: Run) -> Spawn:
+        return self.child(run).entry.spawn or Spawn()
 
     def child(self, run: Run) -> Session:
         return self.home.store.catalog.by_key.get(run.key) or run.session
@@ -440,7 +442,7 @@ async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
             SessionChanges(home.store, pass_over), told.feed, run.session, home.supervisor.stop_for_reset
         )
         await told.over.wait()
-        assert (heir.entry.spawn or {})["announced"] == "posted"
+        assert (heir.entry.spawn or Spawn()).announced == "posted"
         home.photo(tmp_path / "copy")
     async with telling(tmp_path / "copy") as again:
         await trio.testing.wait_all_tasks_blocked()
@@ -575,7 +577,7 @@ async def test_what_was_announced_is_known_however_many_keys_were_used_since(
         await home.store.append(await home.session(), keys)
     async with telling(last, QUIET) as again:
         await trio.testing.wait_all_tasks_blocked()
-        assert "announced" in (again.home.store.catalog.by_key[CHILD].entry.spawn or {})
+        assert (again.home.store.catalog.by_key[CHILD].entry.spawn or Spawn()).announced is not None
     told_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
     assert [path.parent.name for path in told_in] == ["archive"]
 

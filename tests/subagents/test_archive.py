@@ -17,6 +17,7 @@ from support.supervised_runs import MAIN, House, clock, house, inline, pass_over
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
 from sessiond.config.settings import Config, parse
+from sessiond.model.entry import Spawn
 from sessiond.model.record import ENTRY
 from sessiond.runs.run import Run
 from sessiond.runs.spawn_journal import SpawnJournal
@@ -114,7 +115,7 @@ async def test_after_the_announcement(
         live, files = state
         archived = swept.home.store.path / "agents/main/sessions/archive" / run.session.file_name
         assert archived.exists() is not live
-        assert (run.session.entry.spawn or {}).get("attachmentsRemoved") is (None if files else True)
+        assert (run.session.entry.spawn or Spawn()).attachments_removed is not bool(files)
 
 
 @pytest.mark.parametrize("minutes", [0.05, 2.0])
@@ -213,12 +214,12 @@ async def test_files_that_stay_are_tried_again_and_the_path_is_never_believed(
         parent.symlink_to(tmp_path / "moved")
         await swept.sweep.child_announced(run.session)
         assert (tmp_path / "moved" / ID / "a.txt").exists()
-        assert (run.session.entry.spawn or {}).get("attachmentsRemoved") is None
+        assert not (run.session.entry.spawn or Spawn()).attachments_removed
         parent.unlink()
         (tmp_path / "moved").rename(parent)
         await trio.sleep(AGAIN_MS / 1000 + 1)
         assert swept.state() == (True, False)
-        assert (run.session.entry.spawn or {})["attachmentsRemoved"] is True
+        assert (run.session.entry.spawn or Spawn()).attachments_removed
 
 
 async def test_a_restart_goes_on_where_the_daemon_before_was(tmp_path: Path, autojump_clock: object) -> None:
@@ -276,7 +277,7 @@ async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_remo
         await swept.sweep.child_announced(run.session)
         spawn = run.session.entry.spawn
         assert spawn is not None
-        assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None if noted else True)
+        assert (spawn.attachments_removed, spawn.attachments_missing) == (True, not noted)
         assert SpawnJournal(swept.home.store).unfinished_notes() == []
 
 
@@ -360,6 +361,6 @@ async def test_a_removal_that_was_cut_off_in_an_archived_child_goes_on_without_s
         async with sweeping(tmp_path, store=tmp_path / "copy") as swept:
             await SpawnJournal(swept.home.store).undo(swept.files, lambda _agent: swept.workspace)
             await swept.sweep.child_announced(swept.home.store.catalog.by_id[run.session.session_id])
-            spawn = swept.home.store.catalog.by_id[run.session.session_id].entry.spawn or {}
-            assert (spawn["attachmentsRemoved"], spawn.get("attachmentsMissing")) == (True, None)
+            spawn = swept.home.store.catalog.by_id[run.session.session_id].entry.spawn or Spawn()
+            assert (spawn.attachments_removed, spawn.attachments_missing) == (True, False)
     assert log_of_gone(logs) == []
