@@ -179,17 +179,6 @@ def test_a_table_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
     assert docs_tables.with_table(text, name, table()) == text, f"docs/{page} is behind: {docs_tables.UPDATE}"
 
 
-def test_what_a_handler_clamps_is_what_the_page_says() -> None:
-    for place, (default, least, most) in docs_tables.clamped_in_handlers():
-        told, bounds = docs_tables.NOT_IN_THE_TYPE[place]
-        assert told in ("", str(default)), place
-        assert bounds.startswith((f"{least} to {most}, clamped", f"at least {least}, clamped")), place
-
-
-def test_what_a_type_says_of_a_parameter_is_said_there_alone() -> None:
-    assert docs_tables.doubly_bound() == [], "take these out of NOT_IN_THE_TYPE in tests/support/docs_tables.py"
-
-
 def test_the_protocol_page_has_a_row_for_every_method_and_every_error() -> None:
     page = (docs_tables.DOCS / "protocol.md").read_text(encoding="utf-8")
     _, _, calls = page.partition("\n## Calls\n")

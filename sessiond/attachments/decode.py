@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol
+from typing import Annotated, Literal, NoReturn, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.attachments.names import check_name, check_twins
 from sessiond.config.settings import AttachmentsConfig
@@ -30,10 +31,10 @@ _CONFIG = "tools.sessions_spawn.attachments"
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One attachment on the wire. The default `encoding` is `utf8`. Source: runs.md, "Attachments"."""
 
-    name: str
-    content: str
-    encoding: Encoding | None = None
-    mime_type: str | None = None
+    name: Annotated[str, Meta(description="The name of the file, without a folder.")]
+    content: Annotated[str, Meta(description="What is in it, as `encoding` says.")]
+    encoding: Annotated[Encoding | None, Meta(description="`utf8`, unless told otherwise, or `base64`.")] = None
+    mime_type: Annotated[str | None, Meta(description="Its MIME type, which is handed on.")] = None
 
 
 class AttachmentInput(Protocol):

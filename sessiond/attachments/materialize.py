@@ -10,8 +10,10 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.attachments.decode import PreparedFile, PreparedFiles
 from sessiond.attachments.names import MANIFEST
@@ -26,19 +28,19 @@ _BATCH = 32
 class ReceiptFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One file as it was written. `sha256` is lower-case hex."""
 
-    name: str
-    bytes: int
-    sha256: str
-    mime_type: str | None = None
+    name: Annotated[str, Meta(description="The name of the file.")]
+    bytes: Annotated[int, Meta(description="How many bytes it has.")]
+    sha256: Annotated[str, Meta(description="The SHA-256 of its content, in hexadecimal.")]
+    mime_type: Annotated[str | None, Meta(description="Its MIME type, as it was given.")] = None
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The files that were written, as in the answer of `sessions_spawn` and in the manifest. Has no absolute path."""
 
-    rel_dir: str
-    count: int
-    total_bytes: int
-    files: tuple[ReceiptFile, ...]
+    rel_dir: Annotated[str, Meta(description="The folder of the files, relative to the agent's workspace.")]
+    count: Annotated[int, Meta(description="How many files there are.")]
+    total_bytes: Annotated[int, Meta(description="How many bytes they have together.")]
+    files: Annotated[tuple[ReceiptFile, ...], Meta(description="The files.")]
 
     @property
     def attachments_id(self) -> str:

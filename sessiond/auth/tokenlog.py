@@ -8,7 +8,10 @@ rewritten when half of its lines are about expired tokens.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from sessiond.auth.tokens import MAX_SKEW_MS, MAX_TTL_SECONDS, TOKEN_ID, Claims
 from sessiond.errors import InvalidParams
@@ -17,16 +20,16 @@ from sessiond.errors import InvalidParams
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A token as `tokens.list` shows it. Source: protocol.md, "The gateway's calls"."""
 
-    id: str
-    scopes: tuple[str, ...]
-    issued_at: int
-    expires_at: int
-    session_key: str | None = None
-    agent_id: str | None = None
-    run_id: str | None = None
+    id: Annotated[str, Meta(description="The token's id.")]
+    scopes: Annotated[tuple[str, ...], Meta(description="What it may do: of list, read, send, spawn and admin.")]
+    issued_at: Annotated[int, Meta(description="When it was made, in milliseconds since 1970.")]
+    expires_at: Annotated[int, Meta(description="When it ends, in milliseconds since 1970.")]
+    session_key: Annotated[str | None, Meta(description="The session that it speaks as.")] = None
+    agent_id: Annotated[str | None, Meta(description="The agent that it belongs to.")] = None
+    run_id: Annotated[str | None, Meta(description="The run that it was made by.")] = None
     # Without a default, so that these two are always on the wire.
-    sandboxed: bool
-    revoked: bool
+    sandboxed: Annotated[bool, Meta(description="Whether it is for a sandboxed program.")]
+    revoked: Annotated[bool, Meta(description="Whether it was ended before its time.")]
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag="issued"):

@@ -20,6 +20,7 @@ from sessiond.auth import cose
 from sessiond.errors import InvalidParams, Unauthenticated, quote
 from sessiond.model import keys
 from sessiond.model.caller import SCOPES, Caller
+from sessiond.ranges import TOKEN_TTL_S
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from sessiond.auth.keyring import SigningKey
 
 ISSUER = "sessiond"
-DEFAULT_TTL_SECONDS = 3600
 # The lifetime of a run's token. It becomes invalid when the run ends, long before that.
-MAX_TTL_SECONDS = 10 * 365 * 86_400
+MAX_TTL_SECONDS = TOKEN_TTL_S.most
 # A token takes a few hundred bytes; with the longest session key (512 bytes) still less than 1 KiB.
 MAX_TOKEN_CHARS = 4096
 # A token may appear to be issued this far in the future, because the clock may be set back a little.
@@ -85,7 +85,7 @@ def mint(
     *,
     scopes: tuple[str, ...] | frozenset[str],
     now_ms: int,
-    ttl_seconds: float = DEFAULT_TTL_SECONDS,
+    ttl_seconds: float = TOKEN_TTL_S.default,
     session_key: str | None = None,
     agent_id: str | None = None,
     run_id: str | None = None,

@@ -16,6 +16,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, pad, screen_of
 from sessiond.cli.terminal.times import clock, moment_in, now_ms, size
 from sessiond.errors import pluralize
+from sessiond.ranges import HISTORY_LIMIT
 
 RUN_ENDS = {
     "ok": "done, without a reply",
@@ -152,7 +153,7 @@ COMMAND = Command(
     run=run,
     arguments=(Argument("key", "A session key, `main`, or a session id.", complete="key"),),
     options=(
-        Option("--limit -n", "The last N messages (50; at most 1000).", kind="int", metavar="N"),
+        Option("--limit -n", f"The last N messages ({HISTORY_LIMIT.in_words}).", kind="int", metavar="N"),
         Option("--tools", "Tool results, too.", kind="flag"),
         Option("--before", "Only older ones than this cursor of an earlier page.", metavar="CURSOR"),
         Option("--follow -f", "Go on with what is said from now on; survives restarts of the daemon.", kind="flag"),

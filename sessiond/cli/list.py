@@ -13,6 +13,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
+from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(args: Args) -> None:
         "kinds": list(args.kind) or None,
         "activeMinutes": args.active,
         "messageLimit": args.messages,
-        "limit": 200 if args.all else args.limit,
+        "limit": LIST_LIMIT.most if args.all else args.limit,
         "search": args.search,
         "includeArchived": args.archived or None,
     }
@@ -124,8 +125,8 @@ COMMAND = Command(
             choices=("main", "group", "cron", "hook", "node", "other"),
         ),
         Option("--active", "Only those with a message in the last MINUTES.", kind="count", metavar="MINUTES"),
-        Option("--messages", "The last N messages of each (at most 20).", kind="int", metavar="N"),
-        Option("--limit -n", "At most N sessions (50; at most 200).", kind="count", metavar="N"),
+        Option("--messages", f"The last N messages of each (at most {LIST_MESSAGES.most}).", kind="int", metavar="N"),
+        Option("--limit -n", f"At most N sessions ({LIST_LIMIT.in_words}).", kind="count", metavar="N"),
         Option("--all", "All of them, however many.", kind="flag"),
         Option("--search", "Only those whose key, label or name has TEXT.", metavar="TEXT"),
         Option("--archived", "Those put away by a reset or a delete, too.", kind="flag"),

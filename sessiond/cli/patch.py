@@ -8,6 +8,7 @@ from sessiond.cli.frame.failures import USAGE, CommandFailed
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import screen_of
 from sessiond.cli.terminal.table import pairs
+from sessiond.ranges import SEND_POLICIES, THINKING_LEVELS, VERBOSE_LEVELS
 
 # The option that sets a field, and the field's name on the wire.
 FIELDS = {
@@ -44,10 +45,10 @@ COMMAND = Command(
     options=(
         Option("--label", "Its name, by which `send --label` finds it.", metavar="NAME"),
         Option("--display-name", "What lists show.", metavar="NAME"),
-        Option("--thinking", "off, minimal, low, medium, high, adaptive or xhigh.", metavar="LEVEL"),
-        Option("--verbose", "The verbose level.", metavar="LEVEL"),
+        Option("--thinking", f"How much it thinks: {', '.join(THINKING_LEVELS)}.", metavar="LEVEL"),
+        Option("--verbose", f"How much of its work is shown: {', '.join(VERBOSE_LEVELS)}.", metavar="LEVEL"),
         Option("--model", "Its model.", metavar="MODEL"),
-        Option("--send-policy", "Whether messages may be sent to it.", choices=("allow", "deny")),
+        Option("--send-policy", "Whether messages may be sent to it.", choices=SEND_POLICIES),
         Option("--context-tokens", "The size of its context.", kind="count", metavar="N"),
         Option("--clear", "Back to the default; may be repeated.", many=True, choices=CLEARABLE),
         *CLIENT_OPTIONS,

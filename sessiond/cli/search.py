@@ -12,6 +12,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
+from sessiond.ranges import SEARCH_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ COMMAND = Command(
         Option("--session", "Only in this session.", metavar="KEY", complete="key"),
         Option("--role", "Only said by one of this role.", choices=("user", "assistant", *TOOL_ROLES)),
         Option("--since", "Only what is younger than this, as 12h or 30d.", kind="duration", metavar="AGE"),
-        Option("--limit -n", "At most N matches.", kind="count", metavar="N"),
+        Option("--limit -n", f"At most N matches ({SEARCH_LIMIT.in_words}).", kind="count", metavar="N"),
         *CLIENT_OPTIONS,
     ),
     examples=("sessiond search timeout", "sessiond search --since 7d --role user 'release notes'"),

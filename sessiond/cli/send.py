@@ -11,6 +11,7 @@ from sessiond.cli.frame.waiting import describe_circle, finish, wait
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.client import files
+from sessiond.ranges import THINKING_LEVELS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ COMMAND = Command(
         Option("--agent", "A session of this agent (its main one, without KEY).", metavar="AGENT", complete="agent"),
         Option("--attach", "A file for the agent; may be repeated.", many=True, metavar="FILE", complete="file"),
         Option("--model", "The model for this run.", metavar="MODEL"),
-        Option("--thinking", "The thinking level for this run.", metavar="LEVEL"),
+        Option("--thinking", f"How much it thinks in this run: {', '.join(THINKING_LEVELS)}.", metavar="LEVEL"),
         Option("--idempotency-key", "Sent twice with the same key, a message runs once.", metavar="WORD"),
         *CLIENT_OPTIONS,
     ),

@@ -14,6 +14,7 @@ from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.cli.terminal.table import Column, pairs, render
 from sessiond.cli.terminal.times import size
 from sessiond.client import files
+from sessiond.ranges import THINKING_LEVELS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ COMMAND = Command(
         Option("--attach", "A file for the sub-agent; may be repeated.", many=True, metavar="FILE", complete="file"),
         Option("--agent", "Which agent (default: the requester's own).", metavar="AGENT", complete="agent"),
         Option("--model", "Which model.", metavar="MODEL"),
-        Option("--thinking", "off, minimal, low, medium, high, adaptive or xhigh.", metavar="LEVEL"),
+        Option("--thinking", f"How much it thinks: {', '.join(THINKING_LEVELS)}.", metavar="LEVEL"),
         Option("--timeout", "End the run after this long.", kind="duration", metavar="SECONDS"),
         Option("--label", "A name for the session.", metavar="NAME"),
         Option("--sandbox", "`require` refuses where there is no sandbox.", choices=("inherit", "require")),

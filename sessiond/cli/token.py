@@ -10,6 +10,7 @@ from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 from sessiond.errors import pluralize
+from sessiond.ranges import TOKEN_TTL_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +106,12 @@ COMMAND = Command(
                 Option("--session", "The session it speaks for.", metavar="KEY", complete="key"),
                 Option("--agent", "The agent it may run.", metavar="AGENT", complete="agent"),
                 Option("--sandboxed", "It is for a sandboxed program, which sees less.", kind="flag"),
-                Option("--ttl", "How long it is valid (1h).", kind="duration", metavar="SECONDS"),
+                Option(
+                    "--ttl",
+                    f"How long it is valid ({TOKEN_TTL_S.default // 3600}h).",
+                    kind="duration",
+                    metavar="SECONDS",
+                ),
                 *CLIENT_OPTIONS,
             ),
             examples=("sessiond token mint --scope list --scope read --ttl 30d",),

@@ -25,6 +25,7 @@ from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHis
 from sessiond.model.caller import Caller
 from sessiond.model.event import Event, MessageEvent, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
+from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
 from sessiond.rpc.peer import Peer
 from sessiond.sessions.resolve import no_such_session
@@ -42,6 +43,7 @@ def add_session_routes(router: Router, services: Services) -> None:
 
 
 _HISTORY_QUERY = ("limit", "includeTools", "cursor", "follow")
+_HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
 def _context(services: Services, caller: Caller) -> Context:
@@ -60,11 +62,13 @@ def _require_scope(caller: Caller, scope: str) -> None:
 async def _history(services: Services, request: HttpRequest) -> Answer:
     _require_scope(request.caller, "read")
     query = request.query
-    params = SessionsHistoryParams(
-        session_key=request.params["key"],
-        limit=_number(query, "limit"),
-        include_tools=_flag(query, "includeTools", absent=False),
-        cursor=query.get("cursor"),
+    params = _HISTORY_PARAMS.convert(
+        {
+            "sessionKey": request.params["key"],
+            "limit": _number(query, "limit"),
+            "includeTools": _flag(query, "includeTools", absent=False),
+            "cursor": query.get("cursor"),
+        }
     )
     streams = "text/event-stream" in request.headers.get("accept", "")
     # Parsed even if the header already asks for a stream, so that a malformed value is always refused.

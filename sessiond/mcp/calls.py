@@ -13,12 +13,10 @@ from typing import Any, Protocol
 from sessiond.client import Cancellation, ClientError, RpcError
 from sessiond.client.files import attachment
 from sessiond.mcp.daemon_connection import ANSWER_S
+from sessiond.ranges import SEND_WAIT_S
 
 Params = dict[str, Any]
 
-# The documented default and maximum of the tools' wait parameters.
-DEFAULT_WAIT_S = 30.0
-MAX_WAIT_S = 86_400.0
 # Agent programs pass the whole answer to a model. The daemon's default of a mebibyte is too much for its context.
 HISTORY_BYTES = 64 * 1024
 # Of a session in the list; the rest is for programs, and a model would pay for it in every list.
@@ -65,7 +63,7 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
     if tool == "sessions_inbox":
         return ToolCall(_seconds(given.get("wait"), 0.0), tool, lambda left_s: _with_time_left(given, "wait", left_s))
     if tool == "sessions_send":
-        wait_s = _seconds(given.get("timeoutSeconds"), DEFAULT_WAIT_S)
+        wait_s = _seconds(given.get("timeoutSeconds"), SEND_WAIT_S.default)
         return ToolCall(wait_s, tool, lambda left_s: _with_time_left(given, "timeoutSeconds", left_s))
     if tool == "sessions_spawn":
         given = _with_files(given)
@@ -130,7 +128,7 @@ def _wait_for_run(arguments: Params) -> ToolCall:
     if given is not None and not _is_number(given):
         # Pass it on: the daemon refuses it with the right error.
         return ToolCall(0.0, "agent.wait", lambda _left_s: {**others, "timeoutMs": given})
-    wait_s = _seconds(given, DEFAULT_WAIT_S)
+    wait_s = _seconds(given, SEND_WAIT_S.default)
     return ToolCall(wait_s, "agent.wait", lambda left_s: {**others, "timeoutMs": left_s * 1000})
 
 
@@ -144,7 +142,7 @@ def _with_time_left(arguments: Params, name: str, left_s: float) -> Params:
 
 
 def _seconds(given: Any, default: float) -> float:
-    return min(max(0.0, float(given)), MAX_WAIT_S) if _is_number(given) else default
+    return min(max(0.0, float(given)), SEND_WAIT_S.most) if _is_number(given) else default
 
 
 def _is_number(value: Any) -> bool:

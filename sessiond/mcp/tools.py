@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sessiond.ranges import HISTORY_LIMIT, INBOX_WAIT_S, LIST_LIMIT, LIST_MESSAGES, SEARCH_LIMIT, SEND_WAIT_S, Range
+
 INSTRUCTIONS = """\
 sessiond keeps the sessions (conversations) of the AI agents on this machine. With these tools you see what other \
 agents said, write to them, give them tasks and hand them files.
@@ -24,14 +26,19 @@ def _text(description: str) -> Schema:
     return {"type": "string", "description": description}
 
 
-def _whole(description: str, most: int) -> Schema:
-    return {"type": "integer", "minimum": 1, "maximum": most, "description": description}
+def _limit(limits: Range) -> Schema:
+    return _whole(f"{limits.default} unless given.", limits)
+
+
+def _whole(description: str, limits: Range) -> Schema:
+    return {"type": "integer", "minimum": max(limits.least, 1), "maximum": limits.most, "description": description}
 
 
 def _seconds(description: str) -> Schema:
     return {"type": "number", "minimum": 0, "description": description}
 
 
+_A_YEAR = Range(1, 525_600, 0)
 _SESSION = "Session key (agent:<agent>:<rest>), session id, `main` or `current`."
 _CURSOR = "`nextCursor` of the answer before."
 _ATTACHMENT = {
@@ -73,9 +80,9 @@ LISTED: list[Schema] = [
         {
             "search": _text("Only where key, label or name contains this."),
             "agentId": _text("Only sessions of this agent."),
-            "activeMinutes": _whole("Only with a message in so many minutes.", 525_600),
-            "messageLimit": _whole("Show so many last messages of each too.", 20),
-            "limit": _whole("50 unless given.", 200),
+            "activeMinutes": _whole("Only with a message in so many minutes.", _A_YEAR),
+            "messageLimit": _whole("Show so many last messages of each too.", LIST_MESSAGES),
+            "limit": _limit(LIST_LIMIT),
             "cursor": _text(_CURSOR),
         },
     ),
@@ -85,7 +92,7 @@ LISTED: list[Schema] = [
         "The newest messages of a session, oldest of them first. With `hasMore` call again with `cursor`.",
         {
             "sessionKey": _text(_SESSION),
-            "limit": _whole("50 unless given.", 1000),
+            "limit": _limit(HISTORY_LIMIT),
             "includeTools": {"type": "boolean", "description": "Tool results too."},
             "cursor": _text(_CURSOR),
         },
@@ -101,7 +108,7 @@ LISTED: list[Schema] = [
             "sessionKey": _text(f"To whom: this or `label`. {_SESSION}"),
             "label": _text("The label of the session."),
             "message": _text("The receiver does not see your conversation: say all it needs."),
-            "timeoutSeconds": _seconds("30 unless given; 0 does not wait."),
+            "timeoutSeconds": _seconds(f"{SEND_WAIT_S.default} unless given; 0 does not wait."),
         },
         "message",
         read_only=False,
@@ -132,7 +139,7 @@ LISTED: list[Schema] = [
             "query": _text("Upper and lower case are the same."),
             "sessionKey": _text("Only in this session."),
             "role": {"enum": ["user", "assistant", "toolResult"]},
-            "limit": _whole("50 unless given.", 200),
+            "limit": _limit(SEARCH_LIMIT),
         },
         "query",
     ),
@@ -140,7 +147,10 @@ LISTED: list[Schema] = [
         "sessions_wait",
         "Wait for a run",
         "Wait for the end of a run of sessions_send or sessions_spawn and get its reply. Status `running`: call again.",
-        {"runId": _text("From the answer that began it."), "timeoutSeconds": _seconds("30 unless given.")},
+        {
+            "runId": _text("From the answer that began it."),
+            "timeoutSeconds": _seconds(f"{SEND_WAIT_S.default} unless given."),
+        },
         "runId",
     ),
     _tool(
@@ -150,7 +160,7 @@ LISTED: list[Schema] = [
         " and does not come again; sessions_history of `current` has it. Answer with sessions_send to `from`; without"
         " `from` it is from the owner of this machine, who reads your session.",
         {
-            "wait": {**_seconds("Wait so long for a message if there is none."), "maximum": 3600},
+            "wait": {**_seconds("Wait so long for a message if there is none."), "maximum": INBOX_WAIT_S.most},
         },
     ),
 ]

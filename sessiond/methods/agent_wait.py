@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import trio
 
 from sessiond.conversations.wait_cycle import waits_on
 from sessiond.errors import NotFound, quote
-from sessiond.methods.params import Params, Result
-from sessiond.methods.services import Context, clamp
+from sessiond.methods.params import Params, Result, clamp_to, says
+from sessiond.methods.services import Context
+from sessiond.ranges import WAIT_MS
 from sessiond.rpc.method import Method
 from sessiond.runs.run import Run, RunView, view
 from sessiond.sessions.resolve import may_name
 
-MAX_TIMEOUT_MS = 24 * 3600 * 1000
-
 
 class AgentWaitParams(Params, frozen=True, kw_only=True):
-    run_id: str
-    timeout_ms: float | None = None
+    run_id: Annotated[str, says("The run, as the answer that accepted it names it.")]
+    timeout_ms: Annotated[int, clamp_to(WAIT_MS, "How many milliseconds at most its end is waited for.")] = (
+        WAIT_MS.default
+    )
 
 
 class AgentWaitResult(Result, frozen=True, kw_only=True):
-    run_id: str
-    status: Literal["ok", "error", "timeout", "aborted", "running"]
-    reply: str | None = None
-    error: str | None = None
-    started_at: int | None = None
-    ended_at: int | None = None
-    session_key: str
-    reason: Literal["ancestor_busy"] | None = None
+    run_id: Annotated[str, says("The run.")]
+    status: Annotated[
+        Literal["ok", "error", "timeout", "aborted", "running"],
+        says("How it ended; `running`: it has not ended yet; `timeout`: it met its own limit."),
+    ]
+    reply: Annotated[str | None, says("The agent's reply, with status `ok`.")] = None
+    error: Annotated[str | None, says("Why it failed, in a sentence.")] = None
+    started_at: Annotated[int | None, says("When it started, in milliseconds since 1970.")] = None
+    ended_at: Annotated[int | None, says("When it ended, in milliseconds since 1970.")] = None
+    session_key: Annotated[str, says("The canonical key of its session.")]
+    reason: Annotated[
+        Literal["ancestor_busy"] | None,
+        says("`ancestor_busy`: the run waits for the caller, and was not waited for."),
+    ] = None
 
 
 async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
@@ -44,9 +51,8 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     # A wait that closed a circle would end by its time alone: neither run could.
     in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
     if run is not None and not in_circle:
-        timeout_ms = clamp(params.timeout_ms, 30_000, MAX_TIMEOUT_MS, least=0)
         heard = run.listen(ctx.caller.session_key)
-        with trio.move_on_after(timeout_ms / 1000), services.park_run(ctx, params.run_id), heard:
+        with trio.move_on_after(params.timeout_ms / 1000), services.park_run(ctx, params.run_id), heard:
             await run.done.wait()
         found: RunView | None = view(run)
     elif run is not None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import trio
 
-from sessiond.errors import Forbidden, InvalidParams, NotFound, quote
-from sessiond.methods.params import Params, Result
+from sessiond.errors import Forbidden, NotFound, quote
+from sessiond.methods.params import AgentIdText, Params, Result, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.caller import SCOPES, Caller
-from sessiond.model.keys import AGENT_ID, agent_of, main_key
+from sessiond.model.keys import agent_of, main_key
 from sessiond.policy.visibility import ACTIONS
 from sessiond.rpc.method import Method
 from sessiond.rpc.outgoing_requests import PeerNotReached, RemoteError
@@ -22,13 +22,15 @@ from sessiond.runtimes.runtime import RunSpec
 
 
 class AgentsAttachParams(Params, frozen=True, kw_only=True):
-    agent_id: str
-    capabilities: list[Literal["steer"]] = []
+    agent_id: Annotated[AgentIdText, says("The agent that this connection runs from now on.")]
+    capabilities: Annotated[
+        list[Literal["steer"]], says("What the connection can do; `steer`: it takes messages for a live run.")
+    ] = []
 
 
 class AgentsAttachResult(Result, frozen=True, kw_only=True):
-    agent_id: str
-    attached: bool
+    agent_id: Annotated[str, says("The agent.")]
+    attached: Annotated[bool, says("Always true.")]
 
 
 async def ask(
@@ -99,8 +101,6 @@ class PeerConnection:
 
 def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     services, agent_id = ctx.services, params.agent_id
-    if not AGENT_ID.fullmatch(agent_id):
-        raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
     _check_caller(ctx.caller, agent_id, services)
     if services.config.agent(agent_id) is None:
         # Nobody could make a session of it, and it would wait for ever.

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from sessiond.methods.params import NoParams, Result
+from typing import Annotated
+
+from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.policy import spawn
 from sessiond.rpc.method import Method
 
 
 class AgentInfo(Result, frozen=True, kw_only=True):
-    id: str
-    name: str | None = None
-    configured: bool
-    runtime: str
-    sandboxed: bool
-    attached: int = 0
-    live_runs: int = 0
+    id: Annotated[str, says("The agent's id.")]
+    name: Annotated[str | None, says("Its name.")] = None
+    configured: Annotated[bool, says("Whether it stands in the configuration.")]
+    runtime: Annotated[str, says("What runs it: `echo`, `exec`, `attached` or `acp`.")]
+    sandboxed: Annotated[bool, says("Whether some or all of its runs are in a sandbox.")]
+    attached: Annotated[int, says("How many connections run it.")] = 0
+    live_runs: Annotated[int, says("How many of its runs are going on.")] = 0
 
 
 class AgentsListResult(Result, frozen=True, kw_only=True):
-    requester: str
-    allow_any: bool
-    agents: list[AgentInfo]
+    requester: Annotated[str, says("The caller's agent.")]
+    allow_any: Annotated[bool, says("Whether that one may spawn every configured agent.")]
+    agents: Annotated[list[AgentInfo], says("The agents that the caller may spawn, its own first; the owner sees all.")]
 
 
 def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from sessiond.errors import Forbidden, InvalidParams
 from sessiond.methods.agents_attach import ask
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, check_by, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.keys import AGENT_ID
 from sessiond.rpc.method import Method
@@ -16,15 +16,45 @@ from sessiond.sessions import resolve
 MAX_ACCOUNT_CHARS = 512
 
 
+def check_channel(text: str, field: str) -> str:
+    """The name of a channel; InvalidParams where it is none. Names are parts of session keys, which are lower case."""
+    channel = text.strip().lower()
+    if not AGENT_ID.fullmatch(channel) or channel == "unknown":
+        raise InvalidParams(f"`{field}` is no channel: names match {AGENT_ID.pattern}.", field=field)
+    return channel
+
+
+def check_account(text: str, field: str) -> None:
+    """InvalidParams where a text is no account's id."""
+    if not (1 <= len(text) <= MAX_ACCOUNT_CHARS and text.isprintable()):
+        raise InvalidParams(f"`{field}` has 1 to {MAX_ACCOUNT_CHARS} printable characters.", field=field)
+
+
 class ChannelsAttachParams(Params, frozen=True, kw_only=True):
-    channel: str
-    account_id: str | None = None
-    threads: bool = False
+    channel: Annotated[
+        str,
+        check_by(check_channel, f"`{AGENT_ID.pattern}`, not `unknown`"),
+        says("The channel that this connection delivers for from now on, as `telegram`."),
+    ]
+    account_id: Annotated[
+        Annotated[
+            str,
+            check_by(
+                check_account,
+                "printable",
+                minLength=1,
+                maxLength=MAX_ACCOUNT_CHARS,
+            ),
+        ]
+        | None,
+        says("The account on the channel that it delivers through.", default="every account"),
+    ] = None
+    threads: Annotated[bool, says("Whether it can bind a session to a thread of the channel.")] = False
 
 
 class ChannelsAttachResult(Result, frozen=True, kw_only=True):
-    channel: str
-    attached: bool
+    channel: Annotated[str, says("The channel, in lower case.")]
+    attached: Annotated[bool, says("Always true.")]
 
 
 class PeerAdapter:
@@ -51,14 +81,8 @@ def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     # The newest adapter gets what every session says on the channel: whoever may not see it would take it away.
     if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden("attaching a channel needs the scope `admin` and sight of all sessions; this one is narrowed.")
-    # Channels are parts of session keys, which are lower case.
-    channel = params.channel.strip().lower()
-    if not AGENT_ID.fullmatch(channel) or channel == "unknown":
-        raise InvalidParams("`$.channel` is no channel: names match [a-z0-9][a-z0-9_-]{0,63}.", field="$.channel")
-    account = params.account_id
-    if account is not None and not (1 <= len(account) <= MAX_ACCOUNT_CHARS and account.isprintable()):
-        raise InvalidParams(f"`$.accountId` has 1 to {MAX_ACCOUNT_CHARS} printable characters.", field="$.accountId")
-    channels.attach(channel, PeerAdapter(ctx.peer, ctx.services, account, threads=params.threads))
+    channel = check_channel(params.channel, "$.channel")
+    channels.attach(channel, PeerAdapter(ctx.peer, ctx.services, params.account_id, threads=params.threads))
     ctx.peer.on_close(lambda: channels.detach(ctx.peer))
     return ChannelsAttachResult(channel=channel, attached=True)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from sessiond.methods.params import Params, Result
+from typing import Annotated
+
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
 
 class ChatAbortParams(Params, frozen=True, kw_only=True):
-    session_key: str
-    run_id: str | None = None
+    session_key: SessionName
+    run_id: Annotated[str | None, says("The run to end.", default="the live one and those that wait")] = None
 
 
 class ChatAbortResult(Result, frozen=True, kw_only=True):
-    aborted: bool
-    run_ids: list[str]
+    aborted: Annotated[bool, says("Whether a run was ended.")]
+    run_ids: Annotated[list[str], says("The runs that were ended.")]
 
 
 async def handle(ctx: Context, params: ChatAbortParams) -> ChatAbortResult:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.methods import sessions_history
+from sessiond.methods.params import says
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.rpc.method import Method
 
 
 class ChatHistoryParams(SessionsHistoryParams, frozen=True):
-    include_tools: bool = True
+    include_tools: Annotated[bool, says("Whether tool results are among the messages.")] = True
 
 
 async def handle(ctx: Context, params: ChatHistoryParams) -> SessionsHistoryResult:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from sessiond.errors import Forbidden, InvalidParams, StorageError
-from sessiond.methods.params import Params, Result
+from sessiond.errors import Forbidden, StorageError
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
 from sessiond.model.record import RecordDraft
 from sessiond.rpc.method import Later, LongWork, Method
@@ -16,7 +18,6 @@ from sessiond.runtimes.message_check import check_message
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
-MAX_MESSAGES = 1000
 # Up to here a call takes a millisecond or two of the loop, and off it, with all that a thread costs, no less in all.
 QUICK_MESSAGES = 64
 QUICK_BYTES = 128 * 1024
@@ -25,13 +26,17 @@ Check = Callable[[msgspec.Raw, int], Message]
 
 
 class ChatInjectParams(Params, frozen=True, kw_only=True):
-    session_key: str
-    messages: list[msgspec.Raw]
+    session_key: SessionName
+    messages: Annotated[
+        list[msgspec.Raw],
+        Meta(min_length=1, max_length=1000),
+        says("Message objects with `role` and `content`, appended in this order."),
+    ]
 
 
 class ChatInjectResult(Result, frozen=True, kw_only=True):
-    ids: list[str]
-    cursor: str
+    ids: Annotated[list[str], says("The ids of the new records, in the order of the messages.")]
+    cursor: Annotated[str, says("The place in the transcript behind the last of them.")]
 
 
 def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:
@@ -49,10 +54,6 @@ def _writable(ctx: Context, params: ChatInjectParams) -> Session:
     # An agent may write into its own session; into others only who administers them.
     if not caller.has("admin") and session.key != caller.session_key:
         raise Forbidden("`chat.inject` into another session needs the scope `admin`.")
-    if not 1 <= len(params.messages) <= MAX_MESSAGES:
-        raise InvalidParams(
-            f"`$.messages` has {len(params.messages)} messages; 1 to {MAX_MESSAGES} go in one call.", field="$.messages"
-        )
     return session
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from sessiond.attachments.decode import Attachment
 from sessiond.conversations.send import NewMessage, SentMessage
-from sessiond.errors import InvalidParams
 from sessiond.methods.chat_commands import get_or_create_session, obey
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import (
+    IdempotencyKey,
+    MessageText,
+    Params,
+    Result,
+    RunSeconds,
+    SessionName,
+    ThinkingLevel,
+    says,
+)
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
-from sessiond.policy.spawn import check_thinking
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
 from sessiond.sessions.patch import check_model
@@ -22,23 +29,25 @@ from sessiond.store.catalog import Session
 
 
 class ChatSendParams(Params, frozen=True, kw_only=True):
-    session_key: str
-    message: str
-    idempotency_key: str | None = None
-    timeout_seconds: float | None = None
-    thinking: str | None = None
-    model: str | None = None
-    attachments: list[Attachment] = []
-    deliver: bool | None = None
+    session_key: SessionName
+    message: MessageText
+    idempotency_key: IdempotencyKey = None
+    timeout_seconds: RunSeconds = None
+    thinking: Annotated[ThinkingLevel | None, says("How much the agent thinks in this run.")] = None
+    model: Annotated[str | None, says("The model of this run.", default="the session's")] = None
+    attachments: Annotated[list[Attachment], says("Files for the agent.")] = []
+    deliver: Annotated[bool | None, says("Whether the reply goes to the session's channel as well.")] = None
 
 
 class ChatSendResult(Result, frozen=True, kw_only=True):
-    run_id: str | None = None
-    status: Literal["accepted", "handled"]
-    cursor: str | None = None
-    reason: Literal["inbox"] | None = None
-    command: str | None = None
-    reply: str | None = None
+    run_id: Annotated[str | None, says("The run that works on the message; absent where a command was obeyed.")] = None
+    status: Annotated[Literal["accepted", "handled"], says("`handled`: it was a command of the owner, and is done.")]
+    cursor: Annotated[str | None, says("The place in the transcript behind the newest record.")] = None
+    reason: Annotated[
+        Literal["inbox"] | None, says("`inbox`: nothing runs, the message waits for the program that reads it.")
+    ] = None
+    command: Annotated[str | None, says("The command that was obeyed, as `/stop`.")] = None
+    reply: Annotated[str | None, says("What the command has to say.")] = None
 
 
 async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
@@ -81,18 +90,12 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
     send_policy.require(services.config.session.send_policy, key)
-    check_params(ctx, params)  # a bad message makes no session
+    _model_of(ctx, params)  # a bad message makes no session
     return await get_or_create_session(ctx, params.session_key)
 
 
-def check_params(ctx: Context, params: ChatSendParams) -> str | None:
-    """The model that is asked for, by its full name. InvalidParams where the params are no message."""
-    check_text(params.message, "$.message")
-    check_idempotency_key(params.idempotency_key)
-    if params.timeout_seconds is not None and params.timeout_seconds < 0:
-        raise InvalidParams("`$.timeoutSeconds` is below 0; 0 is no limit.", field="$.timeoutSeconds")
-    if params.thinking is not None:
-        check_thinking(params.thinking)
+def _model_of(ctx: Context, params: ChatSendParams) -> str | None:
+    """The model that is asked for, by its full name. InvalidParams where there is none of that name."""
     return check_model(ctx.services.config, params.model)["model"] if params.model is not None else None
 
 
@@ -100,7 +103,7 @@ def message_of(
     ctx: Context, session: Session, params: ChatSendParams, tool: str, *, steers: bool = False
 ) -> NewMessage:
     """The params as a message to the session, brought by the method `tool`. InvalidParams where they are none."""
-    model = check_params(ctx, params)
+    model = _model_of(ctx, params)
     payload = {}
     if params.idempotency_key is not None:
         payload = msgspec.to_builtins(params)
@@ -120,20 +123,6 @@ def message_of(
         files=params.attachments,
         steers=steers,
     )
-
-
-def check_text(text: str, field: str) -> None:
-    """InvalidParams where a message says nothing, or holds what no text has."""
-    if not text.strip():
-        raise InvalidParams(f"`{field}` is empty: say something.", field=field)
-    if "\0" in text:
-        raise InvalidParams(f"`{field}` has a NUL character; text has none.", field=field)
-
-
-def check_idempotency_key(key: str | None) -> None:
-    """InvalidParams where it is none."""
-    if key is not None and not 1 <= len(key) <= 256:
-        raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
 
 
 METHOD = Method(

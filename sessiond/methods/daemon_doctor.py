@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from sessiond.config.warnings import warnings
 from sessiond.errors import Forbidden, StorageError, pluralize, reason_of
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.model.entry import Entry
 from sessiond.rpc.method import Method
@@ -27,13 +27,13 @@ _REPAIR_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
 
 
 class DaemonDoctorParams(Params, frozen=True, kw_only=True):
-    fix: bool = False
+    fix: Annotated[bool, says("Whether what can be repaired is repaired, after a backup.")] = False
 
 
 class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     """What was repaired comes first, as findings about `repaired`."""
 
-    findings: list[Finding]
+    findings: Annotated[list[Finding], says("What is wrong, and with `fix` first what was repaired.")]
 
 
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 from sessiond.errors import Forbidden
-from sessiond.methods.params import NoParams, Result
+from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
 
 class DaemonStatusResult(Result, frozen=True, kw_only=True):
-    version: str
-    pid: int
-    uptime_ms: int
-    store: str
-    sessions: int
-    live_runs: int
-    queued_runs: int
-    attached_agents: dict[str, int]
-    subscribers: int
-    dead_letters: int
-    corrupt_records: int
-    last_save_at: int | None
-    watcher: str
-    # Why the configuration file was not taken over at the last reload, which was tried at `reloadedAt`.
-    reload_problem: str | None = None
-    reloaded_at: int | None = None
+    version: Annotated[str, says("The daemon's version.")]
+    pid: Annotated[int, says("The id of its process.")]
+    uptime_ms: Annotated[int, says("Since when it runs, in milliseconds.")]
+    store: Annotated[str, says("The path of the store.")]
+    sessions: Annotated[int, says("How many sessions there are, without archived ones.")]
+    live_runs: Annotated[int, says("How many runs are going on.")]
+    queued_runs: Annotated[int, says("How many runs are accepted and wait.")]
+    attached_agents: Annotated[dict[str, int], says("How many connections run an agent, by its id.")]
+    subscribers: Annotated[int, says("How many connections follow sessions.")]
+    dead_letters: Annotated[int, says("How many deliveries were given up.")]
+    corrupt_records: Annotated[int, says("How many lines of transcripts are no records.")]
+    last_save_at: Annotated[int | None, says("When the index was saved last, in milliseconds since 1970.")]
+    watcher: Annotated[str, says("How files are watched: `inotify`, `watchfiles` or `polling`.")]
+    reload_problem: Annotated[
+        str | None, says("Why the configuration file was not taken over when it was loaded last.")
+    ] = None
+    reloaded_at: Annotated[int | None, says("When that was tried, in milliseconds since 1970.")] = None
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from sessiond.errors import InvalidParams, Unauthenticated
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.model.caller import NOBODY
 from sessiond.rpc.method import Method
@@ -16,28 +16,37 @@ PROTOCOLS = (1,)
 
 
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    version: str = ""
+    """A program at one end of the connection."""
+
+    name: Annotated[str, says("Its name.")]
+    version: Annotated[str, says("Its version.")] = ""
 
 
 class InitializeParams(Params, frozen=True, kw_only=True):
-    protocol: int
-    client: ClientInfo
-    token: str | None = None
+    protocol: Annotated[int, says("The version of the protocol that the client speaks.", enum=list(PROTOCOLS))]
+    client: Annotated[ClientInfo, says("Who the client is.")]
+    token: Annotated[
+        str | None,
+        says("A token: from now on the connection may do what it allows.", default="the owner, on the owner's socket"),
+    ] = None
 
 
 class CallerInfo(Result, frozen=True, kw_only=True):
-    session_key: str | None = None
-    agent_id: str | None = None
-    sandboxed: bool
-    scopes: list[str]
+    """Whom the connection acts for."""
+
+    session_key: Annotated[str | None, says("The session it speaks as.")] = None
+    agent_id: Annotated[str | None, says("The agent it belongs to.")] = None
+    sandboxed: Annotated[bool, says("Whether it is for a sandboxed program, which sees less.")]
+    scopes: Annotated[list[str], says("What it may do: of list, read, send, spawn and admin.")]
 
 
 class InitializeResult(Result, frozen=True, kw_only=True):
-    protocol: int
-    server: ClientInfo
-    caller: CallerInfo
-    limits: dict[str, Any]
+    protocol: Annotated[int, says("The version of the protocol that is spoken.")]
+    server: Annotated[ClientInfo, says("The daemon.")]
+    caller: Annotated[CallerInfo, says("Whom the connection acts for.")]
+    limits: Annotated[
+        dict[str, Any], says("The limits of the connection: bytes of a frame and of a record, and counts.")
+    ]
 
 
 def handle(ctx: Context, params: InitializeParams) -> InitializeResult:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from sessiond.errors import InvalidParams, NotFound, quote
-from sessiond.methods.params import Empty
+from sessiond.methods.params import Empty, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.runtimes.message_check import check_message
@@ -19,16 +19,19 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Source: runs.md, "attached".
     """
 
-    run_id: str
-    type: Literal["delta", "tool", "message"]
-    text: str | None = None
-    message: dict[str, Any] | None = None
-    phase: Literal["start", "update", "end"] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    args: Any = None
-    result: Any = None
-    is_error: bool | None = None
+    run_id: Annotated[str, says("The run, which this connection lives.")]
+    type: Annotated[
+        Literal["delta", "tool", "message"],
+        says("`delta`: more of the reply. `tool`: a tool at work. `message`: a whole message for the transcript."),
+    ]
+    text: Annotated[str | None, says("The words that a `delta` adds.")] = None
+    message: Annotated[dict[str, Any] | None, says("The message object of a `message`.")] = None
+    phase: Annotated[Literal["start", "update", "end"] | None, says("How far the tool of a `tool` is.")] = None
+    tool_call_id: Annotated[str | None, says("Which call of the tool it is.")] = None
+    name: Annotated[str | None, says("The name of the tool.")] = None
+    args: Annotated[Any, says("What the tool was called with.")] = None
+    result: Annotated[Any, says("What the tool answered.")] = None
+    is_error: Annotated[bool | None, says("Whether the tool failed.")] = None
 
 
 # Plain: events are taken in the order in which they come, and a message does not hold up what is read after it.

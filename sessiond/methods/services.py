@@ -254,11 +254,3 @@ class Services:
 
 
 Context = RpcContext[Services]
-
-
-def clamp(value: float | None, default: int, most: int, least: int = 1) -> int:
-    """A limit from the params: floored and clamped. Source: protocol.md, "Order of refusals"."""
-    if value is None:
-        return default
-    # NaN cannot come from JSON; infinity is caught by the comparison.
-    return int(min(max(value, least), most))

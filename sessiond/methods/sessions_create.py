@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import AgentIdText, Line, MessageText, Params, Result, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import AGENT_ID, agent_of, is_inbox
+from sessiond.model.keys import agent_of, is_inbox
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
@@ -18,19 +18,24 @@ from sessiond.store.store import Custom
 
 
 class SessionsCreateParams(Params, frozen=True, kw_only=True):
-    key: str | None = None
-    agent_id: str | None = None
-    label: str | None = None
-    model: str | None = None
-    parent_session_key: str | None = None
-    message: str | None = None
+    key: Annotated[str | None, says("The key of the session.", default="a new `agent:<agentId>:dashboard:<uuid>`")] = (
+        None
+    )
+    agent_id: Annotated[
+        AgentIdText | None,
+        says("The agent of a session without `key`.", default="the caller's agent, else the default one"),
+    ] = None
+    label: Annotated[Line | None, says("A label, which no other session of the agent has.")] = None
+    model: Annotated[str | None, says("The model of the session.", default="the agent's")] = None
+    parent_session_key: Annotated[str | None, says("The session that the new one belongs to.")] = None
+    message: Annotated[MessageText | None, says("A first message, which the agent works on.")] = None
 
 
 class SessionsCreateResult(Result, frozen=True, kw_only=True):
-    key: str
-    session_id: str
-    created: bool
-    run_id: str | None = None
+    key: Annotated[str, says("The canonical key of the session.")]
+    session_id: Annotated[str, says("The id of its transcript.")]
+    created: Annotated[bool, says("Whether it is new.")]
+    run_id: Annotated[str | None, says("The run that works on `message`.")] = None
 
 
 async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateResult:
@@ -82,8 +87,6 @@ def _key(ctx: Context, params: SessionsCreateParams) -> str:
     services = ctx.services
     if params.key is None:
         agent_id = params.agent_id or ctx.caller.agent_id or services.config.default_agent()
-        if not AGENT_ID.fullmatch(agent_id):
-            raise InvalidParams("`$.agentId` is no agent id: ids match [a-z0-9][a-z0-9_-]{0,63}.", field="$.agentId")
         return f"agent:{agent_id}:dashboard:{services.ids.uuid()}"
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.key, field="$.key")
     if key is None:

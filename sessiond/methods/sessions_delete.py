@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.errors import Forbidden
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
 from sessiond.model.keys import kind_of
 from sessiond.rpc.method import Method
@@ -11,13 +13,13 @@ from sessiond.sessions import lifecycle
 
 
 class SessionsDeleteParams(Params, frozen=True, kw_only=True):
-    key: str
+    key: SessionName
 
 
 class SessionsDeleteResult(Result, frozen=True, kw_only=True):
-    key: str
-    deleted: bool
-    archived: bool
+    key: Annotated[str, says("The canonical key that the session had.")]
+    deleted: Annotated[bool, says("Always true.")]
+    archived: Annotated[bool, says("Whether its transcript is in the archive.")]
 
 
 async def handle(ctx: Context, params: SessionsDeleteParams) -> SessionsDeleteResult:

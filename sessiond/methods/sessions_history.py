@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from sessiond.methods.params import Params, Result
-from sessiond.methods.services import Context, clamp
+from sessiond.methods.params import Params, Result, SessionName, clamp_to, says
+from sessiond.methods.services import Context
+from sessiond.ranges import HISTORY_BYTES, HISTORY_LIMIT
 from sessiond.rpc.method import Method
 from sessiond.sessions import history
 from sessiond.sessions.history import AttachedFile, AttachedFiles, MessagePosition, RunEnding
 
-MAX_LIMIT = 1000
-DEFAULT_BYTES = 1 << 20
-MAX_BYTES = 16 << 20
-
 
 class SessionsHistoryParams(Params, frozen=True, kw_only=True):
-    session_key: str
-    limit: float | None = None
-    include_tools: bool = False
-    cursor: str | None = None
-    max_bytes: float | None = None
-    include_runs: bool = False
+    session_key: SessionName
+    limit: Annotated[int, clamp_to(HISTORY_LIMIT, "How many messages at most.")] = HISTORY_LIMIT.default
+    include_tools: Annotated[bool, says("Whether tool results are among the messages.")] = False
+    cursor: Annotated[str | None, says("`nextCursor` of a page: the messages before it.", default="the newest")] = None
+    max_bytes: Annotated[int, clamp_to(HISTORY_BYTES, "How many bytes the messages have at most.")] = (
+        HISTORY_BYTES.default
+    )
+    include_runs: Annotated[bool, says("Whether it is said how runs ended and which files came.")] = False
 
 
 class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    session_key: str
-    session_id: str
-    messages: list[msgspec.Raw]
-    positions: list[MessagePosition]
-    has_more: bool
-    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
-    cursor: str
-    skipped: int
-    content_redacted: bool
-    bytes: int
-    runs: list[RunEnding] | msgspec.UnsetType = msgspec.UNSET
-    attachments: list[AttachedFiles] | msgspec.UnsetType = msgspec.UNSET
+    session_key: Annotated[str, says("The canonical key of the session.")]
+    session_id: Annotated[str, says("The id of its transcript.")]
+    messages: Annotated[list[msgspec.Raw], says("The message objects as they stand in the transcript, oldest first.")]
+    positions: Annotated[list[MessagePosition], says("Where each of them stands, in the same order.")]
+    has_more: Annotated[bool, says("Whether there are older ones.")]
+    next_cursor: Annotated[str | msgspec.UnsetType, says("The place that older ones end at.")] = msgspec.UNSET
+    cursor: Annotated[str, says("The place behind the page, to follow the session from.")]
+    skipped: Annotated[int, says("How many lines on the way were no records.")]
+    content_redacted: Annotated[bool, says("Whether secrets were masked.")]
+    bytes: Annotated[int, says("How many bytes the messages have.")]
+    runs: Annotated[
+        list[RunEnding] | msgspec.UnsetType, says("How the runs among the messages ended, with `includeRuns`.")
+    ] = msgspec.UNSET
+    attachments: Annotated[
+        list[AttachedFiles] | msgspec.UnsetType, says("Which files came with messages, with `includeRuns`.")
+    ] = msgspec.UNSET
 
 
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
     services = ctx.services
     session = services.find(ctx.caller, params.session_key)
-    max_bytes = clamp(params.max_bytes, DEFAULT_BYTES, MAX_BYTES)
-    await ctx.reserve(max_bytes)
+    await ctx.reserve(params.max_bytes)
     async with services.reads(ctx.caller):
         page = await history.page(
             services.store,
             session,
-            limit=clamp(params.limit, 50, MAX_LIMIT),
+            limit=params.limit,
             include_tools=params.include_tools,
-            max_bytes=max_bytes,
+            max_bytes=params.max_bytes,
             before=params.cursor,
             include_runs=params.include_runs,
         )

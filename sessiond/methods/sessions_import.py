@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 from sessiond.errors import Forbidden, InvalidParams
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.sessions import importing
@@ -13,29 +14,29 @@ from sessiond.store import dirfd
 
 
 class SessionsImportParams(Params, frozen=True, kw_only=True):
-    """`path` is the state folder, absolute."""
-
-    path: str
+    path: Annotated[str, says("The OpenClaw state folder.", takes="absolute")]
 
 
 class ImportedRow(Result, frozen=True, kw_only=True):
-    """`path` is relative to the source."""
+    """A session that was copied."""
 
-    key: str
-    session_id: str
-    messages: int
-    archived: bool
-    path: str
+    key: Annotated[str, says("Its canonical key here.")]
+    session_id: Annotated[str, says("The id of its transcript.")]
+    messages: Annotated[int, says("How many messages it has.")]
+    archived: Annotated[bool, says("Whether it went to the archive.")]
+    path: Annotated[str, says("Its file, relative to the folder.")]
 
 
 class SkippedRow(Result, frozen=True, kw_only=True):
-    path: str
-    reason: str
+    """A file that was not copied."""
+
+    path: Annotated[str, says("The file, relative to the folder.")]
+    reason: Annotated[str, says("Why not, in a few words.")]
 
 
 class SessionsImportResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    imported: list[ImportedRow]
-    skipped: list[SkippedRow]
+    imported: Annotated[list[ImportedRow], says("The sessions that were copied.")]
+    skipped: Annotated[list[SkippedRow], says("What was not copied.")]
 
 
 async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportResult:

@@ -5,17 +5,19 @@ The session is the caller's own; the owner may name any whose messages are kept 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 import trio
 
-from sessiond.config.clamps import Clamp
 from sessiond.errors import Forbidden, InvalidParams
 from sessiond.events.subscription import FollowPlace, Subscription
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.event import Event
 from sessiond.model.keys import is_inbox
 from sessiond.model.record import ENTRY
+from sessiond.ranges import INBOX_WAIT_S
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
 from sessiond.runs.inbox import KeptMessage
@@ -23,27 +25,24 @@ from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.store import Custom
 
-# An hour: a reader that waits longer asks again.
-WAIT_S = Clamp(default=0, maximum=3600, minimum=0)
-
 
 class SessionsInboxParams(Params, frozen=True, kw_only=True):
-    """`cursor` says that everything up to there is read; without one the page begins where that was said last.
-
-    `wait` is how many seconds at most an empty inbox is waited on. `sessionKey` is the caller's own session unless the
-    owner names another.
-    """
-
-    session_key: str | None = None
-    cursor: str | None = None
-    wait: float | None = None
+    session_key: Annotated[
+        str | None, says("The session whose messages are read.", default="the caller's own; the owner names one")
+    ] = None
+    cursor: Annotated[str | None, says("Everything up to this place is read.", default="where that was said last")] = (
+        None
+    )
+    wait: Annotated[int, clamp_to(INBOX_WAIT_S, "How many seconds at most an empty inbox is waited on.")] = (
+        INBOX_WAIT_S.default
+    )
 
 
 class SessionsInboxResult(Result, frozen=True, kw_only=True):
-    session_key: str
-    messages: list[KeptMessage]
-    cursor: str
-    has_more: bool
+    session_key: Annotated[str, says("The canonical key of the session.")]
+    messages: Annotated[list[KeptMessage], says("The messages that are not read yet, oldest first.")]
+    cursor: Annotated[str, says("The place behind the last of them: shown next time, it marks them as read.")]
+    has_more: Annotated[bool, says("Whether there are more behind the last of them.")]
 
 
 class _EmptySink:
@@ -82,11 +81,10 @@ class _Bell(Subscription):
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
     services = ctx.services
     session = _session_of(ctx, params.session_key)
-    wait_s = WAIT_S.apply(params.wait, "$.wait")
     start = await inbox.read_up_to(services.store, session)
     if params.cursor is not None:
         start = await _mark_read(services, session, start, params.cursor)
-    page = await _page(services, session, start, wait_s)
+    page = await _page(services, session, start, params.wait)
     messages = [
         msgspec.structs.replace(message, text=services.masked_text(ctx.caller, message.text))
         for message in page.messages

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.errors import StorageError
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context, Services
 from sessiond.rpc.method import Method
 from sessiond.store.catalog import Session
 
 
 class SessionsKillParams(Params, frozen=True, kw_only=True):
-    key: str
+    key: SessionName
 
 
 class SessionsKillResult(Result, frozen=True, kw_only=True):
-    killed: bool
-    run_ids: list[str]
+    killed: Annotated[bool, says("Whether a run was ended.")]
+    run_ids: Annotated[list[str], says("The runs that were ended, of the session and of its descendants.")]
 
 
 async def handle(ctx: Context, params: SessionsKillParams) -> SessionsKillResult:

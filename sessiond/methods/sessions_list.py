@@ -5,43 +5,57 @@ Source: protocol.md, "The agents' tools".
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from sessiond.methods.params import Params, Result
-from sessiond.methods.services import Context, clamp
+import msgspec
+from msgspec import Meta
+
+from sessiond.methods.params import Params, Result, clamp_to, says
+from sessiond.methods.services import Context
 from sessiond.model.keys import canonical
 from sessiond.model.row import Row
 from sessiond.policy.visibility import Visibility
+from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
 
 # Further back than any clock; the number still fits what it is reckoned with.
-MAX_MINUTES = 1e9
+MAX_MINUTES = 10**9
 # Of all rows together; what does not fit is shown as omitted.
 MAX_MESSAGES_BYTES = 8 << 20
 _KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
 
 
 class SessionsListParams(Params, frozen=True, kw_only=True):
-    kinds: list[str] | None = None
-    limit: float | None = None
-    active_minutes: float | None = None
-    message_limit: float | None = None
-    search: str | None = None
-    label: str | None = None
-    spawned_by: str | None = None
-    agent_id: str | None = None
-    include_archived: bool = False
-    include_cursors: bool = False
-    cursor: str | None = None
+    kinds: Annotated[
+        list[str] | None,
+        says("Only sessions of these kinds: main, group, cron, hook, node, other.", default="every kind"),
+    ] = None
+    limit: Annotated[int, clamp_to(LIST_LIMIT, "How many sessions at most.")] = LIST_LIMIT.default
+    active_minutes: Annotated[
+        Annotated[float, Meta(ge=1, le=MAX_MINUTES, extra={"clamped": True})] | None,
+        says("Only sessions with a message in the last so many minutes."),
+    ] = None
+    message_limit: Annotated[int, clamp_to(LIST_MESSAGES, "How many of each session's last messages are shown.")] = (
+        LIST_MESSAGES.default
+    )
+    search: Annotated[str | None, says("Only sessions whose key, label or name contains this, in any case.")] = None
+    label: Annotated[str | None, says("Only the sessions with this label.")] = None
+    spawned_by: Annotated[str | None, says("Only the sub-agents of the session with this key.")] = None
+    agent_id: Annotated[str | None, says("Only sessions of this agent.")] = None
+    include_archived: Annotated[bool, says("Whether archived sessions are listed too.")] = False
+    include_cursors: Annotated[bool, says("Whether each row has the `cursor` behind its newest record.")] = False
+    cursor: Annotated[str | None, says("`nextCursor` of a page: what comes after it.", default="the newest")] = None
 
 
 class SessionsListResult(Result, frozen=True, kw_only=True):
-    count: int
-    sessions: list[Row]
-    visibility: Visibility
-    has_more: bool
-    next_cursor: str | None = None
+    count: Annotated[int, says("How many sessions are in this answer.")]
+    sessions: Annotated[list[Row], says("The sessions, newest message first.")]
+    visibility: Annotated[
+        Visibility, says("Whose sessions the caller may see; with another than `all` there may be more.")
+    ]
+    has_more: Annotated[bool, says("Whether more sessions fit the filters.")]
+    next_cursor: Annotated[str | None, says("What to ask the next page with.")] = None
 
 
 def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
@@ -51,7 +65,7 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
     if spawned_by is not None:
         rules = ctx.services.rules
         spawned_by = canonical(spawned_by, rules, agent_id=ctx.caller.agent_id, field="$.spawnedBy") or spawned_by
-    minutes = None if params.active_minutes is None else min(max(1.0, params.active_minutes), MAX_MINUTES)
+    minutes = params.active_minutes
     return listing.Filter(
         kinds=kinds or None,  # type: ignore[arg-type]
         since_ms=None if minutes is None else ctx.services.clock.wall_ms() - int(minutes * 60_000),
@@ -66,21 +80,22 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
 
 async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
     store, sight = ctx.services.store, ctx.services.sight_of(ctx.caller)
-    found = listing.select(store, sight, to_filter(ctx, params), clamp(params.limit, 50, 200))
+    found = listing.select(store, sight, to_filter(ctx, params), params.limit)
     rows = [listing.row(store, session, ctx.caller.agent_id, sight) for session in found.sessions]
     if params.include_cursors:
         for place, session in enumerate(found.sessions):
             end = store.cursor(session, session.entry.file.folded_to, session.entry.message_count)
             rows[place] = msgspec.structs.replace(rows[place], cursor=end)
-    messages = clamp(params.message_limit, 0, 20, least=0)
     # Message text is for those who may read; the list itself is not.
-    if messages and ctx.caller.has("read"):
+    if params.message_limit and ctx.caller.has("read"):
         await ctx.reserve(MAX_MESSAGES_BYTES)
         left = MAX_MESSAGES_BYTES
         for place, session in enumerate(found.sessions):
             most = min(1 << 20, max(left, 1))
             async with ctx.services.reads(ctx.caller):
-                page = await history.page(store, session, limit=messages, include_tools=False, max_bytes=most)
+                page = await history.page(
+                    store, session, limit=params.message_limit, include_tools=False, max_bytes=most
+                )
             left -= page.bytes
             shown, _ = await ctx.services.mask_messages(ctx.caller, page.messages)
             rows[place] = msgspec.structs.replace(rows[place], messages=shown)

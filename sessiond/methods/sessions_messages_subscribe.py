@@ -6,24 +6,29 @@ rewrite of the file `session.resync` comes at once. The cursor `start` is before
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.events import replay
 from sessiond.events.subscription import FollowPlace
 from sessiond.methods.following import follow, subscription
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.sessions.resolve import no_such_session
 
 
 class MessagesSubscribeParams(Params, frozen=True, kw_only=True):
-    key: str
-    cursor: str | None = None
+    key: SessionName
+    cursor: Annotated[
+        str | None,
+        says("What came after this place is told first; `start` is before the first record.", default="now"),
+    ] = None
 
 
 class MessagesSubscribedResult(Result, frozen=True, kw_only=True):
-    subscribed: bool
-    key: str
-    cursor: str | None = None
+    subscribed: Annotated[bool, says("Whether the connection follows the session now.")]
+    key: Annotated[str, says("The canonical key of the session.")]
+    cursor: Annotated[str | None, says("The place that it is followed from.")] = None
 
 
 def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:

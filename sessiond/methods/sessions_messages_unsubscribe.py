@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessiond.methods.params import Params
+from sessiond.methods.params import Params, SessionName
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_messages_subscribe import MessagesSubscribedResult
 from sessiond.rpc.method import Method
@@ -10,7 +10,7 @@ from sessiond.sessions.resolve import key_of
 
 
 class MessagesUnsubscribeParams(Params, frozen=True, kw_only=True):
-    key: str
+    key: SessionName
 
 
 def handle(ctx: Context, params: MessagesUnsubscribeParams) -> MessagesSubscribedResult:

@@ -5,32 +5,42 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Line, Params, Result, SessionName, ThinkingLevel, allow_words, says
 from sessiond.methods.services import Context
 from sessiond.model.lax import MAX_WHOLE
 from sessiond.model.row import Row
+from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
 from sessiond.rpc.method import Method
 from sessiond.sessions import listing, patch
 from sessiond.sessions.patch import DeliveryContext
 
 
 class SessionsPatchParams(Params, frozen=True, kw_only=True):
-    key: str
-    label: str | UnsetType | None = UNSET
-    display_name: str | UnsetType | None = UNSET
-    thinking_level: str | UnsetType | None = UNSET
-    verbose_level: str | UnsetType | None = UNSET
-    model: str | UnsetType | None = UNSET
-    send_policy: str | UnsetType | None = UNSET
-    context_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_WHOLE)] | UnsetType | None = UNSET
-    delivery_context: DeliveryContext | UnsetType | None = UNSET
+    key: SessionName
+    label: Annotated[Line | UnsetType | None, says("Its label, which no other session of the agent has.")] = UNSET
+    display_name: Annotated[Line | UnsetType | None, says("The name that lists show.")] = UNSET
+    thinking_level: Annotated[ThinkingLevel | UnsetType | None, says("How much its agent thinks.")] = UNSET
+    verbose_level: Annotated[
+        Annotated[str, allow_words(VERBOSE_LEVELS)] | UnsetType | None, says("How much of its work an agent shows.")
+    ] = UNSET
+    model: Annotated[str | UnsetType | None, says("Its model; null is the agent's again.")] = UNSET
+    send_policy: Annotated[
+        Annotated[str, allow_words(SEND_POLICIES)] | UnsetType | None, says("Whether messages may be sent to it.")
+    ] = UNSET
+    context_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_WHOLE)] | UnsetType | None, says("How many tokens its context can have.")
+    ] = UNSET
+    delivery_context: Annotated[
+        DeliveryContext | UnsetType | None,
+        says("Where its answers go; a field that is left out stays, null clears it."),
+    ] = UNSET
 
 
 class SessionsPatchResult(Result, frozen=True, kw_only=True):
-    key: str
-    row: Row
+    key: Annotated[str, says("The canonical key of the session.")]
+    row: Annotated[Row, says("The session as it is now.")]
 
 
 # Asked for once: it takes longer than all else that a patch does before it is written.

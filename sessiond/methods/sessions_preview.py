@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from sessiond.config.clamps import Clamp
-from sessiond.errors import Forbidden, InvalidParams, LimitExceeded, NotFound, StorageError
-from sessiond.methods.params import Params, Result
+from msgspec import Meta
+
+from sessiond.errors import Forbidden, LimitExceeded, NotFound, StorageError
+from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
+from sessiond.ranges import PREVIEW_CHARS, PREVIEW_LIMIT
 from sessiond.rpc.method import Method
 from sessiond.sessions import preview
 from sessiond.sessions.preview import PreviewItem
 
 # As the gateway has it.
 MAX_KEYS = 64
-_LIMIT = Clamp(default=12, maximum=50)
-_CHARS = Clamp(default=240, maximum=2000, minimum=20)
 
 
 class SessionsPreviewParams(Params, frozen=True, kw_only=True):
-    keys: list[str]
-    limit: float | None = None
-    max_chars: float | None = None
+    keys: Annotated[
+        list[str], Meta(min_length=1), says("The sessions: keys, aliases or session ids.", maxItems=MAX_KEYS)
+    ]
+    limit: Annotated[int, clamp_to(PREVIEW_LIMIT, "How many messages of each at most.")] = PREVIEW_LIMIT.default
+    max_chars: Annotated[int, clamp_to(PREVIEW_CHARS, "How many characters of each message at most.")] = (
+        PREVIEW_CHARS.default
+    )
 
 
 class Preview(Result, frozen=True, kw_only=True, omit_defaults=False):
-    """`key` is as it was asked for, so that the answer is found again."""
+    """The last messages of one session."""
 
-    key: str
-    status: Literal["ok", "empty", "missing"]
-    items: list[PreviewItem]
+    key: Annotated[str, says("The session, as it was asked for.")]
+    status: Annotated[
+        Literal["ok", "empty", "missing"], says("`missing`: it is not there, or the caller may not see it.")
+    ]
+    items: Annotated[list[PreviewItem], says("Its last messages, oldest first.")]
 
 
 class SessionsPreviewResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    previews: list[Preview]
+    previews: Annotated[list[Preview], says("One for each key, in the order of the keys.")]
 
 
 async def handle(ctx: Context, params: SessionsPreviewParams) -> SessionsPreviewResult:
     if not ctx.caller.has("read"):
         raise Forbidden("`sessions.preview` needs the scope `read`.")
-    if not params.keys:
-        raise InvalidParams("`$.keys` is empty: name the sessions to preview.", field="$.keys")
     if len(params.keys) > MAX_KEYS:
         raise LimitExceeded(
             f"`$.keys` has {len(params.keys)} keys, the limit is {MAX_KEYS}.", limit="keys", value=MAX_KEYS
         )
-    limit, max_chars = _LIMIT.apply(params.limit), _CHARS.apply(params.max_chars, "$.maxChars")
+    limit, max_chars = params.limit, params.max_chars
     previews = [await _preview(ctx, key, f"$.keys[{place}]", limit, max_chars) for place, key in enumerate(params.keys)]
     return SessionsPreviewResult(previews=previews)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from sessiond.errors import InvalidParams
-from sessiond.methods.params import Params, Result
+from typing import Annotated
+
+from msgspec import Meta
+
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
@@ -13,37 +16,39 @@ from sessiond.store.catalog import Session
 
 
 class SessionsPruneParams(Params, frozen=True, kw_only=True):
-    older_than_ms: float
-    confirm: bool = False
+    older_than_ms: Annotated[
+        float, Meta(ge=0, le=MAX_MS), says("Only transcripts without a message for so many milliseconds.")
+    ]
+    confirm: Annotated[bool, says("Whether they are removed, for good.")] = False
 
 
 class PrunedTranscript(Result, frozen=True, kw_only=True):
-    key: str
-    session_id: str
-    path: str
-    bytes: int
-    updated_at: int
+    """An archived transcript that is old enough."""
+
+    key: Annotated[str, says("The canonical key that the session had.")]
+    session_id: Annotated[str, says("Its id.")]
+    path: Annotated[str, says("The path of its file.")]
+    bytes: Annotated[int, says("How many bytes it has.")]
+    updated_at: Annotated[int, says("When its newest message was, in milliseconds since 1970.")]
 
 
 class KeptTranscript(Result, frozen=True, kw_only=True):
-    path: str
-    reason: str
+    """An archived transcript that could not be removed."""
+
+    path: Annotated[str, says("The path of its file.")]
+    reason: Annotated[str, says("Why not, in a few words.")]
 
 
 class SessionsPruneResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    """Without `confirm`, `removed` is what would be removed."""
-
-    confirmed: bool
-    removed: list[PrunedTranscript]
-    bytes: int
-    skipped: list[KeptTranscript]
+    confirmed: Annotated[bool, says("Whether anything was removed.")]
+    removed: Annotated[list[PrunedTranscript], says("What was removed; without `confirm` what would be.")]
+    bytes: Annotated[int, says("How many bytes these have together.")]
+    skipped: Annotated[list[KeptTranscript], says("What could not be removed.")]
 
 
 async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResult:
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller, "send")
-    if not 0 <= params.older_than_ms <= MAX_MS:
-        raise InvalidParams("`$.olderThanMs` is no age in milliseconds.", field="$.olderThanMs")
     visible = [session for session in catalog.by_id.values() if reaches(catalog, sight, session.key)]
     chosen = prune.old(visible, int(params.older_than_ms), services.clock.wall_ms())
     if not params.confirm:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sessiond.methods.params import Params, Result
+from typing import Annotated
+
+from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context, Services
 from sessiond.rpc.method import Method
 from sessiond.sessions import lifecycle
@@ -10,13 +12,13 @@ from sessiond.store.catalog import Session
 
 
 class SessionsResetParams(Params, frozen=True, kw_only=True):
-    key: str
+    key: SessionName
 
 
 class SessionsResetResult(Result, frozen=True, kw_only=True):
-    key: str
-    session_id: str
-    archived: bool
+    key: Annotated[str, says("The canonical key of the session.")]
+    session_id: Annotated[str, says("The id of its new transcript.")]
+    archived: Annotated[bool, says("Whether the old transcript is in the archive.")]
 
 
 async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResult:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.errors import InvalidParams
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
 
 
 class SessionsResolveParams(Params, frozen=True, kw_only=True):
-    key: str | None = None
-    session_id: str | None = None
-    label: str | None = None
-    agent_id: str | None = None
+    key: Annotated[str | None, says("A key or an alias such as `main`: this, `sessionId` or `label`.")] = None
+    session_id: Annotated[str | None, says("A session id, instead of `key`.")] = None
+    label: Annotated[str | None, says("A label, instead of `key`.")] = None
+    agent_id: Annotated[str | None, says("Whose sessions `label` is looked for in.", default="all agents'")] = None
 
 
 class SessionsResolveResult(Result, frozen=True, kw_only=True):
-    key: str
-    session_id: str
+    key: Annotated[str, says("The canonical key of the session.")]
+    session_id: Annotated[str, says("The id of its transcript.")]
 
 
 def handle(ctx: Context, params: SessionsResolveParams) -> SessionsResolveResult:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import trio
+from typing import Annotated
 
-from sessiond.config.clamps import SEARCH_LIMIT, Clamp
-from sessiond.errors import InvalidParams
-from sessiond.methods.params import Params, Result
+import trio
+from msgspec import Meta
+
+from sessiond.methods.params import TIMES, Params, Result, clamp_to, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.keys import is_listed
-from sessiond.model.lax import MAX_MS
+from sessiond.ranges import SEARCH_LIMIT
 from sessiond.rpc.method import Method
 from sessiond.sessions import search
 from sessiond.sessions.resolve import reaches
@@ -17,31 +18,40 @@ from sessiond.store.catalog import Session
 
 # Looking at this many sessions takes about half a millisecond; then others get their turn.
 _CHUNK = 500
-_SINCE = Clamp(default=0, maximum=MAX_MS, minimum=0)
 
 
 class SessionsSearchParams(Params, frozen=True, kw_only=True):
-    query: str
-    limit: float | None = None
-    session_key: str | None = None
-    role: str | None = None
-    since: float | None = None
+    query: Annotated[
+        str,
+        Meta(
+            pattern=r"\S",
+            max_length=search.MAX_QUERY_CHARS,
+            extra={"expected": f"text of at most {search.MAX_QUERY_CHARS} characters that is not blank"},
+        ),
+        says("What to look for; upper and lower case are the same.", takes="not blank"),
+    ]
+    limit: Annotated[int, clamp_to(SEARCH_LIMIT, "How many messages at most.")] = SEARCH_LIMIT.default
+    session_key: Annotated[str | None, says("Only in this session.", default="all that the caller may read")] = None
+    role: Annotated[str | None, says("Only messages with this role, as `user` or `assistant`.")] = None
+    since: Annotated[
+        Annotated[int, clamp_to(TIMES)] | None, says("Only messages from this time on, in milliseconds since 1970.")
+    ] = None
 
 
 class SearchMatch(Result, frozen=True, kw_only=True):
-    """`timestamp` is milliseconds since 1970; `cursor` is behind the message, for sessions_history."""
+    """A message in which it was found."""
 
-    session_key: str
-    cursor: str
-    timestamp: int
-    role: str
-    snippet: str
+    session_key: Annotated[str, says("The canonical key of its session.")]
+    cursor: Annotated[str, says("The place behind the message, for sessions_history.")]
+    timestamp: Annotated[int, says("When it was said, in milliseconds since 1970.")]
+    role: Annotated[str, says("Who said it.")]
+    snippet: Annotated[str, says("The words around what was found.")]
 
 
 class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    matches: list[SearchMatch]
-    has_more: bool
-    content_redacted: bool
+    matches: Annotated[list[SearchMatch], says("The messages, newest first.")]
+    has_more: Annotated[bool, says("Whether there are more than `limit`.")]
+    content_redacted: Annotated[bool, says("Whether secrets were masked in the snippets.")]
 
 
 async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchResult:
@@ -51,10 +61,10 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
     else:
         sessions = await _readable(ctx)
     query = search.Query(
-        text=_text(params.query),
-        limit=SEARCH_LIMIT.apply(params.limit),
+        text=params.query,
+        limit=params.limit,
         role=params.role,
-        since_ms=None if params.since is None else _SINCE.apply(params.since, "$.since"),
+        since_ms=params.since,
         shown=services.masker_for(caller),
     )
     found, has_more = await search.search(services.store, services.slices, sessions, query)
@@ -74,16 +84,6 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         has_more=has_more,
         content_redacted=any(match.masked for match, _ in shown),
     )
-
-
-def _text(query: str) -> str:
-    if not query.strip():
-        raise InvalidParams("`$.query` is empty: say what to look for.", field="$.query")
-    if len(query) > search.MAX_QUERY_CHARS:
-        raise InvalidParams(
-            f"`$.query` has {len(query)} characters, the limit is {search.MAX_QUERY_CHARS}.", field="$.query"
-        )
-    return query
 
 
 async def _readable(ctx: Context) -> list[Session]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import trio
 
@@ -10,55 +10,55 @@ from sessiond.conversations.send import NewMessage
 from sessiond.conversations.wait_cycle import waits_on_sender
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import InvalidParams
-from sessiond.methods.chat_send import check_idempotency_key, check_text
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import IdempotencyKey, MessageText, Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
+from sessiond.ranges import SEND_WAIT_S
 from sessiond.rpc.method import Method
 from sessiond.runs.run import RunView, view
 from sessiond.sessions import resolve
 from sessiond.store.catalog import Session
 
-DEFAULT_TIMEOUT_S = 30
-MAX_TIMEOUT_S = 24 * 3600
-
 
 class SessionsSendParams(Params, frozen=True, kw_only=True):
-    session_key: str | None = None
-    label: str | None = None
-    agent_id: str | None = None
-    message: str
-    timeout_seconds: float | None = None
-    idempotency_key: str | None = None
+    session_key: Annotated[str | None, says("To whom: this or `label`. A key, an alias or a session id.")] = None
+    label: Annotated[str | None, says("The label of the session, instead of `sessionKey`.")] = None
+    agent_id: Annotated[str | None, says("Whose sessions `label` is looked for in.", default="all agents'")] = None
+    message: MessageText
+    timeout_seconds: Annotated[
+        float, clamp_to(SEND_WAIT_S, "How many seconds the reply is waited for; 0 does not wait.", refuses_less=True)
+    ] = SEND_WAIT_S.default
+    idempotency_key: IdempotencyKey = None
 
 
 class SendDelivery(Result, frozen=True, kw_only=True):
     """How the announcement of the conversation's outcome stands."""
 
-    status: DeliveryStatus
-    mode: str
+    status: Annotated[DeliveryStatus, says("Whether it has reached the channel.")]
+    mode: Annotated[str, says("How the outcome is told: `announce`.")]
 
 
 class SessionsSendResult(Result, frozen=True, kw_only=True):
-    run_id: str
-    status: Literal["accepted", "ok", "timeout", "error"]
-    reason: str | None = None
-    reply: str | None = None
-    error: str | None = None
-    session_key: str
-    delivery: SendDelivery | None = None
+    run_id: Annotated[str, says("The run that works on the message.")]
+    status: Annotated[
+        Literal["accepted", "ok", "timeout", "error"],
+        says("`accepted`: nothing was waited for. `timeout`: the wait is over, and the run goes on."),
+    ]
+    reason: Annotated[
+        str | None,
+        says("Why nothing was waited for: `inbox`, a program reads it; `ancestor_busy`, it waits for the caller."),
+    ] = None
+    reply: Annotated[str | None, says("The reply, with status `ok`.")] = None
+    error: Annotated[str | None, says("A sentence, with status `error` and `timeout`.")] = None
+    session_key: Annotated[str, says("The canonical key of the session.")]
+    delivery: Annotated[SendDelivery | None, says("How the announcement of the outcome stands.")] = None
 
 
 async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:
     services = ctx.services
     target = _target(ctx, params)
     send_policy.require(services.config.session.send_policy, target.key, target.entry)
-    check_text(params.message, "$.message")
-    check_idempotency_key(params.idempotency_key)
-    if params.timeout_seconds is not None and params.timeout_seconds < 0:
-        raise InvalidParams("`$.timeoutSeconds` is below 0; 0 does not wait.", field="$.timeoutSeconds")
-    # Not `clamp`, which is for counts: a fraction of a second is waited for.
-    timeout_s = min(DEFAULT_TIMEOUT_S if params.timeout_seconds is None else params.timeout_seconds, MAX_TIMEOUT_S)
+    timeout_s = params.timeout_seconds
     source = services.source(ctx.caller)
     # Asked before the message is in line: it would wait for itself then.
     busy = waits_on_sender(services.supervisor, source, target)

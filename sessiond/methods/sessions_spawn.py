@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.materialize import Receipt
-from sessiond.errors import Conflict, InvalidParams, LimitExceeded
-from sessiond.methods.params import Params, Result
+from sessiond.errors import Conflict, LimitExceeded
+from sessiond.methods.params import IdempotencyKey, Line, Params, Result, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import agent_of, main_key
+from sessiond.model.keys import AGENT_ID, agent_of, main_key
 from sessiond.policy.spawn import SpawnRequest
+from sessiond.ranges import THINKING_LEVELS
 from sessiond.rpc.method import Method
 from sessiond.store.catalog import Session
 from sessiond.subagents.spawn import SpawnOrder
 
 
 class AttachAs(Params, frozen=True, kw_only=True):
-    mount_path: str
+    """Where the files of a spawn are to be found."""
+
+    mount_path: Annotated[str, says("A path that the task names them by.")]
 
 
 class SessionsSpawnParams(Params, frozen=True, kw_only=True):
-    task: str
-    label: str | None = None
-    runtime: Literal["subagent", "acp"] = "subagent"
-    agent_id: str | None = None
-    model: str | None = None
-    thinking: str | None = None
-    run_timeout_seconds: float | None = None
-    thread: bool = False
-    mode: Literal["run", "session"] | None = None
-    cleanup: Literal["delete", "keep"] | None = None
-    sandbox: Literal["inherit", "require"] = "inherit"
-    attachments: list[Attachment] = []
-    attach_as: AttachAs | None = None
-    idempotency_key: str | None = None
+    task: Annotated[
+        str,
+        Meta(pattern=r"\S", extra={"expected": "text that is not blank"}),
+        says("What is to be done.", takes="not blank; at most half of `limits.maxRecordBytes`"),
+    ]
+    label: Annotated[Line | None, says("A label for the child's session.")] = None
+    runtime: Annotated[Literal["subagent", "acp"], says("What runs the child; `acp` is not supported yet.")] = (
+        "subagent"
+    )
+    agent_id: Annotated[
+        str | None, says("The child's agent.", default="the caller's", takes=f"`{AGENT_ID.pattern}`")
+    ] = None
+    model: Annotated[str | None, says("The child's model.", default="`subagents.model`, else the agent's")] = None
+    thinking: Annotated[
+        Annotated[str, Meta(extra_json_schema={"enum": list(THINKING_LEVELS)})] | None,
+        says("How much the child thinks.", default="`subagents.thinking`"),
+    ] = None
+    run_timeout_seconds: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        says("After how many seconds the child's run is ended; 0 is never.", default="`subagents.runTimeoutSeconds`"),
+    ] = None
+    thread: Annotated[bool, says("Whether the child is bound to a thread of the caller's channel.")] = False
+    mode: Annotated[
+        Literal["run", "session"] | None,
+        says("`session`: the child stays for more messages; needs `thread`.", default='"run"; "session" with `thread`'),
+    ] = None
+    cleanup: Annotated[
+        Literal["delete", "keep"] | None, says("What becomes of the child's session at its end.", default='"keep"')
+    ] = None
+    sandbox: Annotated[
+        Literal["inherit", "require"], says("`require`: only with an agent whose runs are in a sandbox.")
+    ] = "inherit"
+    attachments: Annotated[list[Attachment], says("Files for the child.")] = []
+    attach_as: Annotated[AttachAs | None, says("Where the files are to be found.")] = None
+    idempotency_key: IdempotencyKey = None
 
 
 class SessionsSpawnResult(Result, frozen=True, kw_only=True):
-    status: Literal["accepted"]
-    run_id: str
-    child_session_key: str
-    mode: str
-    attachments: Receipt | None = None
+    status: Annotated[Literal["accepted"], says("Always `accepted`: nothing is waited for.")]
+    run_id: Annotated[str, says("The child's run, for agent.wait.")]
+    child_session_key: Annotated[str, says("The canonical key of the child's session.")]
+    mode: Annotated[str, says("`run`, or `session` where the child stays.")]
+    attachments: Annotated[Receipt | None, says("The files as they were written.")] = None
 
 
 async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResult:
     services = ctx.services
-    if not params.task.strip():
-        raise InvalidParams("`$.task` is empty: say what is to be done.", field="$.task")
-    if params.run_timeout_seconds is not None and params.run_timeout_seconds < 0:
-        raise InvalidParams("`$.runTimeoutSeconds` is below 0; 0 is no limit.", field="$.runTimeoutSeconds")
-    if params.idempotency_key is not None and not 1 <= len(params.idempotency_key) <= 256:
-        raise InvalidParams("`$.idempotencyKey` has 1 to 256 characters.", field="$.idempotencyKey")
     requester = await _requester(ctx)
     asked = msgspec.to_builtins(params)
     del asked["idempotencyKey"]

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.methods.chat_send import ChatSendParams, message_of
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import (
+    IdempotencyKey,
+    MessageText,
+    Params,
+    Result,
+    RunSeconds,
+    SessionName,
+    ThinkingLevel,
+    says,
+)
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 
 
 class SessionsSteerParams(Params, frozen=True, kw_only=True):
-    key: str
-    message: str
-    idempotency_key: str | None = None
-    timeout_seconds: float | None = None
-    thinking: str | None = None
-    model: str | None = None
+    key: SessionName
+    message: MessageText
+    idempotency_key: IdempotencyKey = None
+    timeout_seconds: RunSeconds = None
+    thinking: Annotated[ThinkingLevel | None, says("How much the agent thinks in this run.")] = None
+    model: Annotated[str | None, says("The model of this run.", default="the session's")] = None
 
 
 class SessionsSteerResult(Result, frozen=True, kw_only=True):
-    run_id: str
-    status: str
-    interrupted: list[str]
+    run_id: Annotated[str, says("The run that works on the message: the live one where it takes it, else a new one.")]
+    status: Annotated[str, says("Always `accepted`.")]
+    interrupted: Annotated[list[str], says("The runs that were ended for it.")]
 
 
 async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResult:

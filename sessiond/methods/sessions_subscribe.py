@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.methods.following import follow
-from sessiond.methods.params import NoParams, Result
+from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
 
 class SubscribedResult(Result, frozen=True, kw_only=True):
-    subscribed: bool
+    subscribed: Annotated[bool, says("Whether the connection follows all sessions now.")]
 
 
 def handle(ctx: Context, params: NoParams) -> SubscribedResult:  # noqa: ARG001

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import trio
 from msgspec import UNSET, UnsetType
 
-from sessiond.config.clamps import Clamp
 from sessiond.errors import InvalidParams
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import TIMES, Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.keys import is_listed
-from sessiond.model.lax import MAX_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions.resolve import reaches
 from sessiond.sessions.usage import UsageCount, UsageSum
 from sessiond.store.catalog import Session
 
-_TIME = Clamp(default=0, maximum=MAX_MS, minimum=0)
 # Looking at this many sessions takes about half a millisecond; then others get their turn.
 _CHUNK = 500
 # A millionth of a cent: sums of floats are not exact, and nobody wants to see by how much.
@@ -26,53 +23,57 @@ _DIGITS = 8
 
 
 class SessionsUsageParams(Params, frozen=True, kw_only=True):
-    """`since` is the first millisecond that counts, `until` the first that does not."""
-
-    key: str | None = None
-    since: float | None = None
-    until: float | None = None
+    key: Annotated[str | None, says("Only this session.", default="all that the caller may see")] = None
+    since: Annotated[Annotated[int, clamp_to(TIMES)] | None, says("The first millisecond since 1970 that counts.")] = (
+        None
+    )
+    until: Annotated[
+        Annotated[int, clamp_to(TIMES)] | None,
+        says("The first millisecond since 1970 that does not count.", takes="not before `since`"),
+    ] = None
 
 
 class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
-    input_tokens: int
-    output_tokens: int
-    cache_read: int
-    cache_write: int
-    total_tokens: int
-    cost_usd: float | UnsetType
+    """Tokens, and what they cost."""
+
+    input_tokens: Annotated[int, says("Tokens that went in.")]
+    output_tokens: Annotated[int, says("Tokens that came out.")]
+    cache_read: Annotated[int, says("Tokens that were read from a cache.")]
+    cache_write: Annotated[int, says("Tokens that were written to a cache.")]
+    total_tokens: Annotated[int, says("All of them together.")]
+    cost_usd: Annotated[float | UnsetType, says("What they cost, in US dollars, where that is known.")]
 
 
 class SessionUsage(UsageFields, frozen=True, kw_only=True):
     """An archived transcript has a row of its own, by the key that it had."""
 
-    key: str
-    session_id: str
-    archived: bool
+    key: Annotated[str, says("The canonical key of the session.")]
+    session_id: Annotated[str, says("The id of its transcript.")]
+    archived: Annotated[bool, says("Whether it is in the archive.")]
 
 
 class ModelUsage(UsageFields, frozen=True, kw_only=True):
-    model: str
+    """What a model used."""
+
+    model: Annotated[str, says("The model.")]
 
 
 class DayUsage(UsageFields, frozen=True, kw_only=True):
-    """`day` is `YYYY-MM-DD`."""
+    """What was used on a day."""
 
-    day: str
+    day: Annotated[str, says("The day in UTC, as `2026-01-31`.")]
 
 
 class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    """Sessions and models in the order of their tokens, the most first; days in theirs."""
-
-    totals: UsageFields
-    by_session: list[SessionUsage]
-    by_model: list[ModelUsage]
-    by_day: list[DayUsage]
+    totals: Annotated[UsageFields, says("All together.")]
+    by_session: Annotated[list[SessionUsage], says("By session, the most tokens first.")]
+    by_model: Annotated[list[ModelUsage], says("By model, the most tokens first.")]
+    by_day: Annotated[list[DayUsage], says("By day, the earliest first.")]
 
 
 async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResult:
     services = ctx.services
-    since = None if params.since is None else _TIME.apply(params.since, "$.since")
-    until = None if params.until is None else _TIME.apply(params.until, "$.until")
+    since, until = params.since, params.until
     if since is not None and until is not None and until < since:
         raise InvalidParams("`$.until` is before `$.since`.", field="$.until")
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from sessiond.auth.tokenlog import TokenRow
-from sessiond.methods.params import NoParams, Result
+from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
 
 class TokensListResult(Result, frozen=True, kw_only=True):
-    tokens: list[TokenRow]
+    tokens: Annotated[list[TokenRow], says("The tokens, newest first.")]
 
 
 def handle(ctx: Context, params: NoParams) -> TokensListResult:  # noqa: ARG001

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from sessiond.errors import InvalidParams
-from sessiond.methods.params import Params, Result
+from typing import Annotated
+
+from msgspec import Meta
+
+from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
+from sessiond.model.caller import SCOPES
+from sessiond.model.keys import AGENT_ID
 from sessiond.policy import visibility
+from sessiond.ranges import TOKEN_TTL_S
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
 
 
 class TokensMintParams(Params, frozen=True, kw_only=True):
-    scopes: list[str]
-    session_key: str | None = None
-    agent_id: str | None = None
-    sandboxed: bool = False
-    ttl_seconds: float = 3600
+    scopes: Annotated[
+        list[Annotated[str, says("A scope.", enum=list(SCOPES))]],
+        Meta(min_length=1),
+        says("What the token may do."),
+    ]
+    session_key: Annotated[str | None, says("The session that it speaks as.")] = None
+    agent_id: Annotated[str | None, says("The agent that it belongs to.", takes=f"`{AGENT_ID.pattern}`")] = None
+    sandboxed: Annotated[bool, says("Whether it is for a sandboxed program, which sees less.")] = False
+    ttl_seconds: Annotated[int, clamp_to(TOKEN_TTL_S, "For how many seconds it is good.", null=False)] = (
+        TOKEN_TTL_S.default
+    )
 
 
 class TokensMintResult(Result, frozen=True, kw_only=True):
-    token: str
-    id: str
-    expires_at: int
+    token: Annotated[str, says("The token; it is shown only now.")]
+    id: Annotated[str, says("Its id, for tokens.revoke.")]
+    expires_at: Annotated[int, says("When it ends, in milliseconds since 1970.")]
 
 
 async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
@@ -32,8 +44,6 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
         if key is None:
             key = services.find(ctx.caller, params.session_key).key
-    if not params.scopes:
-        raise InvalidParams("`$.scopes` is empty; a token without scopes may do nothing.", field="$.scopes")
     catalog = services.store.catalog
     visibility.check_mint(
         ctx.caller,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from sessiond.errors import InvalidParams, NotFound, quote
-from sessiond.methods.params import Params, Result
+from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
@@ -13,12 +14,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class TokensRevokeParams(Params, frozen=True, kw_only=True):
-    id: str | None = None
-    token: str | None = None
+    id: Annotated[str | None, says("The token's id: this or `token`.")] = None
+    token: Annotated[str | None, says("The token itself, instead of `id`.")] = None
 
 
 class TokensRevokeResult(Result, frozen=True, kw_only=True):
-    revoked: bool
+    revoked: Annotated[bool, says("False where it was revoked before.")]
 
 
 async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult:

@@ -13,11 +13,10 @@ import msgspec
 
 from sessiond.errors import Forbidden, InvalidParams, Unsupported, quote
 from sessiond.model import keys
+from sessiond.ranges import THINKING_LEVELS
 
 Mode = Literal["run", "session"]
 Cleanup = Literal["delete", "keep"]
-
-THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
 
 # The scope that each session tool needs.
 TOOL_SCOPES = {
@@ -103,7 +102,7 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
     _check_agent(agent_id, facts)
     _check_sandbox(request, facts, agent_id)
     _check_model(request.model, facts.models)
-    thinking = check_thinking(request.thinking)
+    thinking = None if request.thinking is None else check_thinking(request.thinking)
     if request.thread and not facts.threads:
         raise Unsupported(
             "thread=true needs an attached channel with threads, and none is attached to this session's channel",
@@ -198,16 +197,14 @@ def _check_model(model: str | None, models: tuple[str, ...]) -> None:
         )
 
 
-def check_thinking(thinking: str | None) -> str | None:
+def check_thinking(thinking: str, field: str = "$.thinking") -> str:
     """The level, trimmed and in lower case. InvalidParams (`thinking_invalid`) for an unknown one."""
-    if thinking is None:
-        return None
     level = thinking.strip().lower()
     if level not in THINKING_LEVELS:
         raise InvalidParams(
-            f"$.thinking is not a thinking level: {_short(thinking)}; use one of {', '.join(THINKING_LEVELS)}",
+            f"{field} is not a thinking level: {_short(thinking)}; use one of {', '.join(THINKING_LEVELS)}",
             code="thinking_invalid",
-            field="$.thinking",
+            field=field,
         )
     return level
 

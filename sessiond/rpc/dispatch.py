@@ -183,7 +183,7 @@ class Dispatcher(Generic[S]):
                 limit="limits.maxInFlight",
                 value=self.limits.max_in_flight,
             )
-        decoded = decode_params(route.decode, params) if parsed.params is None else parsed.params
+        decoded = decode_params(route.decoder, params) if parsed.params is None else parsed.params
         context = Context(
             caller=caller,
             peer=peer,

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from sessiond.rpc.bounds import wire_type
 from sessiond.rpc.errors import wire_errors
 from sessiond.rpc.method import Method
 
@@ -17,7 +18,7 @@ _REF = "#/components/schemas/"
 def openrpc_document(methods: Iterable[Method], *, title: str, version: str) -> dict[str, Any]:
     """The OpenRPC document (a JSON object) of `methods`, in their order; aliases and scopes are `x-` members."""
     table = list(methods)
-    types = [kind for method in table for kind in (method.params, method.result)]
+    types = [kind for method in table for kind in (wire_type(method.params), method.result)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF + "{name}")
     pairs = zip(schemas[::2], schemas[1::2], strict=True)
     described = [
@@ -37,16 +38,17 @@ def openrpc_document(methods: Iterable[Method], *, title: str, version: str) -> 
 
 def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     required = set(params.get("required", ()))
+    # OpenRPC wants those first that are required.
+    members = sorted(params.get("properties", {}).items(), key=lambda member: member[0] not in required)
     described: dict[str, Any] = {
         "name": method.name,
         "summary": method.summary,
+        "description": _sentences(method),
         "paramStructure": "by-name",
-        "params": [
-            {"name": name, "required": name in required, "schema": schema}
-            for name, schema in params.get("properties", {}).items()
-        ],
+        "params": [_describe_param(name, schema, required=name in required) for name, schema in members],
         "result": {"name": "result", "schema": result},
-        "errors": [{"$ref": f"#/components/errors/{error['message']}"} for error in wire_errors()],
+        # Written out: the models of OpenRPC that clients are made with know references to schemas, not to errors.
+        "errors": wire_errors(),
         "x-scope": method.scope,
     }
     if method.aliases:
@@ -54,6 +56,25 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
     if method.streams:
         described["x-lasting-connection"] = True
     return described
+
+
+def _sentences(method: Method) -> str:
+    """What a method does, and what it asks of a caller."""
+    said = [method.summary]
+    if method.scope is not None:
+        said.append(f"It needs the scope `{method.scope}`.")
+    if method.streams:
+        said.append("It needs a lasting connection.")
+    if method.aliases:
+        said.append(f"It is also called {' and '.join(f'`{alias}`' for alias in method.aliases)}.")
+    return " ".join(said)
+
+
+def _describe_param(name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    """A parameter; its sentence stands beside its name, where a reader of OpenRPC looks for it."""
+    text = schema.get("description")
+    told = {} if text is None else {"description": text}
+    return {"name": name, **told, "required": required, "schema": schema}
 
 
 def _resolve(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:

@@ -1,35 +1,33 @@
 """Decode the params of a request into the method's struct, with errors that name the field.
 
-Knows the texts of msgspec's errors; knows no method.
+Knows no method.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from sessiond.errors import InvalidParams, InvalidRequest, ParseError, shorten
+from sessiond.errors import InvalidParams, InvalidRequest, ParseError
+from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.messages import ABSENT, RequestId
+from sessiond.rpc.param_errors import refusal_of
 
 _NO_PARAMS = b"{}"
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_MISSING_OR_UNKNOWN = re.compile(r"^Object (?P<how>missing required|contains unknown) field `(?P<name>.*)`$", re.DOTALL)
 
 
-def decode_params(decode: Callable[[Any], Any], params: Raw) -> Any:
+def decode_params(decoder: ParamsDecoder, params: Raw) -> Any:
     """`params` as the method's struct.
 
     Absent, `null` and `[]` are no params. Raises InvalidParams, whose data names the field the way msgspec does:
     `$.attachments[0].name`.
     """
     try:
-        return decode(_as_object(params))
+        return decoder.decode(_as_object(params))
     except msgspec.ValidationError as error:
-        raise _invalid_params(str(error)) from None
+        raise refusal_of(error, decoder.wire, memoryview(_as_object(params))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # The params were left raw with the envelope, so malformed JSON inside them is found here.
         raise ParseError(f"The params are not JSON: {error}.") from None
@@ -53,12 +51,12 @@ class _Cancel(msgspec.Struct):
     id: RequestId
 
 
-_decode_cancel = msgspec.json.Decoder(_Cancel).decode
+_cancel_decoder = ParamsDecoder(_Cancel)
 
 
 def cancelled_id(params: Raw) -> RequestId:
     """The id in the params of `$/cancelRequest`."""
-    cancel: _Cancel = decode_params(_decode_cancel, params)
+    cancel: _Cancel = decode_params(_cancel_decoder, params)
     return cancel.id
 
 
@@ -76,15 +74,3 @@ def _as_object(params: Raw) -> bytes | Raw:
             return _NO_PARAMS
         case _:
             raise InvalidRequest("Params are an object.")
-
-
-def _invalid_params(reason: str) -> InvalidParams:
-    found = _PATH.match(reason)
-    what, path = (found["what"], found["path"] or "$") if found else (reason, "$")
-    if named := _MISSING_OR_UNKNOWN.match(what):
-        path = f"{path}.{named['name']}"
-        what = "it is missing" if named["how"].startswith("missing") else "there is no such parameter"
-    elif what.startswith("Invalid enum value"):
-        what = "it is none of the values that there are"
-    path = shorten(path)
-    return InvalidParams(f"`{path}`: {what[:1].lower()}{what[1:]}.", field=path)

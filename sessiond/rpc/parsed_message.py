@@ -32,5 +32,5 @@ def parse_message(message: bytes, max_nesting: int, routes: Mapping[str, Prepare
     route = None if envelope.method is UNSET else routes.get(envelope.method)
     if len(message) >= LONG_BYTES and not parsed.has_meta and route is not None:
         with suppress(SessiondError):  # the dispatcher decodes them again and reports the error
-            parsed.params = decode_params(route.decode, envelope.params)
+            parsed.params = decode_params(route.decoder, envelope.params)
     return parsed

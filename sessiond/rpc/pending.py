@@ -9,11 +9,11 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-import msgspec
 import trio
 
 from sessiond.errors import RequestCancelled, SessiondError
 from sessiond.rpc.batch import Reply
+from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
 from sessiond.rpc.in_flight import OrderedTurn
 from sessiond.rpc.method import Context, LongWork, Method
@@ -22,14 +22,14 @@ from sessiond.rpc.method import Context, LongWork, Method
 class PreparedMethod:
     """A method with its params decoder, and whether its handler waits."""
 
-    __slots__ = ("decode", "handle", "is_async", "method", "waits")
+    __slots__ = ("decoder", "handle", "is_async", "method", "waits")
 
     def __init__(self, method: Method) -> None:
         self.method = method
         self.handle = method.handle
         self.is_async = iscoroutinefunction(method.handle)
         self.waits = self.is_async or method.later
-        self.decode = msgspec.json.Decoder(method.params).decode
+        self.decoder = ParamsDecoder(method.params)
 
 
 class PendingRequest:

@@ -8,9 +8,10 @@ and everything else that waits for a run work as usual. Does not know callers or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.clock import iso_ms
 from sessiond.errors import InvalidParams
@@ -47,13 +48,15 @@ class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     `seq` is its number in the session, `cursor` the place after it, `timestamp` ISO 8601.
     """
 
-    id: str | None
-    seq: int
-    cursor: str
-    timestamp: str | None = None
-    sender: str | None = msgspec.field(default=None, name="from")
-    source_tool: str | None = None
-    text: str
+    id: Annotated[str | None, Meta(description="The id of the message's record.")]
+    seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
+    cursor: Annotated[str, Meta(description="The place in the transcript behind it.")]
+    timestamp: Annotated[str | None, Meta(description="When it was written, as ISO 8601.")] = None
+    sender: Annotated[str | None, Meta(description="The session that sent it; absent where it was the owner.")] = (
+        msgspec.field(default=None, name="from")
+    )
+    source_tool: Annotated[str | None, Meta(description="The method that it came by.")] = None
+    text: Annotated[str, Meta(description="What it says.")]
 
 
 class InboxPage(msgspec.Struct, frozen=True):

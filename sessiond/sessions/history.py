@@ -5,9 +5,10 @@ Knows the store. Does not know who asks: visibility is checked before, redaction
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.clock import iso_ms
 from sessiond.model import lax
@@ -22,10 +23,10 @@ OMITTED = "[sessions_history omitted: message too large]"
 class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """The place of a message: the id of its record, its number in the session (from 1), the cursor after it."""
 
-    id: str | None
-    seq: int
-    cursor: str
-    timestamp: str | None = None
+    id: Annotated[str | None, Meta(description="The id of the message's record.")]
+    seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
+    cursor: Annotated[str, Meta(description="The place in the transcript behind it.")]
+    timestamp: Annotated[str | None, Meta(description="When it was written, as ISO 8601.")] = None
 
 
 class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -34,26 +35,26 @@ class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     `replied` is false if the run ended with an empty reply.
     """
 
-    run_id: str
-    status: str
-    seq: int
-    replied: bool
-    error: str | None = None
-    ended_at: str | None = None
+    run_id: Annotated[str, Meta(description="The run.")]
+    status: Annotated[str, Meta(description="How it ended: ok, error, timeout or aborted.")]
+    seq: Annotated[int, Meta(description="How many messages of the session are before its end.")]
+    replied: Annotated[bool, Meta(description="Whether it said anything.")]
+    error: Annotated[str | None, Meta(description="Why it failed, in a sentence.")] = None
+    ended_at: Annotated[str | None, Meta(description="When it ended, as ISO 8601.")] = None
 
 
 class AttachedFile(msgspec.Struct, frozen=True, gc=False):
     """A file that came with a message; its content is in the agent's workspace."""
 
-    name: str
-    bytes: lax.Count
+    name: Annotated[str, Meta(description="The name of the file.")]
+    bytes: Annotated[lax.Count, Meta(description="How many bytes it has.")]
 
 
 class AttachedFiles(msgspec.Struct, frozen=True, gc=False):
     """The files that came with the message number `seq` of the session."""
 
-    seq: int
-    files: list[AttachedFile]
+    seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
+    files: Annotated[list[AttachedFile], Meta(description="The files that came with it.")]
 
 
 class _Receipt(msgspec.Struct, frozen=True, gc=False):

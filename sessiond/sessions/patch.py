@@ -7,32 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.config.settings import Config
 from sessiond.errors import Conflict, InvalidParams, quote
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import check_thinking
+from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
 from sessiond.sessions.lifecycle import SessionChanges, current_session
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.store import Custom
 
 Sees = Callable[[str], bool]
 MAX_LABEL_CHARS = 512
-VERBOSE_LEVELS = ("off", "on", "full")
-SEND_POLICIES = ("allow", "deny")
 
 
 class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The session's delivery target. A field that is left out is not changed; null clears it."""
 
-    channel: str | msgspec.UnsetType | None = msgspec.UNSET
-    to: str | msgspec.UnsetType | None = msgspec.UNSET
-    account_id: str | msgspec.UnsetType | None = msgspec.UNSET
-    thread_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    channel: Annotated[str | msgspec.UnsetType | None, Meta(description="The channel.")] = msgspec.UNSET
+    to: Annotated[str | msgspec.UnsetType | None, Meta(description="The address on the channel.")] = msgspec.UNSET
+    account_id: Annotated[str | msgspec.UnsetType | None, Meta(description="The account on the channel.")] = (
+        msgspec.UNSET
+    )
+    thread_id: Annotated[str | int | msgspec.UnsetType | None, Meta(description="The thread on the channel.")] = (
+        msgspec.UNSET
+    )
 
 
 async def apply(
@@ -80,20 +84,11 @@ def _model(config: Config, session: Session, model: str | None) -> dict[str, Any
     return data
 
 
-def _check_thinking(value: str) -> str | None:
-    try:
-        return check_thinking(value)
-    except InvalidParams as error:
-        raise InvalidParams(
-            error.message.replace("$.thinking ", "$.thinkingLevel "), code=error.code, field="$.thinkingLevel"
-        ) from None
-
-
 def _delivery_context(value: DeliveryContext) -> dict[str, Any]:
     data: dict[str, Any] = msgspec.to_builtins(value)
     for name, text in data.items():
         if isinstance(text, str):
-            data[name] = _printable(text, f"$.deliveryContext.{name}")
+            data[name] = check_line(text, f"$.deliveryContext.{name}")
     return data
 
 
@@ -103,10 +98,10 @@ def _as_it_is(value: object) -> object:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "label": _as_it_is,
-    "displayName": lambda value: _printable(value, "$.displayName"),
-    "thinkingLevel": _check_thinking,
-    "verboseLevel": lambda value: _one_of(value, VERBOSE_LEVELS, "$.verboseLevel"),
-    "sendPolicy": lambda value: _one_of(value, SEND_POLICIES, "$.sendPolicy"),
+    "displayName": lambda value: check_line(value, "$.displayName"),
+    "thinkingLevel": lambda value: check_thinking(value, "$.thinkingLevel"),
+    "verboseLevel": lambda value: check_word(value, "$.verboseLevel", VERBOSE_LEVELS),
+    "sendPolicy": lambda value: check_word(value, "$.sendPolicy", SEND_POLICIES),
     "contextTokens": _as_it_is,
     "deliveryContext": _delivery_context,
 }
@@ -118,7 +113,7 @@ def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: st
     Only sessions that the caller may see (`sees(key)`) are compared, so that a refusal does not reveal a hidden
     session. Two sessions may thus have the same label; a caller who sees both has to name them by key.
     """
-    text = _printable(label, field)
+    text = check_line(label, field)
     agent_id = agent_of(key)
     taken = any(other != key and sees(other) for other in catalog.keys_with_label(agent_id, text))
     claimed = any(
@@ -165,7 +160,8 @@ def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[s
     return {"model": text, "modelOverride": text}
 
 
-def _printable(value: str, field: str) -> str:
+def check_line(value: str, field: str) -> str:
+    """A line that people read, without white space around it; InvalidParams where it is none."""
     text = value.strip()
     if not text:
         raise InvalidParams(f"`{field}` is empty; null clears it.", field=field)
@@ -176,7 +172,8 @@ def _printable(value: str, field: str) -> str:
     return text
 
 
-def _one_of(value: str, words: tuple[str, ...], field: str) -> str:
+def check_word(value: str, field: str, words: tuple[str, ...]) -> str:
+    """One of the words in its one spelling; InvalidParams where it is none."""
     text = value.strip().lower()
     if text not in words:
         raise InvalidParams(f"`{field}` is {quote(value[:40])}; use one of {', '.join(words)}, or null.", field=field)

@@ -6,8 +6,10 @@ Reads only the first and last blocks of a transcript. Source: protocol.md, "The 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.clock import iso_ms
 from sessiond.model.dialects import TranscriptDialect
@@ -32,8 +34,8 @@ Shown = Callable[[str], str]
 class PreviewItem(msgspec.Struct, frozen=True):
     """One line of a preview."""
 
-    role: str
-    text: str
+    role: Annotated[str, Meta(description="Who said it.")]
+    text: Annotated[str, Meta(description="What was said, cut short.")]
 
 
 class _Wanted(msgspec.Struct, frozen=True):

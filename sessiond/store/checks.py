@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from sessiond.errors import pluralize
 from sessiond.model import lax
@@ -30,10 +31,10 @@ KEY_BYTES = 32
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """`thing` is a path below the store, or `store`; `what` a few words; `hint` what to do about it."""
 
-    level: Level
-    thing: str
-    what: str
-    hint: str | None = None
+    level: Annotated[Level, Meta(description="How bad it is.")]
+    thing: Annotated[str, Meta(description="What it is about: a path below the store, or `store`.")]
+    what: Annotated[str, Meta(description="What is wrong, in a few words.")]
+    hint: Annotated[str | None, Meta(description="What to do about it.")] = None
 
 
 Findings = Iterator[Finding | None]

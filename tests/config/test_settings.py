@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sampling import amount
 
-from sessiond.config.clamps import HISTORY_LIMIT, LIST_LIMIT, LIST_MESSAGES, Clamp
 from sessiond.config.settings import (
     AgentConfig,
     AgentsConfig,
@@ -27,7 +26,7 @@ from sessiond.config.settings import (
     to_document,
 )
 from sessiond.config.source import line_of
-from sessiond.errors import ConfigError, InvalidParams
+from sessiond.errors import ConfigError
 
 # Every key that the pages name, with the default they name.
 DOCUMENTED_DEFAULTS: dict[str, Any] = {
@@ -672,24 +671,6 @@ def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone
     if gone < len(lines) and gone != line:
         del lines[gone]
     _parses_or_is_refused("\n".join(lines))
-
-
-@given(st.one_of(st.none(), st.integers(), st.floats(allow_nan=False)))
-def test_a_clamp_never_leaves_its_range(value: float | None) -> None:
-    for clamp in (LIST_LIMIT, LIST_MESSAGES, HISTORY_LIMIT):
-        assert clamp.minimum <= clamp.apply(value) <= clamp.maximum
-
-
-def test_clamps_floor_and_keep_both_ends() -> None:
-    clamp = Clamp(default=50, maximum=200)
-    given_and_got = {
-        None: 50, 0: 1, 1: 1, 1.9: 1, 2: 2, 200: 200, 200.9: 200, 201: 200, -5: 1,
-        float("inf"): 200, float("-inf"): 1,
-    }  # fmt: skip
-    assert {value: clamp.apply(value) for value in given_and_got} == given_and_got
-    with pytest.raises(InvalidParams) as caught:
-        clamp.apply(float("nan"), "$.limit")
-    assert (caught.value.message, caught.value.data) == ("$.limit is not a number", {"field": "$.limit"})
 
 
 @pytest.mark.parametrize(

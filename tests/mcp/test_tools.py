@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ import pytest
 from sessiond.mcp import tools
 from sessiond.mcp.calls import call_of
 from sessiond.methods.table import METHODS
+from sessiond.rpc.bounds import wire_type
+from sessiond.rpc.openrpc import openrpc_document
 
 METHOD_OF = {"sessions_wait": "agent.wait"}
 # What the server itself turns into what the method takes.
@@ -23,6 +26,7 @@ def test_a_tool_takes_what_its_method_takes(tool: dict[str, Any]) -> None:
     name = tool["name"]
     method = next(method for method in METHODS if method.name == METHOD_OF.get(name, name))
     fields = {field.encode_name: field for field in msgspec.structs.fields(method.params)}
+    wire_types = {field.encode_name: field.type for field in msgspec.structs.fields(wire_type(method.params))}
     schema = tool["inputSchema"]
     assert set(schema["properties"]) - OWN.get(name, set()) <= set(fields)
     needed = {field.encode_name for field in fields.values() if field.required}
@@ -30,9 +34,26 @@ def test_a_tool_takes_what_its_method_takes(tool: dict[str, Any]) -> None:
     for wire_name, given in schema["properties"].items():
         if wire_name in fields and "type" in given and given["type"] != "array":
             example = {"string": "x", "integer": 1, "number": 1.5, "boolean": True}[given["type"]]
-            msgspec.convert(example, fields[wire_name].type)
+            msgspec.convert(example, wire_types[wire_name])
         for value in given.get("enum", ()):
-            msgspec.convert(value, fields[wire_name].type)
+            msgspec.convert(value, wire_types[wire_name])
+
+
+@pytest.mark.parametrize("tool", tools.LISTED, ids=tools.NAMES)
+def test_the_range_and_the_default_of_a_number_are_those_of_the_method(tool: dict[str, Any]) -> None:
+    name = tool["name"]
+    methods = {method["name"]: method for method in openrpc_document(METHODS, title="", version="")["methods"]}
+    params = {param["name"]: param["schema"] for param in methods[METHOD_OF.get(name, name)]["params"]}
+    for wire_name, offered in tool["inputSchema"]["properties"].items():
+        if wire_name in OWN.get(name, set()) or offered.get("type") not in ("integer", "number"):
+            continue
+        own = params[wire_name]
+        number = own if "type" in own else own["anyOf"][0]
+        # A model is not asked for what shows nothing, nor to look back for longer than a year.
+        assert offered["minimum"] in (number["minimum"], 1), wire_name
+        assert offered.get("maximum") in (number.get("maximum"), None, 525_600), wire_name
+        told = re.match(r"(\d+) unless given", offered["description"])
+        assert told is None or int(told[1]) == own["default"], wire_name
 
 
 def test_all_that_a_model_reads_of_them_is_under_2000_tokens() -> None:

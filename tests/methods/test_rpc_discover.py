@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jsonschema import Draft7Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT7
 from support.method_calls import Call
 
 from sessiond.methods.table import METHODS
+from sessiond.rpc.openrpc import openrpc_document
+
+META = Path(__file__).parents[1] / "golden" / "openrpc"
+DOCUMENT: dict[str, Any] = json.loads(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version="1.0")))
 
 
 def test_the_document_has_every_method_once(call: Call) -> None:
@@ -12,3 +25,72 @@ def test_the_document_has_every_method_once(call: Call) -> None:
     names = [method["name"] for method in document["methods"]]
     assert sorted(names) == sorted(method.name for method in METHODS)
     assert document["openrpc"].startswith("1.")
+
+
+def test_the_document_is_one_by_the_official_meta_schema() -> None:
+    meta, json_schema = (json.loads((META / name).read_text()) for name in ("meta-schema.json", "json-schema.json"))
+    resources = [
+        (address, Resource.from_contents(json_schema, default_specification=DRAFT7))
+        for address in ("https://meta.json-schema.tools", "https://meta.json-schema.tools/")
+    ]
+    validator = Draft7Validator(meta, registry=Registry().with_resources(resources))
+    assert [error.message for error in validator.iter_errors(DOCUMENT)] == []
+    # That it finds anything at all: also in a schema, which the other of the two is about.
+    broken = json.loads(json.dumps(DOCUMENT))
+    broken["methods"][0]["params"][0]["schema"]["minimum"] = "low"
+    del broken["methods"][1]["name"]
+    assert len(list(validator.iter_errors(broken))) >= 2
+
+
+def test_required_parameters_come_before_the_others() -> None:
+    """The OpenRPC specification asks for it, and its meta-schema cannot."""
+    for method in DOCUMENT["methods"]:
+        needed = [param["required"] for param in method["params"]]
+        assert needed == sorted(needed, reverse=True), method["name"]
+
+
+def test_a_schema_stands_behind_every_reference() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    references = {one["$ref"] for one in _objects(DOCUMENT) if "$ref" in one}
+    assert {reference.removeprefix("#/components/schemas/") for reference in references} <= set(schemas)
+    for schema in schemas.values():
+        Draft7Validator.check_schema(schema)
+
+
+def test_every_method_parameter_and_field_is_described_in_a_sentence() -> None:
+    described = {method["name"]: method["description"] for method in DOCUMENT["methods"]}
+    for method in DOCUMENT["methods"]:
+        described |= {f"{method['name']} {param['name']}": param.get("description", "") for param in method["params"]}
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        fields = schema.get("properties", {}).items()
+        described |= {f"{name}.{field}": one.get("description", "") for field, one in fields}
+    assert [name for name, text in described.items() if not (text[:1].isupper() or text[:1] == "`")] == []
+    assert [name for name, text in described.items() if not text.endswith(".") or len(text) > 250] == []
+    assert len(described) > 400
+
+
+def test_a_time_or_a_length_of_time_is_described_with_its_unit() -> None:
+    units = {"Ms": "millisecond", "Seconds": "second", "At": "milliseconds since 1970", "Minutes": "minutes"}
+    wrong = [
+        (name, field)
+        for name, schema in DOCUMENT["components"]["schemas"].items()
+        for field, one in schema.get("properties", {}).items()
+        for end, unit in units.items()
+        if field.endswith(end) and "string" not in json.dumps(one) and unit not in one["description"]
+    ]
+    assert wrong == []
+
+
+def test_a_default_that_there_is_fits_its_own_schema() -> None:
+    for method in DOCUMENT["methods"]:
+        for param in method["params"]:
+            schema = {**param["schema"], "components": DOCUMENT["components"]}
+            if "default" in schema:
+                assert Draft7Validator(schema).is_valid(schema["default"]), param
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for member in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(member)

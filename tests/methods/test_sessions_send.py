@@ -68,7 +68,11 @@ class TestRoads:
                 -32602,
                 "Provide either sessionKey or label (not both).",
             ),
-            ({"message": " ", "sessionKey": "{fresh}"}, -32602, "`$.message` is empty: say something."),
+            (
+                {"message": " ", "sessionKey": "{fresh}"},
+                -32602,
+                "`$.message`: text that is not blank is expected, not ' '.",
+            ),
             ({"sessionKey": "{fresh}"}, -32602, "`$.message`: it is missing."),
             (
                 {"message": "x", "sessionKey": "{fresh}", "provenance": {"kind": "user"}},
@@ -78,12 +82,12 @@ class TestRoads:
             (
                 {"message": "x", "sessionKey": "{fresh}", "timeoutSeconds": -1},
                 -32602,
-                "`$.timeoutSeconds` is below 0; 0 does not wait.",
+                "`$.timeoutSeconds`: a number of at least 0 is expected, not -1.",
             ),
             (
                 {"message": "x", "sessionKey": "{fresh}", "idempotencyKey": ""},
                 -32602,
-                "`$.idempotencyKey` has 1 to 256 characters.",
+                "`$.idempotencyKey`: text of 1 to 256 characters is expected, not 0.",
             ),
             (
                 {"message": "x", "sessionKey": "agent:main:none"},

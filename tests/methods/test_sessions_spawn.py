@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
         "attachments_invalid_mount_path",
         "absolute",
     ),
-    "a negative limit": ({"runTimeoutSeconds": -1}, -32602, None, "below 0"),
+    "a negative limit": ({"runTimeoutSeconds": -1}, -32602, None, "a number of at least 0"),
     "no task": ({"task": " "}, -32602, None, "$.task"),
     "an empty key": ({"idempotencyKey": ""}, -32602, None, "1 to 256"),
     "a long key": ({"idempotencyKey": "k" * 257}, -32602, None, "1 to 256"),

@@ -37,13 +37,13 @@ async def test_no_params_may_be_said_in_any_way(connect, params):
     ("params", "field", "message"),
     [
         ({"sessionKy": "x"}, "$.sessionKy", "`$.sessionKy`: there is no such parameter."),
-        ({"sessionKey": 1}, "$.sessionKey", "`$.sessionKey`: expected `str`, got `int`."),
-        ({"limit": "many"}, "$.limit", "`$.limit`: expected `int | float | null`, got `str`."),
+        ({"sessionKey": 1}, "$.sessionKey", "`$.sessionKey`: text is expected, not 1."),
+        ({"limit": "many"}, "$.limit", "`$.limit`: a whole number or a number is expected, not text."),
         ({"attachments": [{}]}, "$.attachments[0].name", "`$.attachments[0].name`: it is missing."),
         (
             {"attachments": [{"name": 1}]},
             "$.attachments[0].name",
-            "`$.attachments[0].name`: expected `str`, got `int`.",
+            "`$.attachments[0].name`: text is expected, not 1.",
         ),
         (
             {"attachments": [{"name": "a", "nam": 1}]},

@@ -9,9 +9,7 @@ def test_the_document_is_made_from_the_method_table(table):
     assert [method["name"] for method in document["methods"]] == [method.name for method in table]
     echo = next(method for method in document["methods"] if method["name"] == "echo")
     errors = echo.pop("errors")
-    assert {error["$ref"] for error in errors} == {
-        f"#/components/errors/{name}" for name in document["components"]["errors"]
-    }
+    assert errors == list(document["components"]["errors"].values())
     assert document["components"]["errors"]["storage"] == {
         "code": -32009,
         "message": "storage",
@@ -20,6 +18,7 @@ def test_the_document_is_made_from_the_method_table(table):
     assert echo == {
         "name": "echo",
         "summary": "Gives back what it got.",
+        "description": "Gives back what it got. It needs the scope `read`. It is also called `chat.echo` and `say`.",
         "paramStructure": "by-name",
         "params": [
             {"name": "sessionKey", "required": False, "schema": {"type": "string", "default": "main"}},
@@ -45,4 +44,5 @@ def test_required_params_and_lasting_connections_are_marked(table):
     methods = {method["name"]: method for method in openrpc_document(table, title="t", version="1")["methods"]}
     assert methods["initialize"]["params"] == [{"name": "token", "required": True, "schema": {"type": "string"}}]
     assert methods["subscribe"]["x-lasting-connection"] is True
+    assert methods["subscribe"]["description"].endswith("It needs a lasting connection.")
     assert methods["ping"]["params"] == []

@@ -6,13 +6,9 @@ between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`; everyt
 
 from __future__ import annotations
 
-import ast
 import json
-import sys
 from collections.abc import Callable, Iterator
-from inspect import getsource
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -27,64 +23,6 @@ from sessiond.rpc.openrpc import openrpc_document
 DOCS: Final = Path(__file__).parents[2] / "docs"
 UPDATE: Final = "run: python tests/support/docs_tables.py (with the project's environment), and read what changed"
 
-# Defaults and ranges that a handler applies and the parameter's type does not say. Whoever gives a type its bounds
-# takes its line out of here: a line beside bounds of the type fails the test.
-# "clamped": a number outside is taken as the nearest inside. Otherwise it is refused.
-NOT_IN_THE_TYPE: Final[dict[tuple[str, str], tuple[str, str]]] = {
-    ("sessions_list", "limit"): ("50", "1 to 200, clamped"),
-    ("sessions_list", "activeMinutes"): ("", "1 to 10^9, clamped"),
-    ("sessions_list", "messageLimit"): ("0", "0 to 20, clamped"),
-    ("sessions.list", "limit"): ("50", "1 to 200, clamped"),
-    ("sessions.list", "activeMinutes"): ("", "1 to 10^9, clamped"),
-    ("sessions.list", "messageLimit"): ("0", "0 to 20, clamped"),
-    ("sessions_history", "limit"): ("50", "1 to 1000, clamped"),
-    ("sessions_history", "maxBytes"): ("1048576", "1 to 16777216, clamped"),
-    ("chat.history", "limit"): ("50", "1 to 1000, clamped"),
-    ("chat.history", "maxBytes"): ("1048576", "1 to 16777216, clamped"),
-    ("sessions_send", "message"): ("", "not blank, no NUL"),
-    ("sessions_send", "timeoutSeconds"): ("30", "at least 0; over 86400 is taken as 86400"),
-    ("sessions_send", "idempotencyKey"): ("", "1 to 256 characters"),
-    ("sessions_spawn", "task"): ("", "not blank; at most half of `limits.maxRecordBytes`"),
-    ("sessions_spawn", "label"): ("", "1 to 512 printable characters"),
-    ("sessions_spawn", "thinking"): ("", "off, minimal, low, medium, high, adaptive, xhigh"),
-    ("sessions_spawn", "runTimeoutSeconds"): ("", "at least 0; 0 is no limit"),
-    ("sessions_spawn", "mode"): ('"run"; "session" with `thread`', ""),
-    ("sessions_spawn", "cleanup"): ('"keep"', ""),
-    ("sessions_spawn", "idempotencyKey"): ("", "1 to 256 characters"),
-    ("sessions_inbox", "wait"): ("0", "0 to 3600, clamped"),
-    ("chat.send", "message"): ("", "not blank, no NUL"),
-    ("chat.send", "idempotencyKey"): ("", "1 to 256 characters"),
-    ("chat.send", "timeoutSeconds"): ("`agents.defaults.runTimeoutSeconds`", "at least 0; 0 is no limit"),
-    ("chat.send", "thinking"): ("", "off, minimal, low, medium, high, adaptive, xhigh"),
-    ("sessions.steer", "message"): ("", "not blank, no NUL"),
-    ("sessions.steer", "idempotencyKey"): ("", "1 to 256 characters"),
-    ("sessions.steer", "timeoutSeconds"): ("`agents.defaults.runTimeoutSeconds`", "at least 0; 0 is no limit"),
-    ("sessions.steer", "thinking"): ("", "off, minimal, low, medium, high, adaptive, xhigh"),
-    ("chat.inject", "messages"): ("", "1 to 1000 messages"),
-    ("agent.wait", "timeoutMs"): ("30000", "0 to 86400000, clamped"),
-    ("channels.attach", "channel"): ("", "`[a-z0-9][a-z0-9_-]{0,63}`, not `unknown`"),
-    ("channels.attach", "accountId"): ("", "1 to 512 printable characters"),
-    ("agents.attach", "agentId"): ("", "`[a-z0-9][a-z0-9_-]{0,63}`"),
-    ("initialize", "protocol"): ("", "1"),
-    ("sessions.create", "label"): ("", "1 to 512 printable characters"),
-    ("sessions.patch", "label"): ("", "1 to 512 printable characters"),
-    ("sessions.patch", "displayName"): ("", "1 to 512 printable characters"),
-    ("sessions.patch", "thinkingLevel"): ("", "off, minimal, low, medium, high, adaptive, xhigh"),
-    ("sessions.patch", "verboseLevel"): ("", "off, on, full"),
-    ("sessions.patch", "sendPolicy"): ("", "allow, deny"),
-    ("sessions_search", "query"): ("", "not blank, at most 512 characters"),
-    ("sessions_search", "limit"): ("50", "1 to 200, clamped"),
-    ("sessions_search", "since"): ("", "at least 0, clamped"),
-    ("sessions.preview", "keys"): ("", "1 to 64 keys"),
-    ("sessions.preview", "limit"): ("12", "1 to 50, clamped"),
-    ("sessions.preview", "maxChars"): ("240", "20 to 2000, clamped"),
-    ("sessions.usage", "since"): ("", "at least 0, clamped"),
-    ("sessions.usage", "until"): ("", "at least 0, clamped; not before `since`"),
-    ("sessions.prune", "olderThanMs"): ("", "at least 0"),
-    ("tokens.mint", "scopes"): ("", "at least one of list, read, send, spawn, admin"),
-    ("tokens.mint", "ttlSeconds"): ("", "1 to 315360000 (10 years), clamped"),
-}
-
 _INHERITED: Final = {
     "agents.list[].sandbox": "`agents.defaults.sandbox`",
     "agents.list[].subagents": "`agents.defaults.subagents`, without `maxConcurrent`",
@@ -92,64 +30,25 @@ _INHERITED: Final = {
 
 
 def parameters() -> str:
-    """Every parameter of every method: its type, what holds where it is left out, what it may be."""
+    """Every parameter of every method: its type, what holds where it is left out, what it may be, what it means."""
     document = json.loads(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version="")))
     schemas = document["components"]["schemas"]
-    rows = [_row("method", "parameter", "type", "default", "range"), _row(*["---"] * 5)]
+    rows = [_row("method", "parameter", "type", "default", "range", "meaning"), _row(*["---"] * 6)]
     for method in document["methods"]:
         for param in method["params"]:
             own, schema = param["schema"], _plain(param["schema"], schemas)
-            default, bounds = NOT_IN_THE_TYPE.get((method["name"], param["name"]), ("", ""))
-            told = "required" if param["required"] else _value(own.get("default", schema.get("default")))
+            default = _value(own.get("default")) or own.get("x-default", "")
             rows.append(
                 _row(
                     f"`{method['name']}`",
                     f"`{param['name']}`",
                     _kind(schema, schemas),
-                    told or default,
-                    _bounds(schema) or bounds,
+                    "required" if param["required"] else default,
+                    _range({**schema, **own}),
+                    param["description"],
                 )
             )
     return "\n".join(rows)
-
-
-def doubly_bound() -> list[tuple[str, str]]:
-    """What NOT_IN_THE_TYPE says of parameters that the type says it of as well, and of such as are not there."""
-    document = json.loads(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version="")))
-    schemas = document["components"]["schemas"]
-    known = {(method["name"], param["name"]): param for method in document["methods"] for param in method["params"]}
-    wrong = []
-    for place, (default, bounds) in NOT_IN_THE_TYPE.items():
-        if place not in known:
-            wrong.append(place)
-            continue
-        own = known[place]["schema"]
-        schema = _plain(own, schemas)
-        if (default and _value(own.get("default"))) or (bounds and _bounds(schema)):
-            wrong.append(place)
-    return wrong
-
-
-def clamped_in_handlers() -> Iterator[tuple[tuple[str, str], tuple[int, int, int]]]:
-    """Default, least and most of what a handler clamps itself, by `clamp(params.x, ...)` or `SOME.apply(params.x)`."""
-    for method in METHODS:
-        module = sys.modules[method.handle.__module__]
-        wire = {field.name: field.encode_name for field in msgspec.structs.fields(method.params)}
-        for call in ast.walk(ast.parse(getsource(module))):
-            if not isinstance(call, ast.Call) or not call.args:
-                continue
-            match call.func, call.args[0]:
-                case ast.Name("clamp"), ast.Attribute(ast.Name("params"), name):
-                    default, most = (_evaluated(argument, module) for argument in call.args[1:3])
-                    least = next((_evaluated(one.value, module) for one in call.keywords if one.arg == "least"), 1)
-                    yield (method.name, wire[name]), (default, least, most)
-                case ast.Attribute(ast.Name(clamp), "apply"), ast.Attribute(ast.Name("params"), name):
-                    bounds = getattr(module, clamp)
-                    yield (method.name, wire[name]), (bounds.default, bounds.minimum, bounds.maximum)
-
-
-def _evaluated(expression: ast.expr, module: ModuleType) -> Any:
-    return eval(compile(ast.Expression(expression), "", "eval"), vars(module))
 
 
 def configuration() -> str:
@@ -224,6 +123,12 @@ def _kind(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return "" if value is None or value == [] else json.dumps(value)
+
+
+def _range(schema: dict[str, Any]) -> str:
+    """What it may be, and whether a number outside is taken as the nearest inside, or refused."""
+    clamped = {True: "clamped", "most": "more is clamped"}.get(schema.get("x-clamped", False))
+    return ", ".join(filter(None, [_bounds(schema), clamped, schema.get("x-takes")]))
 
 
 def _bounds(schema: dict[str, Any]) -> str:

@@ -1,0 +1,44 @@
+"""How far the numbers in a call may go, and the words that a setting may be.
+
+Each stands here once. The types of the parameters have them from here, and so have the tools that a model is offered
+and the help of the command line, which load the standard library only. Knows no method.
+"""
+
+from __future__ import annotations
+
+
+class Range:
+    """A number's least and most, both included, and its default."""
+
+    __slots__ = ("default", "least", "most")
+
+    def __init__(self, least: int, most: int, default: int) -> None:
+        self.least, self.most, self.default = least, most, default
+
+    @property
+    def in_words(self) -> str:
+        """The default and the most, as a help text says them."""
+        return f"{self.default}; at most {self.most}"
+
+
+_DAY_S = 86_400
+
+LIST_LIMIT = Range(1, 200, 50)
+LIST_MESSAGES = Range(0, 20, 0)
+HISTORY_LIMIT = Range(1, 1000, 50)
+# Sixteen messages of a megabyte each; a page of a megabyte is what a client shows.
+HISTORY_BYTES = Range(1, 16 << 20, 1 << 20)
+SEARCH_LIMIT = Range(1, 200, 50)
+PREVIEW_LIMIT = Range(1, 50, 12)
+PREVIEW_CHARS = Range(20, 2000, 240)
+# A day: nobody waits longer on one call, and the number still fits a timer.
+WAIT_MS = Range(0, _DAY_S * 1000, 30_000)
+SEND_WAIT_S = Range(0, _DAY_S, 30)
+# An hour: a reader that waits longer asks again.
+INBOX_WAIT_S = Range(0, 3600, 0)
+# Ten years.
+TOKEN_TTL_S = Range(1, 10 * 365 * _DAY_S, 3600)
+
+THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
+VERBOSE_LEVELS = ("off", "on", "full")
+SEND_POLICIES = ("allow", "deny")

@@ -1,0 +1,171 @@
+"""Params as their types say they are: decoded, numbers brought into their range, texts checked.
+
+A field says what is done with it in the `extra` of its `Meta`:
+
+- `clamped: True` beside `ge` and `le`: a number outside is taken as the nearest inside, a fraction is floored where the
+  type is a whole number, and `null` is the default. With "most" what is below is refused, with `null: False` null.
+- `check: function(text, field)`: raises InvalidParams for a text that is none, though it is one for JSON.
+
+All of it is read once, when a method is made ready. Knows no method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, Meta, inspect
+from msgspec.structs import FieldInfo, fields, force_setattr
+
+Check = Callable[[Any, str], object]
+
+
+class _Clamp:
+    """What is done with one clamped number."""
+
+    __slots__ = ("_default", "_least", "_most", "_name", "_whole")
+
+    def __init__(self, field: FieldInfo, number: inspect.IntType | inspect.FloatType) -> None:
+        assert number.ge is not None and number.le is not None, f"{field.name} has no range"
+        self._name, self._default = field.name, field.default
+        self._least, self._most = number.ge, number.le
+        self._whole = isinstance(number, inspect.IntType)
+
+    def __call__(self, params: msgspec.Struct) -> None:
+        value = getattr(params, self._name)
+        if value is self._default:
+            return
+        if value is not None:
+            inside = min(max(value, self._least), self._most)
+            value = int(inside) if self._whole else inside
+        else:
+            value = self._default
+        force_setattr(params, self._name, value)
+
+
+class ParamsDecoder:
+    """Makes the params of a method from JSON, or from builtin values. Errors are msgspec's, and those of the checks."""
+
+    __slots__ = ("_bounds", "_decode", "decode", "wire")
+
+    def __init__(self, params: type[msgspec.Struct]) -> None:
+        self.wire = wire_type(params)
+        self._bounds = tuple(_bounds_of(params))
+        self._decode = msgspec.json.Decoder(self.wire).decode
+        self.decode: Callable[[Any], Any] = self._decode_bound if self._bounds else self._decode
+
+    def _decode_bound(self, text: Any) -> Any:
+        params = self._decode(text)
+        for apply in self._bounds:
+            apply(params)
+        return params
+
+    def convert(self, values: dict[str, Any]) -> Any:
+        """The params by their names on the wire, for who has them from somewhere else than a message."""
+        params = msgspec.convert(values, self.wire)
+        for apply in self._bounds:
+            apply(params)
+        return params
+
+
+def _bounds_of(params: type[msgspec.Struct]) -> Iterator[Callable[[msgspec.Struct], None]]:
+    for field, kind in _kinds_of(params):
+        extra = extra_of(kind)
+        if extra.get("clamped"):
+            yield _Clamp(field, _number_in(kind))
+        if check := extra.get("check"):
+            yield _checking(field, check)
+
+
+def _checking(field: FieldInfo, check: Check) -> Callable[[msgspec.Struct], None]:
+    name, path = field.name, f"$.{field.encode_name}"
+
+    def apply(params: msgspec.Struct) -> None:
+        value = getattr(params, name)
+        if value is not None and value is not UNSET:
+            check(value, path)
+
+    return apply
+
+
+@cache
+def wire_type(params: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The type that is decoded: `params`, where clamped numbers may be any number, and null.
+
+    It is a subclass, so that a handler is given what its type says. Its schema has the range, and `x-clamped`.
+    """
+    kinds = _kinds_of(params)
+    if not any(extra_of(kind).get("clamped") for _, kind in kinds):
+        return params
+    members = [
+        _member(field, _any_number(kind) if extra_of(kind).get("clamped") else field.type) for field, kind in kinds
+    ]
+    config = params.__struct_config__
+    return msgspec.defstruct(
+        params.__name__,
+        members,
+        bases=(params,),
+        namespace={"__doc__": params.__doc__},
+        frozen=config.frozen,
+        kw_only=True,
+        forbid_unknown_fields=config.forbid_unknown_fields,
+    )
+
+
+def _kinds_of(params: type[msgspec.Struct]) -> list[tuple[FieldInfo, inspect.Type]]:
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    return list(zip(fields(params), (field.type for field in described.fields), strict=True))
+
+
+def _member(field: FieldInfo, kind: Any) -> Any:
+    if field.default_factory is not NODEFAULT:
+        return field.name, kind, msgspec.field(default_factory=field.default_factory, name=field.encode_name)
+    return field.name, kind, msgspec.field(default=field.default, name=field.encode_name)
+
+
+def _any_number(kind: inspect.Type) -> Any:
+    number, extra = _number_in(kind), extra_of(kind)
+    said = {"minimum": number.ge, "maximum": number.le, "x-clamped": extra["clamped"]}
+    least = number.ge if extra["clamped"] == "most" else None
+    taken = Annotated[float, Meta(ge=least, extra_json_schema=said)]
+    about = Meta(extra_json_schema=_schema_of(kind))
+    return Annotated[taken if extra.get("null") is False else taken | None, about]
+
+
+def _number_in(kind: inspect.Type) -> inspect.IntType | inspect.FloatType:
+    for one in layers_of(kind):
+        if isinstance(one, inspect.IntType | inspect.FloatType):
+            return one
+    raise AssertionError("only a number is clamped")
+
+
+def layers_of(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """A type and what it is made of, without null: what is annotated, the members of a union."""
+    yield kind
+    if isinstance(kind, inspect.Metadata):
+        yield from layers_of(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            if not isinstance(one, inspect.NoneType):
+                yield from layers_of(one)
+
+
+def extra_of(kind: inspect.Type) -> dict[str, Any]:
+    """What the `Meta` of a type says beside what msgspec knows; the outer one counts."""
+    found: dict[str, Any] = {}
+    for one in layers_of(kind):
+        if isinstance(one, inspect.Metadata):
+            found = {**(one.extra or {}), **found}
+    return found
+
+
+def _schema_of(kind: inspect.Type) -> dict[str, Any]:
+    """What the `Meta` of a type adds to its schema: its description and the like; the outer one counts."""
+    found: dict[str, Any] = {}
+    for one in layers_of(kind):
+        if isinstance(one, inspect.Metadata):
+            found = {**(one.extra_json_schema or {}), **found}
+    return found
