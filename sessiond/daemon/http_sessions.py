@@ -27,7 +27,6 @@ from sessiond.model.event import Event, MessageEvent, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
-from sessiond.rpc.peer import Peer
 from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Session
 from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, HttpResponse, json_response
@@ -47,11 +46,7 @@ _HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
 def _context(services: Services, caller: Caller) -> Context:
-    # The handlers called here look at nobody's connection.
-    return Context(caller=caller, peer=_NO_PEER, services=services, budgets=services.budgets)
-
-
-_NO_PEER: Any = object.__new__(Peer)
+    return Context(caller=caller, peer=None, services=services, budgets=services.budgets)
 
 
 def _require_scope(caller: Caller, scope: str) -> None:

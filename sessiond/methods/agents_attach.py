@@ -109,10 +109,11 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
             ' runtime = { type = "attached" }, then: sessiond config reload',
             code="agent_not_found",
         )
-    connection = services.connections.get(ctx.peer)
+    peer = ctx.require_peer()
+    connection = services.connections.get(peer)
     if connection is None:
-        connection = services.connections[ctx.peer] = PeerConnection(ctx.peer, services)
-        ctx.peer.on_close(lambda: _detach(services, ctx.peer))
+        connection = services.connections[peer] = PeerConnection(peer, services)
+        peer.on_close(lambda: _detach(services, peer))
     assert isinstance(connection, PeerConnection)
     connection.capabilities = frozenset(params.capabilities)
     services.attached.attach(agent_id, connection)

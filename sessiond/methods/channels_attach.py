@@ -81,9 +81,9 @@ def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     # The newest adapter gets what every session says on the channel: whoever may not see it would take it away.
     if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden("attaching a channel needs the scope `admin` and sight of all sessions; this one is narrowed.")
-    channel = check_channel(params.channel, "$.channel")
-    channels.attach(channel, PeerAdapter(ctx.peer, ctx.services, params.account_id, threads=params.threads))
-    ctx.peer.on_close(lambda: channels.detach(ctx.peer))
+    channel, peer = check_channel(params.channel, "$.channel"), ctx.require_peer()
+    channels.attach(channel, PeerAdapter(peer, ctx.services, params.account_id, threads=params.threads))
+    peer.on_close(lambda: channels.detach(peer))
     return ChannelsAttachResult(channel=channel, attached=True)
 
 

@@ -96,7 +96,7 @@ class PeerSink:
 
 def subscription(ctx: Context) -> Subscription:
     """The subscription of this connection, with its pump; made at the first call."""
-    services, peer = ctx.services, ctx.peer
+    services, peer = ctx.services, ctx.require_peer()
     found = services.subscriptions.get(peer)
     if found is not None:
         return found
@@ -109,7 +109,7 @@ def subscription(ctx: Context) -> Subscription:
 
 def follow(ctx: Context, key: str | None) -> Subscription:
     """Let this connection follow a session, or with None all of them, as far as who asks may see them."""
-    services, peer = ctx.services, ctx.peer
+    services, peer = ctx.services, ctx.require_peer()
     following = subscription(ctx)
     if ctx.caller is not peer.caller:
         # Asked for a run that lives on this connection: its rights, and no longer than it lives.

@@ -50,7 +50,7 @@ class InitializeResult(Result, frozen=True, kw_only=True):
 
 
 def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
-    services, peer = ctx.services, ctx.peer
+    services, peer = ctx.services, ctx.require_peer()
     if params.protocol not in PROTOCOLS:
         raise InvalidParams(
             f"`$.protocol`: this daemon speaks {', '.join(map(str, PROTOCOLS))}, not {params.protocol}.",

@@ -36,7 +36,7 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 # Plain: events are taken in the order in which they come, and a message does not hold up what is read after it.
 def handle(ctx: Context, params: RunEventParams) -> Empty:
-    turn = ctx.services.attached.turn(params.run_id, ctx.services.connections.get(ctx.peer))
+    turn = ctx.services.attached.turn(params.run_id, ctx.services.connections.get(ctx.require_peer()))
     if turn is None:
         raise NotFound(f"this connection lives no run {quote(params.run_id[:120])} just now", code="run_not_found")
     match params.type:

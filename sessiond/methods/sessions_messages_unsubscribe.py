@@ -15,7 +15,7 @@ class MessagesUnsubscribeParams(Params, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: MessagesUnsubscribeParams) -> MessagesSubscribedResult:
     services = ctx.services
-    following = services.subscriptions.get(ctx.peer)
+    following = services.subscriptions.get(ctx.require_peer())
     key = key_of(services.store.catalog, ctx.caller, services.rules, params.key, field="$.key")
     # What is followed can be left, also when the session is gone or not visible any more.
     if following is None or key not in following.keys:

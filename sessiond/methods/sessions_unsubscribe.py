@@ -9,7 +9,7 @@ from sessiond.rpc.method import Method
 
 
 def handle(ctx: Context, params: NoParams) -> SubscribedResult:  # noqa: ARG001
-    following = ctx.services.subscriptions.get(ctx.peer)
+    following = ctx.services.subscriptions.get(ctx.require_peer())
     if following is not None:
         ctx.services.bus.unfollow(following, None)
     return SubscribedResult(subscribed=False)

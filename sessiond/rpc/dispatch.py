@@ -259,7 +259,7 @@ class Dispatcher(Generic[S]):
         finally:
             if pending.turn is not None:
                 pending.turn.end()
-            context.peer.request_finished(pending)
+            context.require_peer().request_finished(pending)
             if answer is None or reply is None:
                 context.release(gone=answer is None)
         if reply is not None:

@@ -23,7 +23,8 @@ class Context(Generic[S]):
     """What a handler gets besides its params.
 
     Every authorization check uses `caller`; where the params had `_meta`, it may differ from `peer.caller`.
-    `request_id` is None for a notification. `params_meta` is the `_meta` object of the params.
+    `request_id` is None for a notification. `params_meta` is the `_meta` object of the params. `peer` is None where an
+    HTTP route calls the handler of a method.
     """
 
     __slots__ = (
@@ -43,7 +44,7 @@ class Context(Generic[S]):
         self,
         *,
         caller: Caller,
-        peer: Peer,
+        peer: Peer | None,
         services: S,
         request_id: RequestId = None,
         params_meta: Mapping[str, Any] | None = None,
@@ -61,6 +62,11 @@ class Context(Generic[S]):
         self.batch = batch
         self.share: Share | None = None
         self.holds_batch_lock = False
+
+    def require_peer(self) -> Peer:
+        """The peer that sent the request, for handlers that need its connection. They are called by `dispatch` only."""
+        assert self.peer is not None, "this handler was called without a connection"
+        return self.peer
 
     async def reserve(self, answer_bytes: int) -> None:
         """Wait until memory for an answer of so many bytes is free. Handlers with large answers await it first.
@@ -93,7 +99,7 @@ class Context(Generic[S]):
 
     def hold_share_until_sent(self, size: int) -> None:
         """The answer, of `size` bytes, was queued for sending: reduce the share to that until it is sent."""
-        if self.share is not None:
+        if self.share is not None and self.peer is not None:
             self.peer.reservations.hold_until_sent(self.share, size)
         self._release_batch_lock()
 

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.errors import Overloaded
-from sessiond.model.caller import Caller
+from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.budget import MIB, Budget, Budgets
+from sessiond.rpc.method import Context
 
 
 class Takers:
@@ -123,3 +124,16 @@ def test_no_order_of_taking_and_giving_back_goes_beyond_the_bounds(data):
         assert (budget.used_bytes, budget._waiting, budget._held) == (0, {}, {})
 
     trio.run(play)
+
+
+async def test_a_handler_without_a_connection_has_a_share_and_no_peer() -> None:
+    budgets = Budgets()
+    context = Context(caller=OWNER, peer=None, services=None, budgets=budgets)
+    await context.reserve(10)
+    assert context.share is not None and context.share.size == 3 * 10
+    context.hold_share_until_sent(5)  # whoever sends it holds the share itself
+    assert budgets.owner.used_bytes == 30
+    context.release(gone=True)
+    assert budgets.owner.used_bytes == 0
+    with pytest.raises(AssertionError, match="without a connection"):
+        context.require_peer()
