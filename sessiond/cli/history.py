@@ -21,6 +21,7 @@ from sessiond.ranges import HISTORY_LIMIT
 RUN_ENDS = {
     "ok": "done, without a reply",
     "error": "failed",
+    "interrupted": "was interrupted: the daemon stopped",
     "timeout": "met its time limit",
     "aborted": "was aborted",
 }
@@ -55,12 +56,17 @@ def _file_names(files: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
-    """A line for a run that failed, or that was done without a word."""
+    """How a run ended without a reply and what it had printed; nothing for a run that replied."""
     status, error = run_end["status"], run_end.get("error")
     if status == "ok" and run_end["replied"]:
         return []
-    said = RUN_ENDS[status] + (f": {error}" if error and status == "error" else "")
-    return paragraph({"role": "run", "content": said}, moment_in(run_end.get("endedAt")), present_ms, on)
+    if status == "error" and error != "interrupted":
+        text = f"{RUN_ENDS[status]}: {error}" if error else RUN_ENDS[status]
+    else:
+        text = RUN_ENDS["interrupted" if status == "error" else status]
+    if run_end.get("printed"):
+        text += f"; it had printed:\n{run_end['printed'].rstrip()}"
+    return paragraph({"role": "run", "content": text}, moment_in(run_end.get("endedAt")), present_ms, on)
 
 
 def run(args: Args) -> int | None:

@@ -70,15 +70,21 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         skipped=page.skipped,
         content_redacted=redacted,
         bytes=page.bytes,
-        runs=_mask_errors(ctx, page.runs) if params.include_runs else msgspec.UNSET,
+        runs=_mask_output(ctx, page.runs) if params.include_runs else msgspec.UNSET,
         attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
     )
 
 
-def _mask_errors(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
-    """An error may repeat what the agent printed."""
+def _mask_output(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
+    """The ends with the secrets masked in what the agents printed, which errors may repeat."""
+
+    def mask(text: str | None) -> str | None:
+        return ctx.services.masked_text(ctx.caller, text)
+
     return [
-        msgspec.structs.replace(run, error=ctx.services.masked_text(ctx.caller, run.error)) if run.error else run
+        msgspec.structs.replace(run, error=mask(run.error), printed=mask(run.printed))
+        if run.error is not None or run.printed is not None
+        else run
         for run in runs
     ]
 

@@ -74,6 +74,8 @@ class Run:
         self.usage: dict[str, Any] | None = None
         # The model that the runtime reported; None until the end.
         self.model: str | None = None
+        # The end of what its agent has printed and no message says; on record where the run has no reply.
+        self.printed = ""
         self.stored = trio.Event()
         self.done = trio.Event()
         # Set when the run is `done`, or when the disk has refused its end (`refusal`) and the write is being retried.

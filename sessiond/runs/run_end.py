@@ -87,6 +87,9 @@ def parts(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]
     usage = None if end.counted else end.usage
     if end.error is not None:
         data["error"] = end.error
+        # Of an aborted run, say, this is all that there is to see. A failure may have it in its error.
+        if run.printed.strip() and run.printed.strip() not in end.error:
+            data["printed"] = run.printed
     if end.by_reset:
         # Stored, because after a crash in the middle of the reset nothing else tells that there was one.
         data["reason"] = "reset"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ from sessiond.store.store import Custom, Message, SessionStore
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
+# Of what was printed and became no message: some screens full.
+_MAX_PRINTED_CHARS = 4096
+_REST_OF_WORD = re.compile(r"\S*\s*")
 _KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
 
 
@@ -59,6 +63,7 @@ class TranscriptSink:
             parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
         written = await self._store.append(self._run.session, parts)
         self.said = self.said.with_message(message, written[-1].id)
+        self._run.printed = ""
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])
@@ -66,6 +71,7 @@ class TranscriptSink:
     def delta(self, text: str) -> None:
         self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text))
         self._tail = _tail_of(self._tail + text)
+        self._run.printed = end_of_text(self._run.printed + text, _MAX_PRINTED_CHARS)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
@@ -90,3 +96,20 @@ def _tail_of(text: str) -> str:
     if 0 <= opened < len(text) - len(tail) and _KEY_ENDS not in text[opened:]:
         return text[opened : opened + _KEY_LINE_CHARS] + tail[_KEY_LINE_CHARS:]
     return tail
+
+
+def end_of_text(text: str, limit: int) -> str:
+    """The last `limit` characters, from the beginning of a word on. Of a private key that is cut its first line stays,
+    by which it is recognized and masked, or nothing.
+    """
+    at = len(text) - limit
+    if at <= 0:
+        return text
+    opened = text.rfind(_KEY_BEGINS, 0, at)
+    if opened >= 0:
+        closed = text.find(_KEY_ENDS, opened)
+        if closed < 0:
+            return text[opened : opened + _KEY_LINE_CHARS] + text[at + _KEY_LINE_CHARS :]
+        at = max(at, closed + len(_KEY_ENDS))
+    word = _REST_OF_WORD.match(text, at)
+    return text[word.end() if word is not None and word.end() < len(text) and not text[at - 1].isspace() else at :]

@@ -32,7 +32,8 @@ class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """The end of a run, after the first `seq` messages. `status`: ok, error, timeout or aborted. Times are ISO 8601.
 
-    `replied` is false if the run ended with an empty reply.
+    `replied` is false if the run ended with an empty reply. `printed` is the end of what the agent had printed when a
+    run ended without a reply, as far as no message says it.
     """
 
     run_id: Annotated[str, Meta(description="The run.")]
@@ -41,6 +42,9 @@ class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     replied: Annotated[bool, Meta(description="Whether it said anything.")]
     error: Annotated[str | None, Meta(description="Why it failed, in a sentence.")] = None
     ended_at: Annotated[str | None, Meta(description="When it ended, as ISO 8601.")] = None
+    printed: Annotated[
+        str | None, Meta(description="The end of what it had printed without a reply, as far as no message says it.")
+    ] = None
 
 
 class AttachedFile(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +85,7 @@ class _EndNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     error: str | None = None
     # Only in the record if it is empty; any other reply is a message.
     reply: str | None = None
+    printed: str | None = None
 
 
 class History(msgspec.Struct, frozen=True):
@@ -161,7 +166,7 @@ def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
     if note is None or note.status not in FINAL:
         return None
     ended_at = iso_ms(note.at) if note.at is not None else None
-    return RunEnding(note.run_id, note.status, seq, note.reply is None, note.error, ended_at)
+    return RunEnding(note.run_id, note.status, seq, note.reply is None, note.error, ended_at, note.printed)
 
 
 def _attached_files(record: Record | None, seq: int) -> AttachedFiles | None:

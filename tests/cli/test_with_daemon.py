@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ import sys, time
 text = sys.stdin.read().strip()
 if text.startswith("slow"):
     time.sleep(float(text.split()[1]))
+if text == "half":
+    print("first half", flush=True)
+    time.sleep(30)
 if text == "fail":
     sys.exit("out of order")
 print("you said: " + text)
@@ -346,6 +350,44 @@ def test_history_shows_how_runs_ended(started: Daemon) -> None:
     assert "--:--:--" not in out
     # Where a page begins behind it, it belongs to the page before.
     assert "failed" not in run(started, "history", "main", "-n", "2")[1]
+
+
+def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon) -> None:
+    def printed() -> bool:
+        return "first half" in str(events)
+
+    events: list[Any] = []
+    with Client(str(started.socket)) as client:
+        started.call("sessions.create", key="main")
+        reader = threading.Thread(target=lambda: events.extend(iter_until_closed(client)))
+        reader.start()
+        until(started, lambda: started.call("daemon.status")["subscribers"])
+        run(started, "send", "main", "half", "--no-wait")
+        until(started, printed)
+        run(started, "abort", "main")
+        events.clear()
+        for limit_s in (1, 4, 16, 64):  # the program has to have come so far, however slow the machine is
+            sent = started.call("chat.send", sessionKey="main", message="half", timeoutSeconds=limit_s)
+            assert client.wait(sent["runId"])["status"] == "timeout"
+            if printed():
+                break
+        events.clear()
+        run(started, "send", "main", "half", "--no-wait")
+        until(started, printed)
+        started.stop()
+        client.close()
+        reader.join(PATIENCE_S)
+    started.start()
+    run(started, "send", "main", "fail")
+    lines = [line[9:].strip() for line in run(started, "history", "main")[1].splitlines()]
+    for end in ("was aborted", "met its time limit", "was interrupted: the daemon stopped"):
+        assert lines[lines.index(f"run       {end}; it had printed:") + 1] == "first half"
+    assert any(line.startswith("run       failed: ") and "out of order" in line for line in lines)
+
+
+def iter_until_closed(client: Client) -> Any:
+    with suppress(ClientError):
+        yield from client.subscribe("main")
 
 
 def test_what_nobody_has_read_is_shown_once(started: Daemon) -> None:

@@ -14,7 +14,7 @@ from support.in_process_agents import Program, agent, attached
 
 from sessiond.clock import Clock
 from sessiond.policy.redact import redact_spawn_data
-from sessiond.runs.transcript_sink import TranscriptSink
+from sessiond.runs.transcript_sink import TranscriptSink, end_of_text
 
 SECRET = "c2VjcmV0LWZpbGU="
 FILE = {"name": "key.txt", "content": SECRET, "encoding": "base64"}
@@ -75,3 +75,26 @@ _json = st.recursive(
 @given(_json)
 def test_what_has_no_call_in_it_stays_the_very_same(data: Any) -> None:
     assert redact_spawn_data(data) is data
+
+
+@given(st.lists(st.text(" \nab-", max_size=12), max_size=20), st.integers(1, 30))
+def test_the_end_of_what_was_printed_is_so_long_and_begins_with_a_word(parts: list[str], limit: int) -> None:
+    kept = text = ""
+    for part in parts:
+        kept, text = end_of_text(kept + part, limit), text + part
+    assert len(kept) <= limit and text.endswith(kept)
+    if len(text) <= limit:
+        assert kept == text
+    before = text[: len(text) - len(kept)][-1:]
+    assert not before or not kept.strip() or before.isspace() or not any(char.isspace() for char in kept[:-1])
+
+
+def test_of_a_private_key_there_is_its_first_line_or_nothing() -> None:
+    body = "\n".join(["A" * 64] * 20)
+    open_key = f"text -----BEGIN PRIVATE KEY-----\n{body}"
+    kept = ""
+    for at in range(0, len(open_key), 50):
+        kept = end_of_text(kept + open_key[at : at + 50], 500)
+    assert kept.startswith("-----BEGIN PRIVATE KEY-----\n") and len(kept) <= 500
+    kept = end_of_text(kept + "\n-----END PRIVATE KEY-----\nand more words " + "x" * 470, 500)
+    assert kept.strip("x") == "" or "AAAA" not in kept
