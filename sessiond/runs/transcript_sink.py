@@ -53,6 +53,8 @@ class TranscriptSink:
         self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
+        # Before the write: what is printed meanwhile belongs to the next message.
+        self._run.printed = ""
         # A raw message is a transcript line that the program wrote itself and is stored as it is; one built from a
         # program's output is completed first.
         whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
@@ -63,7 +65,6 @@ class TranscriptSink:
             parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
         written = await self._store.append(self._run.session, parts)
         self.said = self.said.with_message(message, written[-1].id)
-        self._run.printed = ""
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])

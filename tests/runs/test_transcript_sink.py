@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from support.in_process import inside
 from support.in_process_agents import Program, agent, attached
+from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
+from sessiond.model.caller import Caller
 from sessiond.policy.redact import redact_spawn_data
 from sessiond.runs.transcript_sink import TranscriptSink, end_of_text
 
@@ -98,3 +101,36 @@ def test_of_a_private_key_there_is_its_first_line_or_nothing() -> None:
     assert kept.startswith("-----BEGIN PRIVATE KEY-----\n") and len(kept) <= 500
     kept = end_of_text(kept + "\n-----END PRIVATE KEY-----\nand more words " + "x" * 470, 500)
     assert kept.strip("x") == "" or "AAAA" not in kept
+
+
+async def test_what_an_aborted_run_had_printed_is_told_and_masked_for_tokens(tmp_path: Path) -> None:
+    printed = trio.Event()
+
+    async def act(program: Program, params: dict[str, Any]) -> Any:
+        run_id = params["runId"]
+        said = {"role": "assistant", "content": [{"type": "text", "text": "a message"}]}
+        await program.notify("run.event", runId=run_id, type="delta", text="a message")
+        await program.notify("run.event", runId=run_id, type="message", message=said)
+        await program.notify(
+            "run.event", runId=run_id, type="delta", text="my key is sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa "
+        )
+        await program.notify("run.event", runId=run_id, type="delta", text="and then")
+        printed.set()
+        await trio.sleep_forever()
+
+    async with inside(tmp_path, attached("alice")) as parts, agent(parts, "alice", act), parts.connect() as owner:
+        sent = await owner.call("chat.send", sessionKey=KEY, message="hello")
+        await printed.wait()
+        run = parts.services.supervisor.registry.get(sent["runId"])
+        with trio.fail_after(PATIENCE_S):
+            while not run.printed.endswith("and then"):
+                await trio.lowlevel.checkpoint()
+        await owner.call("chat.abort", sessionKey=KEY)
+        page = await owner.call("sessions_history", sessionKey=KEY, includeRuns=True)
+        reader = Caller(kind="token", session_key=KEY, agent_id="alice", scopes=frozenset({"read"}))
+        async with parts.connect(reader) as other:
+            masked = await other.call("sessions_history", sessionKey=KEY, includeRuns=True)
+    (end,) = page["runs"]
+    # What is a message stands there as that.
+    assert (end["status"], end["printed"]) == ("aborted", "my key is sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa and then")
+    assert "sk-ant-api03-aaaa" not in masked["runs"][0]["printed"] and "and then" in masked["runs"][0]["printed"]
