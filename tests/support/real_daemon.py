@@ -1,4 +1,8 @@
-"""The real daemon for tests: started as a process on a store of its own, spoken to over its real socket."""
+"""The real daemon for tests: started as a process on a store of its own, spoken to over its real socket.
+
+Most are forked from a process that has the imports done (`forked_daemon.py`). A whole run (`sampling.py`) starts each
+of them as a user does, and so does whatever asks for more than a configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from support.forked_daemon import ForkedProcess, fork_server
 from support.patience import PATIENCE_S
+from support.sampling import WHOLE
+
+PROGRAM = (sys.executable, "-m", "sessiond")
 
 
 class Daemon:
@@ -33,7 +41,7 @@ class Daemon:
             "SESSIOND_SOCKET": str(self.socket),
             "LANG": "C.UTF-8",
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         # Where TCP is listened on, for a configuration that says so.
         self.port = 0
 
@@ -48,7 +56,7 @@ class Daemon:
     def command(self, *extra: str) -> list[str]:
         """The daemon's command line."""
         config = ["--config", str(self.config)] if self.config.exists() else []
-        return [sys.executable, "-m", "sessiond", "serve", "--store", str(self.store), *config, *extra]
+        return [*PROGRAM, "serve", "--store", str(self.store), *config, *extra]
 
     def start(
         self, config: str | None = None, *, prefix: tuple[str, ...] = (), pass_fds: tuple[int, ...] = ()
@@ -57,8 +65,23 @@ class Daemon:
         self.run.mkdir(mode=0o700, exist_ok=True)
         if config is not None:
             self.config.write_text(config)
+        self.process = self._forked() if self._may_fork and not prefix and not pass_fds else self._run(prefix, pass_fds)
+        self.wait_for(self._answers, "the daemon does not answer")
+        return self
+
+    @property
+    def _may_fork(self) -> bool:
+        """Whether it is a plain one: no other command line, nothing in its environment that its interpreter reads."""
+        is_plain = type(self).command is Daemon.command
+        return is_plain and not WHOLE and not any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in self.environ)
+
+    def _forked(self) -> ForkedProcess:
+        words = self.command()[len(PROGRAM) :]
+        return fork_server().start(words, self.environ, self.log)
+
+    def _run(self, prefix: tuple[str, ...], pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [*prefix, *self.command()],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
@@ -68,8 +91,6 @@ class Daemon:
                 process_group=0,
                 pass_fds=pass_fds,
             )
-        self.wait_for(self._answers, "the daemon does not answer")
-        return self
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -125,7 +146,9 @@ class Daemon:
 
     def cli(self, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """`sessiond ARGS` as a user's shell runs it."""
-        command = [sys.executable, "-m", "sessiond", *args]
+        if self._may_fork and more.keys() <= {"env", "input"}:
+            return fork_server().run(list(args), more.get("env", self.environ), more.get("input", ""))
+        command = [*PROGRAM, *args]
         options: dict[str, Any] = {"env": self.environ, "capture_output": True, "text": True, "timeout": PATIENCE_S}
         return subprocess.run(command, check=False, **(options | more))
 

@@ -1,0 +1,97 @@
+"""A process that has imported the daemon and forks one whenever it is told to: a start without the imports.
+
+    python sessiond_fork_server.py
+
+Nine tenths of what a start costs are imports: 0.4 s of a processor, some hundred times. A line of JSON on standard
+input is a command line to run: {"words", "environ", "stdin", "stdout", "stderr"} (paths) and, for the shim of
+`tests/faults` before its libc, {"attach": [control, calls]}; the answer is its pid. A number is a pid to look after,
+and the answer its exit status (as in waitpid), null while it goes on. It ends with its input, and what it started ends
+with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+# Everything that a start, a token, a run or a reload imports later.
+import sessiond.auth.keyring
+import sessiond.auth.tokenlog
+import sessiond.auth.tokens
+import sessiond.cli.history
+import sessiond.cli.list
+import sessiond.cli.send
+import sessiond.cli.serve
+import sessiond.daemon.lifecycle
+import sessiond.methods.table
+import sessiond.store.repair  # noqa: F401
+from sessiond import cli
+
+PR_SET_PDEATHSIG = 1
+
+
+def start(asked: dict[str, Any]) -> int:
+    """Fork a process that runs the command line; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        code = _run(asked)
+    except BaseException:  # noqa: BLE001  # said in the log, as an interpreter does it
+        traceback.print_exc()
+    finally:
+        # Whoever reads the log finds all of it; what else an interpreter does at its end is of this process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(asked: dict[str, Any]) -> int:
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
+    for target, name in enumerate(("stdin", "stdout", "stderr")):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT if target else os.O_RDONLY
+        opened = os.open(asked[name], flags, 0o600)
+        os.dup2(opened, target)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    time.tzset()
+    sys.argv = ["sessiond", *asked["words"]]
+    if "attach" in asked and libc.faults_attach(*map(os.fsencode, asked["attach"])):
+        raise RuntimeError("the shim is not there")
+    try:
+        cli.main()
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+
+
+def look(pid: int) -> int | None:
+    """The status of a process that ended; None where it goes on."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if ended else None
+
+
+def main() -> None:
+    # What is there is shared by all that are forked: no collection touches, and so copies, it.
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = start(asked) if isinstance(asked, dict) else look(asked)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
