@@ -6,6 +6,7 @@ By default sweeps, races and Hypothesis' examples are samples; SESSIOND_TESTS=wh
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -24,6 +25,15 @@ settings.register_profile(
     "sessiond", settings.get_profile("explore"), max_examples=amount(100, 25), derandomize=True, database=None
 )
 settings.load_profile("sessiond")
+
+
+# Six thousand tests are made in each process and stay: nobody looks through them for garbage, neither now nor later.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 # A shell that starts this in the background has SIGINT ignored, and so would every program that is started here.

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from mcp import types
-from mcp.client.client import Client
-from mcp.client.stdio import stdio_client
 from support.mcp_client import PATIENCE_S, Agent, agent, server
 from support.real_daemon import Daemon
 
@@ -129,6 +126,10 @@ async def test_an_error_has_the_daemons_own_words(running: Daemon) -> None:
 
 
 async def test_others_find_a_client_of_the_newest_protocol_before_it_used_any_tool(running: Daemon) -> None:
+    from mcp import types
+    from mcp.client.client import Client
+    from mcp.client.stdio import stdio_client
+
     info = types.Implementation(name="Claude Code (vscode)", version="1")
     own = "agent:main:mcp:claude-code-vscode"
     with trio.fail_after(PATIENCE_S):

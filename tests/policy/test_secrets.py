@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.sampling import amount, spread
 
 from sessiond.errors import ConfigError
 from sessiond.policy.redact import compile_patterns, mask_message, mask_secrets
@@ -240,19 +241,19 @@ def test_of_a_secret_that_is_longer_than_a_piece_nothing_is_shown(start: str, si
     assert len(masked) < 60
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a ",
-        "a",
-        "token=",
-        'token="' + "x" * 100,
-        "-----BEGIN PRIVATE KEY-----\n",
-        "\u0130",
-        "eyJaaaaaaaaaaa.",
-        "cookie: a",
-    ],
-)
+HELD = [
+    "a ",
+    'token="' + "x" * 100,
+    "a",
+    "token=",
+    "-----BEGIN PRIVATE KEY-----\n",
+    "\u0130",
+    "eyJaaaaaaaaaaa.",
+    "cookie: a",
+]
+
+
+@pytest.mark.parametrize("text", spread(HELD, 3))
 def test_nothing_holds_the_interpreter_for_long(text: str) -> None:
     """What one call into C takes on a processor of its own: meanwhile no other thread goes on."""
     long, longest, began = text + text[-1] * 8 * MEGABYTE, 0.0, 0.0
@@ -284,17 +285,22 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+# What goes through a text again and again takes minutes for a megabyte, and many seconds for a fifth of one.
+ENOUGH = amount(MEGABYTE, MEGABYTE // 5)
+MOST_S = 5 * ENOUGH / MEGABYTE
+
+
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_a_megabyte_of_hostile_text_is_read_within_seconds(unit: str) -> None:
-    text = (unit * (MEGABYTE // len(unit) + 1))[:MEGABYTE]
-    started = time.process_time()
+    text = (unit * (ENOUGH // len(unit) + 1))[:ENOUGH]
+    started = time.thread_time()
     mask_secrets(text)
-    assert time.process_time() - started < 5  # what goes through it again and again takes minutes
+    assert time.thread_time() - started < MOST_S
 
 
 @pytest.mark.parametrize("start", ["token=", "password: '", "authorization: ", "cookie: a=", "--token ", "sk-", "eyJ"])
 @pytest.mark.parametrize("fill", ["a", " ", "\\", ".", "-", "=", "A1"])
 def test_a_megabyte_after_a_start_is_read_within_seconds(start: str, fill: str) -> None:
-    started = time.process_time()
-    mask_secrets(start + fill * (MEGABYTE // len(fill)))
-    assert time.process_time() - started < 5  # what goes through it again and again takes minutes
+    started = time.thread_time()
+    mask_secrets(start + fill * (ENOUGH // len(fill)))
+    assert time.thread_time() - started < MOST_S

@@ -1,17 +1,22 @@
-"""The official MCP client, talking to `sessiond mcp` over its standard input and output."""
+"""The official MCP client, talking to `sessiond mcp` over its standard input and output.
+
+It takes a second to import, so it is imported where it is used: each of the processes that share the tests reads all of
+their files.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
-from mcp import ClientSession, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
+
+if TYPE_CHECKING:
+    from mcp import ClientSession, StdioServerParameters, types
 
 
 class Said:
@@ -19,7 +24,7 @@ class Said:
 
     def __init__(self, result: types.CallToolResult) -> None:
         (content,) = result.content
-        assert isinstance(content, types.TextContent)
+        assert content.type == "text"
         self.text, self.data, self.error, self.meta = (
             content.text,
             result.structured_content,
@@ -45,6 +50,8 @@ class Agent:
 
 def server(daemon: Daemon, *args: str, **env: str) -> StdioServerParameters:
     """How an agent program starts our server."""
+    from mcp import StdioServerParameters
+
     command = ["-m", "sessiond", "mcp", *args]
     return StdioServerParameters(command=sys.executable, args=command, env={**daemon.environ, **env})
 
@@ -52,6 +59,9 @@ def server(daemon: Daemon, *args: str, **env: str) -> StdioServerParameters:
 @asynccontextmanager
 async def agent(daemon: Daemon, name: str = "Tester", *args: str, **env: str) -> AsyncIterator[Agent]:
     """A client that calls itself `name`, with its own `sessiond mcp`."""
+    from mcp import ClientSession, types
+    from mcp.client.stdio import stdio_client
+
     with trio.fail_after(PATIENCE_S):
         async with stdio_client(server(daemon, *args, **env)) as (read, write):
             info = types.Implementation(name=name, version="1")
