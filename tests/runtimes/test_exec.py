@@ -22,7 +22,9 @@ from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.store.dirfd import closing
 
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "secret"}
+# Without folders that are not ours to enter: a program that is nowhere would be one that may not be executed.
+PATH = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.access(folder, os.X_OK))
+ENVIRON = {"PATH": PATH, "HOME": "/nowhere", "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "secret"}
 Make = Callable[..., ExecRuntime]
 
 
