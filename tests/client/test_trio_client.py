@@ -58,8 +58,10 @@ async def test_errors_leave_the_client_as_they_are(fake: Any, refusal: Any, no_a
 async def test_a_cancelled_call_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
     fake.answers["slow"] = lambda *_: no_answer
     async with TrioClient(str(fake.path)) as client:
-        with trio.move_on_after(0.05):
-            await client.call("slow")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call, "slow")
+            await trio.to_thread.run_sync(fake.asked, "slow")
+            nursery.cancel_scope.cancel()
         assert await trio.to_thread.run_sync(fake.asked, "$/cancelRequest") == {"id": 2}
 
 

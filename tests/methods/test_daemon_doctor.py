@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 from support.in_process import inside
+from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
 from sessiond.model.caller import Caller
@@ -165,7 +166,7 @@ async def test_messages_that_a_rewrite_in_place_removed_are_told(tmp_path: Path)
             return [one["what"] for one in found if one["thing"] == session.path and one["level"] == "warn"]
 
         async def until_count(count: int) -> None:
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while session.entry.message_count != count:
                     daemon.services.feed.poke(session)
                     await client.call("ping")

@@ -399,7 +399,7 @@ async def test_the_delivery_is_told_to_who_asks_again(tmp_path: Path):
         async with adapter(there, "telegram") as telegram:
             # The file in the outbox goes a moment before the delivery counts as over.
             await until(lambda: telegram.asked)
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while (delivery := (await owner.call("sessions_send", **ask))["delivery"]) == PENDING:
                     await trio.lowlevel.checkpoint()
             assert delivery == {**PENDING, "status": "delivered"}

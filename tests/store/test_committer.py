@@ -181,7 +181,7 @@ async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused
 
 
 async def test_the_end_does_not_wait_for_work_that_nobody_asked_for():
-    with trio.move_on_after(5) as patience:
+    with trio.move_on_after(PATIENCE_S) as patience:
         async with committing():
             pass
     assert not patience.cancelled_caught
@@ -280,7 +280,7 @@ async def test_nothing_is_written_to_a_session_while_what_was_written_is_announc
 
     async with committing(on_committed=announce, now=Passing()) as committer:
         await append(committer, session, "a")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while session.in_flight:
                 await trio.lowlevel.checkpoint()
     assert ids_of(tmp_path) == ["a", "b"]

@@ -35,7 +35,7 @@ STEP_MS = 25
 # What a step takes is measured again before it counts against the daemon: a defect is there each time.
 ATTEMPTS = 3
 # Of wall time, with all that other programs do beside it: what was there before took 7 s to 27 s.
-PING_S = 2.0
+PING_S = 5.0
 
 
 @pytest.fixture(scope="module")
