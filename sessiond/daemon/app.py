@@ -313,7 +313,7 @@ class _Parts:
             provenance=self.provenance,
             announcing=self.announcing,
             channels=self.channels,
-            dead_letters=lambda: len(self.outbox.dead_letters),
+            outbox=self.outbox,
             config=config,
             clock=self.clock,
             ids=self.ids,

@@ -189,6 +189,7 @@ class _Life:
             app.services.attached.forget(removed)
             app.services.supervisor.dismiss(removed)
             app.services.supervisor.agents_changed()
+            app.services.outbox.hurry()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
         self._manager.ready(pluralize(len(app.services.store.catalog), "session"))

@@ -43,7 +43,7 @@ def text(services: Services) -> str:
         ("sessiond_queued_runs", "gauge", "Runs waiting for their turn.", supervisor.queued_runs()),
         ("sessiond_attached_agents", "gauge", "Connections that run an agent.", attached),
         ("sessiond_subscribers", "gauge", "Connections that follow sessions.", len(services.bus)),
-        ("sessiond_dead_letters", "gauge", "Deliveries given up.", services.dead_letters()),
+        ("sessiond_dead_letters", "gauge", "Deliveries given up.", len(services.outbox.dead_letters)),
         ("sessiond_commits_total", "counter", "Commits of transcripts to disk.", store.committer.syncs),
         ("process_cpu_seconds_total", "counter", "User and system time.", usage.ru_utime + usage.ru_stime),
         ("process_resident_memory_bytes", "gauge", "Resident size.", _resident_bytes(usage.ru_maxrss)),

@@ -134,10 +134,19 @@ class Channels:
         elif (configured := self._commands().get(delivery.channel)) is not None:
             async with self._at_work:
                 await self._by_command(configured, delivery)
-        elif delivery.channel not in IN_TRANSCRIPT:
-            blind = self._adapter(delivery.channel, delivery.account_id, None) is not None
-            which = " that may see this session" if blind else ""
-            raise NotDelivered(f"no adapter{which} is attached for channel {delivery.channel}")
+        elif (missing := self.why_nobody(delivery)) is not None:
+            raise NotDelivered(missing)
+
+    def why_nobody(self, delivery: Delivery) -> str | None:
+        """Why an attempt would reach nobody now, as a sentence; None where there is somebody."""
+        channel = delivery.channel
+        if channel in IN_TRANSCRIPT or channel in self._commands():
+            return None
+        if self._adapter(channel, delivery.account_id, delivery.session_key) is not None:
+            return None
+        blind = self._adapter(channel, delivery.account_id, None) is not None
+        which = " that may see this session" if blind else ""
+        return f"no adapter{which} is attached for channel {channel}"
 
     def _adapter(self, channel: str, account_id: str | None, session_key: str | None) -> Adapter | None:
         """Of the adapters that serve the session, the newest for the account, else the newest for all accounts."""

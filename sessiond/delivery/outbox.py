@@ -6,6 +6,8 @@ with the same id, so that the adapter can recognize it. Source: runs.md, "Channe
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -27,31 +29,36 @@ DeliveryStatus = Literal["pending", "delivered", "skipped", "failed"]
 Lane = tuple[str, str | None, str, str | None]
 
 
-class _Waiting:
-    """A delivery, and when the next attempt is due (Trio's clock)."""
-
-    __slots__ = ("delivery", "due")
-
-    def __init__(self, delivery: Delivery, due: float) -> None:
-        self.delivery = delivery
-        self.due = due
-
-
 class _Lane:
-    """The deliveries to one addressee, which are sent one after the other."""
+    """The deliveries to one addressee, which are sent one after the other: by when they are due (Trio's clock), and in
+    the order in which they came.
 
-    __slots__ = ("hurries", "waiting", "wake")
+    `ids` are all of its deliveries, also the one that is being tried and therefore not in `waiting`.
+    """
+
+    __slots__ = ("hurries", "ids", "waiting", "wake")
 
     def __init__(self) -> None:
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[tuple[float, int, Delivery]] = []
+        self.ids: set[str] = set()
         self.wake = trio.Event()
         self.hurries = 0
+
+    def add(self, delivery: Delivery, place: int) -> None:
+        """It is due now. `place` tells in which order deliveries came."""
+        self.ids.add(delivery.delivery_id)
+        heapq.heappush(self.waiting, (trio.current_time(), place, delivery))
+        self._wake_up()
 
     def hurry(self) -> None:
         """Make every delivery due now; one whose attempt is under way is due again at once if that fails."""
         self.hurries += 1
-        for one in self.waiting:
-            one.due = trio.current_time()
+        now = trio.current_time()
+        self.waiting = [(now, place, delivery) for _, place, delivery in self.waiting]
+        heapq.heapify(self.waiting)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         self.wake.set()
         self.wake = trio.Event()
 
@@ -76,6 +83,7 @@ class Outbox:
         self._dead: dict[str, Delivery] = {}
         self._held: set[str] = set()
         self._lanes: dict[Lane, _Lane] = {}
+        self._places = itertools.count()
         self._nursery: trio.Nursery | None = None
         self.bad_files: list[str] = []
 
@@ -130,16 +138,14 @@ class Outbox:
         if lane is None:
             lane = self._lanes[where] = _Lane()
             self._nursery.start_soon(self._serve, where, lane)
-        elif any(one.delivery.delivery_id == delivery_id for one in lane.waiting):
+        elif delivery_id in lane.ids:
             return
-        lane.waiting.append(_Waiting(delivery, trio.current_time()))
-        lane.wake.set()
-        lane.wake = trio.Event()
+        lane.add(delivery, next(self._places))
 
-    def hurry(self, channel: str) -> None:
-        """Make all deliveries to the channel due now, because an adapter for it has attached."""
+    def hurry(self, channel: str | None = None) -> None:
+        """Make all deliveries to the channel (None: to all) due now: somebody may be able to deliver."""
         for where, lane in self._lanes.items():
-            if where[0] == channel:
+            if channel is None or where[0] == channel:
                 lane.hurry()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -153,30 +159,46 @@ class Outbox:
 
     async def _serve(self, where: Lane, lane: _Lane) -> None:
         while lane.waiting:
-            first = min(lane.waiting, key=lambda one: one.due)
-            if first.due > trio.current_time():
-                with trio.move_on_at(first.due):
+            due, place, delivery = lane.waiting[0]
+            if due > trio.current_time():
+                with trio.move_on_at(due):
                     await lane.wake.wait()
                 continue
+            heapq.heappop(lane.waiting)
             hurries = lane.hurries
-            if await self._attempt(first):
-                lane.waiting.remove(first)
-            elif lane.hurries != hurries:
-                first.due = trio.current_time()
+            again_at = await self._attempt(delivery)
+            if again_at is None:
+                lane.ids.discard(delivery.delivery_id)
+                continue
+            if lane.hurries != hurries:
+                again_at = trio.current_time()
+            heapq.heappush(lane.waiting, (again_at, place, self._known[delivery.delivery_id]))
         del self._lanes[where]
 
-    async def _attempt(self, one: _Waiting) -> bool:
-        """Make one attempt; whether the delivery is settled."""
-        delivery = one.delivery
+    async def _attempt(self, delivery: Delivery) -> float | None:
+        """Make one attempt. When to make the next, by Trio's clock; None where the delivery is settled."""
         if not self._allowed(delivery):
             await self._settle(delivery, "skipped")
-            return True
+            return None
+        missing = self._channels.why_nobody(delivery)
+        if missing is not None:
+            # Thousands may wait for one adapter, each of which passes here without waiting for anything.
+            await trio.lowlevel.checkpoint()
+            return await self._wait_for_somebody(delivery, missing)
         try:
             await self._channels.deliver(delivery)
         except NotDelivered as error:
-            return await self._note_failure(one, str(error))
+            return await self._note_failure(delivery, str(error))
         await self._settle(delivery, "delivered")
-        return True
+        return None
+
+    async def _wait_for_somebody(self, delivery: Delivery, missing: str) -> float | None:
+        """No attempt: who attaches, or a configuration that is read again, hurries the lane."""
+        left_ms = delivery.created_at + self._settings().give_up_minutes * 60_000 - self._clock.wall_ms()
+        if left_ms > 0:
+            return trio.current_time() + left_ms / 1000
+        await self._bury(delivery, missing)
+        return None
 
     async def _settle(self, delivery: Delivery, status: DeliveryStatus) -> None:
         # Shielded: an acknowledged delivery must not be sent again because the daemon stops at this moment.
@@ -188,19 +210,18 @@ class Outbox:
         del self._known[delivery.delivery_id]
         log.info("delivery settled", id=delivery.delivery_id, channel=delivery.channel, status=status)
 
-    async def _note_failure(self, one: _Waiting, reason: str) -> bool:
-        settings, now_ms = self._settings(), self._clock.wall_ms()
-        attempts = one.delivery.attempts + 1
-        delivery = one.delivery = replace(one.delivery, attempts=attempts, last_error=reason)
-        self._known[delivery.delivery_id] = delivery
-        if now_ms - delivery.created_at >= settings.give_up_minutes * 60_000:
-            await self._bury(replace(delivery, failed_at=now_ms))
-            return True
+    async def _note_failure(self, delivery: Delivery, reason: str) -> float | None:
+        settings = self._settings()
+        attempts = delivery.attempts + 1
+        delivery = self._known[delivery.delivery_id] = replace(delivery, attempts=attempts, last_error=reason)
+        if self._clock.wall_ms() - delivery.created_at >= settings.give_up_minutes * 60_000:
+            await self._bury(delivery, reason)
+            return None
         waits = settings.retry_seconds
-        one.due = trio.current_time() + waits[min(attempts, len(waits)) - 1]
-        return False
+        return trio.current_time() + waits[min(attempts, len(waits)) - 1]
 
-    async def _bury(self, delivery: Delivery) -> None:
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        delivery = replace(delivery, last_error=reason, failed_at=self._clock.wall_ms())
         try:
             await self._write(delivery)
         except StorageError as error:

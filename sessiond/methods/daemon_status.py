@@ -46,7 +46,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         queued_runs=services.supervisor.queued_runs(),
         attached_agents=services.attached.counts(),
         subscribers=len(services.bus),
-        dead_letters=services.dead_letters(),
+        dead_letters=len(services.outbox.dead_letters),
         corrupt_records=services.store.catalog.corrupt_records,
         last_save_at=services.last_save(),
         watcher=services.feed.backend,

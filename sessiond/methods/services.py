@@ -18,6 +18,7 @@ from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.send import MessageSender
 from sessiond.delivery.channels import Channels
+from sessiond.delivery.outbox import Outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
@@ -75,7 +76,7 @@ class Services:
     announcing: AnnounceStep
     channels: Channels
     last_save: Callable[[], int | None]
-    dead_letters: Callable[[], int]
+    outbox: Outbox
     discover: Callable[[], msgspec.Raw]
     document: msgspec.Raw | None = None  # what it made
     slices: TimeSlicer = field(default_factory=TimeSlicer)

@@ -50,6 +50,7 @@ class Post:
         self.adapter = Adapter()
         self.times: list[float] = []
         self.denied: set[str] = set()
+        self.looked_at: list[str] = []  # before each attempt
         self.known = [one.delivery_id for one in outbox.pending]
 
     @property
@@ -90,16 +91,17 @@ async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> 
             on_attach=lambda channel: outbox.hurry(channel),  # noqa: PLW0108 - opened below
         )
         denied: set[str] = set()
+        looked_at: list[str] = []
         async with open_outbox(
             home.store,
             channels,
             clock(),
             durable=True,
             settings=DeliveryConfig,
-            allowed=lambda one: one.delivery_id not in denied,
+            allowed=lambda one: looked_at.append(one.delivery_id) or one.delivery_id not in denied,  # type: ignore[func-returns-value]
         ) as outbox:
             made = Post(home, outbox, channels)
-            made.denied = denied
+            made.denied, made.looked_at = denied, looked_at
             if attach:
                 channels.attach("telegram", made.adapter)
             yield made
@@ -481,3 +483,30 @@ async def test_a_delivery_that_is_being_written_when_its_sender_is_cancelled_is_
         assert made.files == ["d1.json"]
         # On disk and known: what is put again under this id is not written twice, and a restart sends it.
         assert [one.delivery_id for one in made.outbox.pending] == ["d1"]
+
+
+async def test_what_nobody_can_deliver_costs_no_attempt_and_waits_for_somebody(tmp_path: Path, autojump_clock: Any):
+    """8,000 for one address were each compared with all the others, and each was tried again every minute."""
+    count = amount(500, 100)
+    async with post(tmp_path / "store", attach=False) as made:
+        await start(made)
+        for number in range(count):
+            await put(made, delivery(number, delivery_id=f"d{number:05d}"))
+        await trio.sleep(1000)
+        assert {one.attempts for one in made.outbox.pending} == {0}
+        assert len(made.looked_at) == count
+        made.channels.attach("telegram", made.adapter)
+        await made.over(count)
+        assert made.adapter.texts == [f"text {number}" for number in range(count)]
+        assert made.files == []
+
+
+async def test_what_nobody_came_for_is_given_up_with_the_reason(tmp_path: Path, autojump_clock: Any):
+    async with post(tmp_path / "store", attach=False) as made:
+        await start(made)
+        await put(made, delivery())
+        await trio.sleep(1799)
+        assert made.outbox.dead_letters == []
+        await trio.sleep(2)
+        [letter] = made.outbox.dead_letters
+        assert (letter.attempts, letter.last_error) == (0, "no adapter is attached for channel telegram")

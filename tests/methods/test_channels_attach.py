@@ -101,7 +101,7 @@ async def test_dead_letters_are_counted(tmp_path: Path):
     config = "[delivery]\nretrySeconds = [0.01]\ngiveUpMinutes = 0\n"
     async with inside(tmp_path, config) as there, there.connect() as owner:
         await send(there, "one")
-        await until(there.services.dead_letters)
+        await until(lambda: there.services.outbox.dead_letters)
         assert (await owner.call("daemon.status"))["deadLetters"] == 1
         async with adapter(there, "telegram") as telegram:
             await owner.call("ping")
