@@ -24,24 +24,24 @@ def store_folder() -> str:
     return os.path.join(state, "sessiond")
 
 
-def socket_candidates() -> list[str]:
+def socket_candidates(user_runtime: str = _USER_RUNTIME) -> list[str]:
     """The places where a daemon of this user would listen, the likeliest first."""
     given = run_environment().get(SOCKET)
     if given:
         return [os.path.expanduser(given)]
     # Cron, `su` and the tool servers of some programs have no XDG_RUNTIME_DIR; the daemon had one, and it is this.
-    runtimes = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or _USER_RUNTIME, _USER_RUNTIME))
+    runtimes = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or user_runtime, user_runtime))
     places = [os.path.join(runtime, "sessiond", "sessiond.sock") for runtime in runtimes]
     in_store = os.path.join(store_folder(), "run", "sessiond.sock")
     return [*places, in_store] if os.environ.get("XDG_RUNTIME_DIR") else [in_store, *places]
 
 
-def socket_path(given: str | None = None) -> str:
+def socket_path(given: str | None = None, *, user_runtime: str = _USER_RUNTIME) -> str:
     """The path to connect to: `given`, else the first candidate that is there, else the first that could be."""
     if given:
         path = os.path.expanduser(given)
     else:
-        places = socket_candidates()
+        places = socket_candidates(user_runtime)
         path = next((place for place in places if os.path.exists(place)), places[0])
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH_BYTES:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sessiond.cli.list import show as show_list
 from sessiond.cli.terminal.screen import Screen
 from sessiond.cli.watch import line
 from sessiond.client import Event
@@ -57,6 +58,15 @@ def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessio
         "search": "x",
         "includeArchived": True,
     }
+
+
+def test_the_tokens_of_a_row_are_those_that_its_cost_is_of(fake: Any, sessiond: Sessiond) -> None:
+    counts = {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 999, "contextTokens": 5, "estimatedCostUsd": 0.5}
+    answers(fake, sessions_list={"sessions": [{**ROW, **counts}], "hasMore": False, "visibility": "all"})
+    row = dict(zip(*(line.split("\t") for line in sessiond("list").out.splitlines()), strict=True))
+    assert (row["tokens"], row["costUsd"]) == ("1234", "0.5")
+    (titles, shown) = show_list([{**ROW, **counts}], 0, Screen(120))
+    assert titles.split()[-2:] == ["TOKENS", "COST"] and shown.split()[-2:] == ["1.2k", "$0.50"]
 
 
 def test_list_prints_json_as_it_came_and_helps_a_beginner(fake: Any, sessiond: Sessiond) -> None:

@@ -50,6 +50,18 @@ def test_a_table_fits_and_has_colour(fake: FakeDaemon, terminal: Callable[..., s
     assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
 
 
+def test_what_was_looked_for_is_in_view_and_coloured_at_any_width(
+    fake: FakeDaemon, terminal: Callable[..., str]
+) -> None:
+    text = "word " * 40 + "the Heron is grey" + " word" * 40
+    match = {"sessionKey": ROW["key"], "cursor": "c", "timestamp": 0, "role": "assistant", "snippet": text}
+    fake.answers["sessions_search"] = lambda *_: {"matches": [match], "hasMore": False, "contentRedacted": False}
+    for columns in ("30", "40", "80", "200"):
+        assert "\x1b[1;31mHeron\x1b[0m" in terminal("search", "heron", COLUMNS=columns)
+        plain = terminal("search", "heron", COLUMNS=columns, NO_COLOR="1").splitlines()
+        assert "Heron" in plain[1] and "\x1b" not in plain[1] and len(plain[1]) <= int(columns)
+
+
 def many(fake: FakeDaemon, count: int) -> None:
     rows = [{**ROW, "key": f"agent:main:{number}"} for number in range(count)]
     fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}

@@ -118,6 +118,19 @@ def test_a_session_is_found_by_its_label_and_by_the_beginning_of_its_id(started:
     assert status == 4 and "did you mean main" in err
 
 
+def test_a_session_is_watched_by_its_label(started: Daemon) -> None:
+    started.call("sessions.create", key="agent:main:desk", label="research")
+    with popen(started, "watch", "research") as process:
+        try:
+            assert process.stdout is not None
+            until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+            run(started, "send", "research", "hello")
+            assert "agent:main:desk" in process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert run(started, "watch", "reserch")[::2] == (4, "sessiond: no session 'reserch'\n  did you mean research?\n")
+
+
 def test_more_sessions_than_a_page_are_listed_all(started: Daemon) -> None:
     for number in range(205):
         started.call("sessions.create", key=f"agent:main:n{number}")

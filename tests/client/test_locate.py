@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -33,6 +34,22 @@ def test_a_socket_that_is_there_wins_over_one_that_is_not(tmp_path: Path) -> Non
         listener.bind(str(place / "sessiond.sock"))
         found = run(SHOW_SOCKET, XDG_RUNTIME_DIR=tmp_path, SESSIOND_STORE=tmp_path / "store")
     assert found.stdout == f"{place}/sessiond.sock\n"
+
+
+def test_without_a_runtime_folder_in_the_environment_the_users_own_is_looked_into(tmp_path: Path) -> None:
+    """As in cron, `su`, `env -i` and the tool servers of Codex."""
+    place = tmp_path / "run" / "user" / "sessiond"
+    place.mkdir(parents=True)
+    show = f"from sessiond.client import locate; print(locate.socket_path(user_runtime={str(place.parent)!r}))"
+    in_store = f"{tmp_path}/.local/state/sessiond/run/sessiond.sock"
+    assert run(show, HOME=tmp_path).stdout == f"{in_store}\n"  # neither is there
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "sessiond.sock"))
+        assert run(show, HOME=tmp_path).stdout == f"{place}/sessiond.sock\n"
+        # A folder in the environment that has no socket is no reason to find none.
+        assert run(show, HOME=tmp_path, XDG_RUNTIME_DIR=tmp_path).stdout == f"{place}/sessiond.sock\n"
+    by_default = run("from sessiond.client import locate; print(locate.socket_candidates())", HOME=tmp_path).stdout
+    assert f"/run/user/{os.getuid()}/sessiond/sessiond.sock" in by_default
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from sessiond.client.starting import is_listening, progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from sessiond.cli.frame.command import Args
     from sessiond.client.cancellation import Cancellation
+    from sessiond.client.wire import Event
 
 # Ordinary calls take milliseconds; a daemon that needs this long is stuck, and the command says so.
 CALL_TIMEOUT_S = 30.0
@@ -59,6 +61,17 @@ class CommandClient(Client):
             hint = names.hint_at_beginning(key or given[field]) if method == "sessions_send" else None
             meant = names.find_meant_session(plain, given[field], key, hint=hint)
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
+
+    def subscribe(self, key: str | None = None, cursor: str | None = None, **more: Any) -> Iterator[Event]:
+        try:
+            yield from super().subscribe(key, cursor, **more)
+        except RpcError as error:
+            from sessiond.cli.frame import names
+
+            if key is None or names.missing_session(error, {"key": key}) is None:
+                raise
+            meant = names.find_meant_session(super().call, key, error.data.get("sessionKey"))
+            yield from super().subscribe(meant, cursor, **more)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:
         """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""

@@ -23,6 +23,20 @@ TIMED_OUT = 5
 PERMISSION = 77
 BAD_CONFIG = 78
 INTERRUPTED = 130  # as the shell has it: 128 + SIGINT
+# For the help and the man page; `serve` has the codes 69 and 74 of its own.
+EXIT_CODES = {
+    0: "done",
+    FAILED: "failed",
+    USAGE: "usage",
+    NOT_RUNNING: "the daemon is not running",
+    NOT_FOUND: "not found or forbidden",
+    TIMED_OUT: "timed out (what was asked goes on)",
+    69: "another daemon has the store",
+    74: "the store was taken away",
+    PERMISSION: "permission",
+    BAD_CONFIG: "configuration",
+    INTERRUPTED: "interrupted",
+}
 
 START_IT = "start it: sessiond serve (or, where it is installed as a service: systemctl --user start sessiond)"
 
@@ -65,6 +79,11 @@ _ARGUMENTS = {
     "id": "ID",
     "cursor": "--before",
 }
+
+
+def exit_code_legend() -> str:
+    """Every exit code with its meaning, in a line."""
+    return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 class CommandFailed(Exception):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sessiond import __version__
 from sessiond.cli.frame import registry
 from sessiond.cli.frame.command import Command, Option
+from sessiond.cli.frame.failures import exit_code_legend
 
-SECTIONS = """\
+SECTIONS = f"""\
 .SH ENVIRONMENT
 .TP
 .B SESSIOND_STORE
@@ -27,8 +28,7 @@ What long output on a terminal goes through (\\fBless\\fR unless given; \\fBcat\
 .B NO_COLOR
 No colour, on a terminal either.
 .SH EXIT STATUS
-0 done, 1 failed, 2 usage, 3 the daemon is not running, 4 not found or forbidden, 5 timed out (the run goes on),
-69 the store is in use, 74 the store was taken away, 77 permission, 78 bad configuration.
+{exit_code_legend()}.
 """
 
 

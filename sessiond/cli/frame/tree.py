@@ -12,12 +12,10 @@ from click.shell_completion import CompletionItem
 from sessiond import __version__
 from sessiond.cli.frame import completion, registry
 from sessiond.cli.frame.command import Args, Argument, Command, Option
+from sessiond.cli.frame.failures import exit_code_legend
 from sessiond.errors import quote
 
-EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 not found or forbidden, 5 timed out (what was asked goes"
-    " on), 69 another daemon has the store, 77 permission, 78 configuration, 130 interrupted."
-)
+EPILOG = f"Exit codes: {exit_code_legend()}."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 

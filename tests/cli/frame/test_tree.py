@@ -11,8 +11,9 @@ from support.fake_daemon import FakeDaemon
 
 from sessiond import cli
 from sessiond.cli.completion import text_for
-from sessiond.cli.frame import registry, tree
+from sessiond.cli.frame import failures, registry, tree
 from sessiond.cli.frame.command import Command
+from sessiond.daemon import lifecycle
 
 
 def every_command() -> list[tuple[str, Command]]:
@@ -51,6 +52,17 @@ def test_the_help_lists_every_command_and_the_version_is_said(capsys: pytest.Cap
     assert all(f"\n  {name} " in shown for name in registry.COMMANDS)
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("sessiond, version ")
+
+
+def test_every_exit_code_is_in_the_legend_the_man_page_and_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = {value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)}
+    codes |= {value for name, value in vars(lifecycle).items() if name.startswith("EXIT_")}
+    assert codes == set(failures.EXIT_CODES)
+    assert cli.run(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    for code, meaning in failures.EXIT_CODES.items():
+        assert f"{code} {meaning}" in shown and f"{code} {meaning}" in text_for("man") and f"| {code} | " in page
 
 
 def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
