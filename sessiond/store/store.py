@@ -313,8 +313,8 @@ class SessionStore:
         folders = (*self.folders.values(), *self.archives.values())
         return [folder for folder in folders if folder.dirty and not folder.waiting]
 
-    async def save(self, folder: Folder) -> None:
-        """Save the index of a folder, a chunk at a time so that nobody waits long."""
+    async def save(self, folder: Folder) -> int:
+        """Save the index of a folder, a chunk at a time so that nobody waits long. How many bytes that were."""
         folder.dirty = False
         saved = False
         try:
@@ -326,6 +326,7 @@ class SessionStore:
             kept_at_ms = self._clock.wall_ms() if folder.has_torn_index else None
             await self.run_sync(index.save, folder.fd, pieces, kept_at_ms)
             folder.has_torn_index, saved = False, True
+            return sum(map(len, pieces))
         except OSError as error:
             raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason_of(error)}") from None
         finally:

@@ -90,6 +90,23 @@ async def test_saving_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path, autoj
         assert spent / (trio.current_time() - began + 50 * disk.save_s) <= 0.02
 
 
+async def test_a_large_index_is_written_seldom(tmp_path: Path, autojump_clock: object) -> None:
+    async with saving(tmp_path, disk := Disk()) as (parts, _):
+        for number in range(200):
+            await parts.create(f"agent:main:s{number}")
+        await trio.sleep(100)
+        size = (parts.folder() / "sessions.json").stat().st_size
+        before, began = len(disk.saves), trio.current_time()
+        for number in range(300):
+            await parts.say(KEY, str(number))
+            await trio.sleep(1)
+        spent_s = trio.current_time() - began
+        assert size > 50_000
+        assert 2 <= len(disk.saves) - before <= 1 + spent_s * 16 * 1024 / size
+        await trio.sleep(100)
+        assert saved(parts)[KEY]["messageCount"] == 300
+
+
 async def test_a_full_disk_is_tried_again_and_not_at_once(tmp_path: Path, autojump_clock: object) -> None:
     disk = Disk()
     disk.full = True
