@@ -17,7 +17,7 @@ from sessiond.client.errors import ClientError, ConnectionLost
 from sessiond.client.exchange import Exchange
 from sessiond.client.follow import FollowState
 from sessiond.client.link import ClientLink
-from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, Reconnection, is_wait_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,22 +142,17 @@ class Client:
 
         The waits are on the server and asked for in slices, so a daemon that restarts in between is simply asked again.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        backoff = Backoff()
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        retry = Reconnection(worked=True)
         while True:
-            left = slice_s if deadline is None else max(0.0, min(slice_s, deadline - time.monotonic()))
-            try:
+            left = max(0.0, min(slice_s, deadline - time.monotonic()))
+            with self._resume(retry, deadline):
                 # The daemon answers at the end of the slice; ten seconds more and it is not answering at all.
                 params = {"runId": run_id, "timeoutMs": math.ceil(left * 1000)}
                 answer: Params = self.call("agent.wait", params, timeout_s=left + 10)
-            except ClientError as error:
-                if not worth_retrying(error) or (deadline is not None and time.monotonic() >= deadline):
-                    raise
-                self._pause(backoff)
-                continue
-            backoff.reset()
-            if is_wait_over(answer) or (deadline is not None and time.monotonic() >= deadline):
-                return answer
+                retry.note_success()
+                if is_wait_over(answer) or time.monotonic() >= deadline:
+                    return answer
 
     def subscribe(
         self,
@@ -175,46 +170,29 @@ class Client:
         once. Raises RpcError where the subscription is refused, DaemonNotRunning where the first connection fails.
         """
         follow = FollowState(key, cursor, with_changes=with_changes)
-        backoff = Backoff()
-        first = True
+        retry = Reconnection()
         while not self._closed.is_set():
-            try:
-                with self._own_link() as link:
-                    backlog: list[Event] = []
-                    missed = _carry_out(follow, link, backlog)
-                    first = False
-                    backoff.reset()
-                    if on_connect is not None:
-                        on_connect()
-                    yield from filter(follow.take, missed)
-                    yield from filter(follow.take, backlog)
-                    while True:
-                        yield from filter(follow.take, (m for m in link.receive() if isinstance(m, wire.Event)))
-            except ClientError as error:
-                if self._closed.is_set():
-                    return
-                if first or not worth_retrying(error):
-                    raise
-                self._pause(backoff)
+            with self._resume(retry, until_closed=True), self._own_link() as link:
+                backlog: list[Event] = []
+                missed = _carry_out(follow, link, backlog)
+                retry.note_success()
+                if on_connect is not None:
+                    on_connect()
+                yield from filter(follow.take, missed)
+                yield from filter(follow.take, backlog)
+                while True:
+                    yield from filter(follow.take, (m for m in link.receive() if isinstance(m, wire.Event)))
 
     def serve(self, on_connect: Callable[[], object] | None = None) -> None:
         """Answer the daemon's requests until `close()`; `on_connect` runs after every connection that is made."""
-        backoff = Backoff()
-        first = True
+        retry = Reconnection()
         while not self._closed.is_set():
-            try:
+            with self._resume(retry, until_closed=True):
                 exchange = self._ensure_connected()
                 if on_connect is not None:
                     on_connect()
-                first = False
-                backoff.reset()
+                retry.note_success()
                 exchange.read()
-            except ClientError as error:
-                if self._closed.is_set():
-                    return
-                if first or not worth_retrying(error):
-                    raise
-                self._pause(backoff)
 
     def attach(
         self,
@@ -292,6 +270,23 @@ class Client:
             with self._lock:
                 self._links.discard(link)
             link.close()
+
+    @contextmanager
+    def _resume(self, retry: Reconnection, deadline: float = math.inf, *, until_closed: bool = False) -> Iterator[None]:
+        """Pass over an error after which what stands inside is tried again, and pause before that.
+
+        With `until_closed` an error after `close()` is passed over too: it was the end.
+        """
+        try:
+            yield
+        except ClientError as error:
+            if self._closed.is_set():
+                if until_closed:
+                    return
+                raise
+            if not retry.may_follow(error) or time.monotonic() >= deadline:
+                raise
+            self._pause(retry.backoff)
 
     def _pause(self, backoff: Backoff, cancellation: Cancellation | None = None) -> bool:
         """Wait before the next attempt; True where it is not wanted any more."""

@@ -52,19 +52,40 @@ _KEYED = frozenset({"agent", "chat.send", "sessions.send", "sessions_send", "ses
 
 
 class Backoff:
-    """The delays between attempts: doubled each time up to `MAX_DELAY_S`, each shortened at random by up to a half
+    """The delays between attempts: doubled each time up to `max_s`, each shortened at random by up to a half
     so that many clients do not come back in step."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_s: float = FIRST_DELAY_S, max_s: float = MAX_DELAY_S) -> None:
         self.attempt = 0
+        self._first_s, self._max_s = first_s, max_s
 
     def next_s(self) -> float:
-        delay = min(FIRST_DELAY_S * (1 << min(self.attempt, 16)), MAX_DELAY_S)
+        delay = min(self._first_s * (1 << min(self.attempt, 16)), self._max_s)
         self.attempt += 1
         return delay * (0.5 + random.random() / 2)
 
     def reset(self) -> None:
         self.attempt = 0
+
+
+class Reconnection:
+    """Whether something that lasts is resumed after an error: a subscription, a served connection, a long wait.
+
+    Nothing is resumed that never worked, unless `worked` says that it has.
+    """
+
+    def __init__(self, *, worked: bool = False) -> None:
+        self.backoff = Backoff()
+        self._worked = worked
+
+    def note_success(self) -> None:
+        """It works now: the delays begin anew after the next error."""
+        self._worked = True
+        self.backoff.reset()
+
+    def may_follow(self, error: Exception) -> bool:
+        """Whether to try again after this error."""
+        return self._worked and worth_retrying(error)
 
 
 def worth_retrying(error: Exception) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
 import trio
@@ -16,7 +17,7 @@ from sessiond.client import agent, locate, wire
 from sessiond.client.agent import AttachedRun
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import FollowState
-from sessiond.client.retry import Attempts, Backoff, is_wait_over, worth_retrying
+from sessiond.client.retry import Attempts, Backoff, Reconnection, is_wait_over
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
 
@@ -105,21 +106,16 @@ class TrioClient:
         where the run waits for the caller's own (`reason: "ancestor_busy"`). Goes on
         waiting when the daemon restarts."""
         deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
-        backoff = Backoff()
+        retry = Reconnection(worked=True)
         while True:
             left = max(0.0, min(slice_s, deadline - trio.current_time()))
-            try:
+            async with self._resume(retry, deadline):
                 answer: Params = await self.call(
                     "agent.wait", timeout_s=left + 10, runId=run_id, timeoutMs=math.ceil(left * 1000)
                 )
-            except ClientError as error:
-                if not worth_retrying(error) or trio.current_time() >= deadline:
-                    raise
-                await self._pause(backoff)
-                continue
-            backoff.reset()
-            if is_wait_over(answer) or trio.current_time() >= deadline:
-                return answer
+                retry.note_success()
+                if is_wait_over(answer) or trio.current_time() >= deadline:
+                    return answer
 
     def subscribe(
         self,
@@ -136,25 +132,19 @@ class TrioClient:
         the subscription stands: at first, and when a lost connection is back.
         """
         follow = FollowState(key, cursor, with_changes=with_changes)
-        return TrioSubscription(follow, self._open_link, self._pause, on_connect)
+        return TrioSubscription(follow, self._open_link, self._resume, on_connect)
 
     async def serve(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> None:
         """Answer the daemon's requests until cancelled; `on_connect` runs after every connection that is made."""
-        backoff = Backoff()
-        first = True
+        retry = Reconnection()
         while True:
-            try:
+            async with self._resume(retry):
                 exchange = await self._ensure_connected()
                 if on_connect is not None:
                     await on_connect()
-                first = False
-                backoff.reset()
+                retry.note_success()
                 await exchange.ended.wait()
                 raise ConnectionLost(str(exchange.lost))
-            except ClientError as error:
-                if first or not worth_retrying(error):
-                    raise
-                await self._pause(backoff)
 
     async def attach(
         self,
@@ -217,6 +207,16 @@ class TrioClient:
         self._links = [link, *(other for other in self._links if not other.is_closed)]
         return link
 
+    @asynccontextmanager
+    async def _resume(self, retry: Reconnection, deadline: float = math.inf) -> AsyncIterator[None]:
+        """Pass over an error after which what stands inside is tried again, and pause before that."""
+        try:
+            yield
+        except ClientError as error:
+            if not retry.may_follow(error) or trio.current_time() >= deadline:
+                raise
+            await self._pause(retry.backoff)
+
     async def _pause(self, backoff: Backoff) -> None:
         delay = backoff.next_s()
         if self._on_reconnect is not None:
@@ -231,16 +231,15 @@ class TrioSubscription:
         self,
         follow: FollowState,
         open_link: Callable[[], Awaitable[TrioLink]],
-        pause: Callable[[Backoff], Awaitable[None]],
+        resume: Callable[[Reconnection], AbstractAsyncContextManager[None]],
         on_connect: Callable[[], Awaitable[object]] | None,
     ) -> None:
         self._follow = follow
         self._open_link = open_link
-        self._pause = pause
+        self._resume = resume
         self._on_connect = on_connect
-        self._backoff = Backoff()
+        self._retry = Reconnection()
         self._link: TrioLink | None = None
-        self._was_connected = False
         self._ready: deque[Event] = deque()
 
     def __aiter__(self) -> Self:
@@ -252,13 +251,12 @@ class TrioSubscription:
                 event = self._ready.popleft()
                 if self._follow.take(event):
                     return event
-            try:
-                await self._read()
-            except ClientError as error:
-                self.close()
-                if not self._was_connected or not worth_retrying(error):
+            async with self._resume(self._retry):
+                try:
+                    await self._read()
+                except ClientError:
+                    self.close()
                     raise
-                await self._pause(self._backoff)
 
     def close(self) -> None:
         """End the subscription."""
@@ -272,8 +270,7 @@ class TrioSubscription:
             backlog: list[Event] = []
             self._ready += await _carry_out(self._follow, self._link, backlog)
             self._ready += backlog
-            self._was_connected = True
-            self._backoff.reset()
+            self._retry.note_success()
             if self._on_connect is not None:
                 await self._on_connect()
         else:

@@ -17,6 +17,7 @@ from typing import Any
 from sessiond import __version__
 from sessiond.client import Client, ClientError
 from sessiond.client.locate import has_token_file
+from sessiond.client.retry import Backoff
 
 SCOPES = ("list", "read", "send", "spawn")
 # RENEW_BEFORE_S is longer than a tool waits at most (an hour): a call may still be using the old token when the next
@@ -98,14 +99,13 @@ class DaemonConnection:
             self._lock.release()
 
     def _connect_soon(self) -> None:
-        delay_s = FIRST_RETRY_S
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while not self._left.is_set():
             try:
                 _ = self.client().caller
             except ClientError:
                 # A tool call reports the error; here it is only tried again.
-                self._left.wait(delay_s)
-                delay_s = min(delay_s * 2, LAST_RETRY_S)
+                self._left.wait(backoff.next_s())
             else:
                 return
 

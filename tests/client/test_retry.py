@@ -9,7 +9,7 @@ import pytest
 
 from sessiond.client import CallTimeout, ConnectionLost, DaemonNotRunning, RpcError
 from sessiond.client.errors import NotSent
-from sessiond.client.retry import MAX_DELAY_S, RECONNECT_S, Attempts
+from sessiond.client.retry import FIRST_DELAY_S, MAX_DELAY_S, RECONNECT_S, Attempts, Backoff, Reconnection
 
 GONE = DaemonNotRunning("/run/sessiond.sock", "no such file")
 LOST = ConnectionLost("sessiond closed the connection")
@@ -93,3 +93,26 @@ def test_what_may_have_been_done_is_asked_again_where_it_is_done_once(
 
 def test_a_key_of_the_callers_own_is_kept() -> None:
     assert attempts_of("chat.send", message="x", idempotencyKey="k").begin(0)["idempotencyKey"] == "k"
+
+
+class TestReconnection:
+    def test_what_never_worked_is_not_tried_again(self) -> None:
+        retry = Reconnection()
+        assert not retry.may_follow(LOST)
+        retry.note_success()
+        assert retry.may_follow(LOST) and retry.may_follow(GONE) and retry.may_follow(CUT_OFF)
+        assert not retry.may_follow(RpcError(-32002, "not_found", "no such session"))
+
+    def test_each_success_begins_the_delays_anew(self) -> None:
+        retry = Reconnection(worked=True)
+        assert retry.may_follow(LOST)
+        waited = [retry.backoff.next_s() for _ in range(20)]
+        assert all(delay_s <= MAX_DELAY_S for delay_s in waited) and waited[-1] >= MAX_DELAY_S / 2
+        retry.note_success()
+        assert retry.backoff.next_s() <= FIRST_DELAY_S
+
+    def test_delays_keep_to_their_bounds(self) -> None:
+        backoff = Backoff(1.0, 60.0)
+        waited = [backoff.next_s() for _ in range(20)]
+        assert 0.5 <= waited[0] <= 1.0
+        assert all(30.0 <= delay_s <= 60.0 for delay_s in waited[6:])
