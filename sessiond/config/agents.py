@@ -70,7 +70,7 @@ class RuntimeConfig(Table, frozen=True):
     preset: Preset | None = None
 
     @property
-    def hears_steps(self) -> bool:
+    def understands_steps(self) -> bool:
         """Whether the agent can tell an announce step from a message. The echo runtime cannot, nor can a program
         without a preset that gets only text.
         """

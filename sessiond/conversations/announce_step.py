@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sessiond.clock import Clock
 from sessiond.config.settings import Config
-from sessiond.conversations import open_conversation as talks
+from sessiond.conversations import open_conversation as records
 from sessiond.conversations.open_conversation import ClosingRecord, OpenConversation
 from sessiond.delivery.channels import Channels, Delivery
 from sessiond.delivery.outbox import DeliveryStatus, Outbox
@@ -22,7 +22,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
 
-def may_leave(store: SessionStore, config: Callable[[], Config]) -> Callable[[Delivery], bool]:
+def make_policy_check(store: SessionStore, config: Callable[[], Config]) -> Callable[[Delivery], bool]:
     """The check of the send policy that the outbox makes before every attempt."""
 
     def is_allowed(delivery: Delivery) -> bool:
@@ -48,14 +48,14 @@ class AnnounceStep:
 
     async def put(self, session: Session, text: str, delivery_id: str) -> None:
         """Write the text to the outbox, if it has to leave the daemon, and hold it until `send`. StorageError."""
-        if self._outbox.status(delivery_id) is None and self.silent(session, text) is None:
+        if self._outbox.status(delivery_id) is None and self.status_without_delivery(session, text) is None:
             await self._outbox.put(self._delivery(session, text, delivery_id))
 
     def send(self, delivery_id: str) -> None:
         """Send the delivery, if there is one with this id."""
         self._outbox.send(delivery_id)
 
-    def silent(self, session: Session, text: str | None) -> DeliveryStatus | None:
+    def status_without_delivery(self, session: Session, text: str | None) -> DeliveryStatus | None:
         """The final status of a delivery that does not have to leave the daemon; None for one that has to."""
         target = self._target(session, text)
         if target is None:
@@ -66,24 +66,24 @@ class AnnounceStep:
         """Whether a text of this session would be delivered anywhere, its transcript included."""
         return self._target(session, "words") is not None
 
-    def leaves(self, session: Session, text: str | None) -> bool:
+    def has_to_leave(self, session: Session, text: str | None) -> bool:
         """Whether this text has to leave the daemon."""
-        return self.silent(session, text) is None
+        return self.status_without_delivery(session, text) is None
 
-    async def announce(self, talk: OpenConversation, text: str | None) -> None:
+    async def announce(self, conversation: OpenConversation, text: str | None) -> None:
         """Close the conversation with this text: write it to the outbox, write the closing record, then send it."""
-        made = talks.delivery_id(talk.talk_id)
-        status = self.silent(talk.home, text)
+        made = records.delivery_id(conversation.talk_id)
+        status = self.status_without_delivery(conversation.home, text)
         # A delivery that an earlier process put into the outbox is sent, even if the policy has changed since.
         if self._outbox.status(made) is None and status is None:
-            await self._outbox.put(self._delivery(talk.home, text or "", made))
+            await self._outbox.put(self._delivery(conversation.home, text or "", made))
         outside = self._outbox.status(made) is not None
         closed = ClosingRecord(
-            talk_id=talk.talk_id,
+            talk_id=conversation.talk_id,
             delivery="pending" if outside else status or "skipped",
             delivery_id=made if outside else None,
         )
-        await self._store.append(talk.home, [talks.closing_record(closed)])
+        await self._store.append(conversation.home, [records.closing_record(closed)])
         self._outbox.send(made)
 
     def _delivery(self, session: Session, text: str, delivery_id: str) -> Delivery:
@@ -111,11 +111,11 @@ class AnnounceStep:
             return "pending"
         end = None if archived else session.entry.file.folded_to
         closed: ClosingRecord | None = await self._store.read(
-            session, talks.find_closing_record, talk_id, end, self._store.record_limit
+            session, records.find_closing_record, talk_id, end, self._store.record_limit
         )
         if closed is None or closed.delivery != "pending":
             return "pending" if closed is None else closed.delivery
-        return self._outbox.status(talks.delivery_id(talk_id)) or "delivered"
+        return self._outbox.status(records.delivery_id(talk_id)) or "delivered"
 
     def channel_of(self, key: str | None) -> str | None:
         """The name of a session's channel, for preambles and provenance; None if it is not known."""

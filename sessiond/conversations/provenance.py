@@ -42,14 +42,14 @@ class ProvenanceStamp:
 
     def __init__(self, announcing: AnnounceStep, config: Callable[[], Config], clock: Clock, ids: Ids) -> None:
         self._announcing, self._config, self._clock, self._ids = announcing, config, clock, ids
-        self._traffic = RateLimit()
+        self._rate_limit = RateLimit()
 
     def check(self, source: Sender, target: Session) -> tuple[str, int]:
         """`(trace id, hops)` of a message from `source`. Overloaded if a loop guard refuses it. Counts nothing."""
         trace = self._trace(source)
         if source.counted_as is not None:
             most = self._config().limits.messages_per_minute
-            self._traffic.check(source.counted_as, target.key, self._clock.monotonic(), most)
+            self._rate_limit.check(source.counted_as, target.key, self._clock.monotonic(), most)
         return trace
 
     def stamp(self, source: Sender, target: Session, request: RunRequest, tool: str) -> RunRequest:
@@ -81,7 +81,7 @@ class ProvenanceStamp:
             from_owner=source.counted_as is None,
         )
         if source.counted_as is not None:
-            self._traffic.count(source.counted_as, target.key, self._clock.monotonic())
+            self._rate_limit.count(source.counted_as, target.key, self._clock.monotonic())
         return replace(
             request,
             message={**request.message, "provenance": provenance_of(trace_id, hops, source.key, channel, tool)},

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.config.settings import Config
-from sessiond.conversations import open_conversation as talks
+from sessiond.conversations import open_conversation as records
 from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.open_conversation import ClosingRecord, OpenConversation, OpeningRecord
 from sessiond.conversations.provenance import provenance_of
@@ -54,13 +54,13 @@ class ReplyBack:
         self._config, self._clock, self.on_closed = config, clock, on_closed
         # The open conversations by id, from the write that opens them; and those that an earlier process left open.
         self._open: dict[str, OpenConversation] = {}
-        self._left: list[OpenConversation] = []
+        self._unresumed: list[OpenConversation] = []
         # The states of conversations in a step. The write that ends an announce step also closes the conversation.
         self._states: dict[str, replyback.State] = {}
 
-    def engages(self, key: str) -> bool:
+    def has_open_conversation(self, key: str) -> bool:
         """Whether this session takes part in an open conversation."""
-        return any(key in talk.keys for talk in self._open.values())
+        return any(key in conversation.keys for conversation in self._open.values())
 
     def at_end(self, run: Run) -> Sequence[Part]:
         """The records to write together with the end of the run: they open or close a conversation."""
@@ -71,18 +71,18 @@ class ReplyBack:
         if opened is None:
             self._open.pop(run.run_id, None)
             return ()
-        status = self._over_at_once(opened, run)
+        status = self._status_if_over(opened, run)
         if status is not None:
             self._open.pop(run.run_id, None)
-            return (talks.closing_record(ClosingRecord(talk_id=run.run_id, delivery=status)),)
+            return (records.closing_record(ClosingRecord(talk_id=run.run_id, delivery=status)),)
         self._open[run.run_id] = OpenConversation(opened, run.session, resumed=False)
-        return (talks.opening_record(opened),)
+        return (records.opening_record(opened),)
 
     async def after_end(self, run: Run) -> None:
         """Carry out the conversation that `at_end` opened."""
-        talk = self._open.get(run.run_id)
-        if talk is not None and not talk.resumed:
-            await self._go_on(talk, run.reply)
+        conversation = self._open.get(run.run_id)
+        if conversation is not None and not conversation.resumed:
+            await self._carry_out(conversation, run.reply)
 
     async def read_open(self) -> None:
         """Find the conversations that an earlier process left open, also in archived transcripts."""
@@ -91,26 +91,28 @@ class ReplyBack:
         left = [(one, home) for home in sessions for one in home.entry.talks]
         # A copy of a transcript under another key has the same conversation open; resume it only once.
         for one, home in {one.talk_id: (one, home) for one, home in left}.values():
-            self._left.append(
-                OpenConversation(await self._read(one, home) or OpeningRecord(talk_id=one.talk_id), home, resumed=True)
+            self._unresumed.append(
+                OpenConversation(
+                    await self._read_opening_record(one, home) or OpeningRecord(talk_id=one.talk_id), home, resumed=True
+                )
             )
 
-    def list_open(self) -> None:
+    def register_open(self) -> None:
         """Register the conversations, and hold their deliveries until their closing records are written."""
-        for talk in self._left:
-            self._open[talk.talk_id] = talk
-            self._announcing.hold(talks.delivery_id(talk.talk_id))
+        for conversation in self._unresumed:
+            self._open[conversation.talk_id] = conversation
+            self._announcing.hold(records.delivery_id(conversation.talk_id))
 
-    def go_on(self) -> None:
+    def resume_open(self) -> None:
         """Resume the conversations."""
-        left, self._left = self._left, []
-        for talk in left:
-            self._supervisor.follow(self._resume, talk)
+        left, self._unresumed = self._unresumed, []
+        for conversation in left:
+            self._supervisor.start_follow_up(self._resume, conversation)
 
-    async def _read(self, one: OpenTalk, home: Session) -> OpeningRecord | None:
+    async def _read_opening_record(self, one: OpenTalk, home: Session) -> OpeningRecord | None:
         try:
             opened: OpeningRecord | None = await self._store.read(
-                home, talks.read_opening_record, one, self._store.record_limit
+                home, records.read_opening_record, one, self._store.record_limit
             )
         except StorageError as error:
             log.warning("the record of a conversation cannot be read", talk_id=one.talk_id, reason=error.message)
@@ -125,11 +127,11 @@ class ReplyBack:
             conversation = replace(topic.conversation, request=run.request.text)
             return OpeningRecord(talk_id=run.run_id, topic=replace(topic, conversation=conversation))
         wanted = run.request.follow.deliver
-        if wanted and self._announcing.leaves(run.session, run.reply):
+        if wanted and self._announcing.has_to_leave(run.session, run.reply):
             return OpeningRecord(talk_id=run.run_id)
         return None
 
-    def _over_at_once(self, opened: OpeningRecord, run: Run) -> DeliveryStatus | None:
+    def _status_if_over(self, opened: OpeningRecord, run: Run) -> DeliveryStatus | None:
         """The delivery status if the conversation ends with its first run; None if a step or a delivery follows."""
         if opened.topic is None:
             return None
@@ -141,7 +143,7 @@ class ReplyBack:
             return None
         _, done = replyback.advance(state, unasked, None)
         assert isinstance(done, ConversationDone)
-        return self._announcing.silent(run.session, done.announcement)
+        return self._announcing.status_without_delivery(run.session, done.announcement)
 
     def _step_end_without_asking(self, home: Session) -> StepEnd | None:
         """The end of an announce step that is skipped; None if the agent has to be asked.
@@ -151,128 +153,142 @@ class ReplyBack:
         """
         if not self._announcing.has_target(home):
             return "aborted"
-        return None if self._supervisor.hears_steps(home.key) else "error"
+        return None if self._supervisor.understands_steps(home.key) else "error"
 
-    async def _resume(self, talk: OpenConversation) -> None:
-        log.info("conversation resumed", talk_id=talk.talk_id, session_key=talk.home.key)
+    async def _resume(self, conversation: OpenConversation) -> None:
+        log.info("conversation resumed", talk_id=conversation.talk_id, session_key=conversation.home.key)
         try:
-            first = await self._find(talk.talk_id)
+            first = await self._find_run(conversation.talk_id)
         except Stopping:
             return  # the next daemon resumes it
-        await self._go_on(talk, first.reply if first is not None else None)
+        await self._carry_out(conversation, first.reply if first is not None else None)
 
-    async def _go_on(self, talk: OpenConversation, reply: str | None) -> None:
+    async def _carry_out(self, conversation: OpenConversation, reply: str | None) -> None:
         try:
-            done = await self._converse(talk, talk.topic, reply) if talk.topic is not None else ConversationDone(reply)
-            if not talk.closed:
-                await self._announce(talk, done.announcement)
+            done = (
+                await self._converse(conversation, conversation.topic, reply)
+                if conversation.topic is not None
+                else ConversationDone(reply)
+            )
+            if not conversation.closed:
+                await self._announce(conversation, done.announcement)
         except Stopping:
             await trio.sleep_forever()  # stays registered until the daemon ends; the next one resumes it
         finally:
             # Contradictory records can list it twice: as an open conversation and with its run still open.
-            if self._open.get(talk.talk_id) is talk:
-                del self._open[talk.talk_id]
-            self._states.pop(talk.talk_id, None)
-        for key in talk.keys:
+            if self._open.get(conversation.talk_id) is conversation:
+                del self._open[conversation.talk_id]
+            self._states.pop(conversation.talk_id, None)
+        for key in conversation.keys:
             session = self._store.catalog.by_key.get(key)
             if session is not None:
                 await self.on_closed(session)
 
-    async def _announce(self, talk: OpenConversation, text: str | None) -> None:
+    async def _announce(self, conversation: OpenConversation, text: str | None) -> None:
         """Close the conversation with this announcement; without one if its session was deleted."""
-        words = text if talk.home.key in self._store.catalog.by_key else None
+        words = text if conversation.home.key in self._store.catalog.by_key else None
 
         async def write() -> None:
-            await self._announcing.announce(talk, words)
+            await self._announcing.announce(conversation, words)
 
         persistence = self._supervisor.persistence
         try:
             await persistence.retry_until_stored(
-                persistence.tell_when_gone(talk.home, write), "the end of a conversation", talk_id=talk.talk_id
+                persistence.raise_when_gone(conversation.home, write),
+                "the end of a conversation",
+                talk_id=conversation.talk_id,
             )
         except TranscriptGone:
-            log.warning("a conversation ended without its transcript", talk_id=talk.talk_id, session_key=talk.home.key)
+            log.warning(
+                "a conversation ended without its transcript",
+                talk_id=conversation.talk_id,
+                session_key=conversation.home.key,
+            )
 
-    async def _converse(self, talk: OpenConversation, topic: ConversationTopic, reply: str | None) -> ConversationDone:
+    async def _converse(
+        self, conversation: OpenConversation, topic: ConversationTopic, reply: str | None
+    ) -> ConversationDone:
         state, move = replyback.begin(topic.conversation, reply)
         number = 0
         while isinstance(move, NextStep):
             number += 1
-            self._states[talk.talk_id] = state
-            ending, text = await self._take(talk, topic, number, move)
+            self._states[conversation.talk_id] = state
+            ending, text = await self._take_step(conversation, topic, number, move)
             state, move = replyback.advance(state, ending, text)
         return move
 
     def _closing_parts(self, run: Run, talk_id: str) -> Sequence[Part]:
         """The closing record, to be written with the end of the announce step, if nothing has to leave the daemon."""
-        talk, state = self._open.get(talk_id), self._states.get(talk_id)
-        if talk is None or state is None or state.turn or run.session is not talk.home:
+        conversation, state = self._open.get(talk_id), self._states.get(talk_id)
+        if conversation is None or state is None or state.turn or run.session is not conversation.home:
             return ()  # not registered yet, and resumed later; or to be closed in another transcript
-        _, done = replyback.advance(state, talks.step_end_of(run), run.reply)
+        _, done = replyback.advance(state, records.step_end_of(run), run.reply)
         assert isinstance(done, ConversationDone)
-        status = self._announcing.silent(talk.home, done.announcement)
-        talk.closed = status is not None
+        status = self._announcing.status_without_delivery(conversation.home, done.announcement)
+        conversation.closed = status is not None
         if status is None:
             return ()
-        return (talks.closing_record(ClosingRecord(talk_id=talk_id, delivery=status)),)
+        return (records.closing_record(ClosingRecord(talk_id=talk_id, delivery=status)),)
 
-    async def _take(
-        self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep
+    async def _take_step(
+        self, conversation: OpenConversation, topic: ConversationTopic, number: int, step: NextStep
     ) -> tuple[StepEnd, str | None]:
         """The end and reply of one step: of its run in an earlier process, or of a new run."""
-        run = await self._find_run_of_step(talk, number, step) if talk.resumed else None
+        run = await self._find_run_of_step(conversation, number, step) if conversation.resumed else None
         if isinstance(run, RunView):
-            return talks.step_end_of(run), run.reply
+            return records.step_end_of(run), run.reply
         if run is None and step.kind == "announce":
-            unasked = self._step_end_without_asking(talk.home)
+            unasked = self._step_end_without_asking(conversation.home)
             if unasked is not None:
                 return unasked, None
         if run is None:
-            request = self._request(talk, topic, number, step)
+            request = self._request(conversation, topic, number, step)
             try:
                 run = await self._supervisor.persistence.retry_until_stored(
-                    partial(self._accept, talk, topic, number, step, request),
+                    partial(self._accept, conversation, topic, number, step, request),
                     "a step of a conversation",
-                    talk_id=talk.talk_id,
+                    talk_id=conversation.talk_id,
                 )
             except Stopping:
                 raise
             except SessiondError as error:
                 # A turn that cannot be taken is followed by the announce step, an announce step by silence.
-                log.warning("step not taken", talk_id=talk.talk_id, step=step.kind, reason=error.message)
+                log.warning("step not taken", talk_id=conversation.talk_id, step=step.kind, reason=error.message)
                 return ("aborted" if isinstance(error, NotFound) and step.kind == "announce" else "error"), None
         # Wait until the end is on disk: only what is on disk decides the next step.
         await run.done.wait()
-        return talks.step_end_of(run), run.reply
+        return records.step_end_of(run), run.reply
 
     async def _accept(
-        self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep, request: RunRequest
+        self, conversation: OpenConversation, topic: ConversationTopic, number: int, step: NextStep, request: RunRequest
     ) -> Run:
         """The accepted run of a step, in the session that now has its key. NotFound if there is none."""
-        session = self._session_for(talk, topic, step)
+        session = self._session_for(conversation, topic, step)
         # The run id contains the id of the session, so determine the session first.
         session = await current_session(self._store.catalog, session) if session is not None else None
         if session is None:
             raise no_such_session(step.session_key)
-        run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
+        run_id = records.step_run_id(conversation.talk_id, number, step.kind, session.session_id)
         return await self._supervisor.accept(session, request, run_id=run_id)
 
-    async def _find_run_of_step(self, talk: OpenConversation, number: int, step: NextStep) -> Run | RunView | None:
+    async def _find_run_of_step(
+        self, conversation: OpenConversation, number: int, step: NextStep
+    ) -> Run | RunView | None:
         """The newest run of a step in any transcript of its key, started by an earlier process."""
         catalog, registry = self._store.catalog, self._supervisor.registry
         live = catalog.by_key.get(step.session_key)
         sessions = [*catalog.older(step.session_key), *([live] if live is not None else [])]
         for session in reversed(sessions):
-            run_id = talks.step_run_id(talk.talk_id, number, step.kind, session.session_id)
+            run_id = records.step_run_id(conversation.talk_id, number, step.kind, session.session_id)
             run = registry.get(run_id)
             if run is not None:
                 return run
-            known = await self._find(run_id)
+            known = await self._find_run(run_id)
             if known is not None and known.ended_at is not None:
                 return known
         return None
 
-    async def _find(self, run_id: str) -> RunView | None:
+    async def _find_run(self, run_id: str) -> RunView | None:
         """The recorded state of a run, retrying while the disk refuses; None if its transcript is gone."""
         registry = self._supervisor.registry
 
@@ -287,14 +303,16 @@ class ReplyBack:
 
         return await self._supervisor.persistence.retry_until_stored(look, "the records of a run", run_id=run_id)
 
-    def _session_for(self, talk: OpenConversation, topic: ConversationTopic, step: NextStep) -> Session | None:
+    def _session_for(self, conversation: OpenConversation, topic: ConversationTopic, step: NextStep) -> Session | None:
         """The session that a step belongs to. It may have been reset since: `current_session` gives the newest."""
         if step.kind == "reply" and step.session_key != topic.conversation.target_key:
             catalog = self._store.catalog
             return catalog.by_id.get(topic.requester_session_id or "") or catalog.by_key.get(step.session_key)
-        return talk.home
+        return conversation.home
 
-    def _request(self, talk: OpenConversation, topic: ConversationTopic, number: int, step: NextStep) -> RunRequest:
+    def _request(
+        self, conversation: OpenConversation, topic: ConversationTopic, number: int, step: NextStep
+    ) -> RunRequest:
         # `topic.hops` counts the first message; each step adds one.
         provenance = provenance_of(
             topic.trace_id, topic.hops + number, step.source_key, self._announcing.channel_of(step.source_key)
@@ -307,5 +325,5 @@ class ReplyBack:
             turn=step.turn,
             max_turns=step.max_turns,
             timeout_s=self._config().agents.defaults.run_timeout_seconds or None,
-            follow=FollowUp(step=ConversationStep(talk.talk_id, number)),
+            follow=FollowUp(step=ConversationStep(conversation.talk_id, number)),
         )

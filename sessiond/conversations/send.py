@@ -98,7 +98,7 @@ class MessageSender:
         error nothing was accepted.
         """
         request, source = self._request(message), message.source
-        kept = self._supervisor.keeps(target.key)
+        kept = self._supervisor.keeps_messages(target.key)
         known = await self._supervisor.find_accepted(target, request, in_line)
         if known is not None:
             return SentMessage(known, target, kept=kept)

@@ -20,7 +20,7 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
     A queued run waits for all that are ahead of it in its session.
     """
     passed: set[str] = set()
-    lines: dict[str, _Line] = {}
+    sessions: dict[str, _SessionRuns] = {}
     ahead = [run]
     while ahead:
         one = ahead.pop()
@@ -31,21 +31,21 @@ def waits_on(supervisor: RunSupervisor, run: Run, other: Run) -> bool:
         passed.add(one.run_id)
         awaited = (supervisor.registry.live.get(run_id) for run_id in one.waits_for)
         ahead += [found for found in awaited if found is not None]
-        if one.key not in lines:
-            lines[one.key] = _Line(supervisor.queues.runs_of(one.key))
-        ahead += lines[one.key].runs_ahead_of(one)
+        if one.key not in sessions:
+            sessions[one.key] = _SessionRuns(supervisor.queues.runs_of(one.key))
+        ahead += sessions[one.key].runs_ahead_of(one)
     return False
 
 
-class _Line:
+class _SessionRuns:
     """The runs of a session in order. Each is returned only once, because a thousand runs may be queued behind it."""
 
     def __init__(self, runs: list[Run]) -> None:
-        self._runs, self._given = runs, 0
-        self._places = {run.run_id: place for place, run in enumerate(runs)}
+        self._runs, self._returned = runs, 0
+        self._positions = {run.run_id: place for place, run in enumerate(runs)}
 
     def runs_ahead_of(self, run: Run) -> list[Run]:
         """The runs that have to end before this one begins, without those returned before."""
-        begin, end = self._given, self._places.get(run.run_id, 0)
-        self._given = max(begin, end)
+        begin, end = self._returned, self._positions.get(run.run_id, 0)
+        self._returned = max(begin, end)
         return self._runs[begin:end]

@@ -17,7 +17,7 @@ import sessiond
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
-from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
 from sessiond.conversations.provenance import ProvenanceStamp
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender
@@ -155,7 +155,7 @@ async def _open_parts(
         clock,
         durable=config.store.durability == "sync",
         settings=lambda: parts.config().delivery,
-        allowed=may_leave(store, lambda: parts.config()),  # noqa: PLW0108 - made below
+        allowed=make_policy_check(store, lambda: parts.config()),  # noqa: PLW0108 - made below
     ) as outbox:
         parts = _Parts(store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids)
         yield parts
@@ -207,7 +207,12 @@ class _Parts:
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
         self.supervisor = RunSupervisor(store, self.bus, self.host, clock, ids, follow_ups=self.follow_ups)
-        self.feed = TranscriptFeed(store, self.bus, on_lost=self.supervisor.forsake, on_found=self.supervisor.regain)
+        self.feed = TranscriptFeed(
+            store,
+            self.bus,
+            on_lost=self.supervisor.handle_missing_transcript,
+            on_found=self.supervisor.handle_restored_transcript,
+        )
         self.saver = IndexSaver(store, self.feed, clock)
         self.births = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
@@ -280,7 +285,7 @@ class _Parts:
             config=self.config,
             clock=self.clock,
             workspace=self.host.workspace,
-            engages=self.conversations.engages,
+            has_open_conversation=self.conversations.has_open_conversation,
         )
 
     def _build_sender(self) -> MessageSender:

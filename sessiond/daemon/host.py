@@ -83,15 +83,15 @@ class DaemonHost:
             return self._exec_runtime(agent)
         return self._echo if agent.runtime.type == "echo" else _LATER
 
-    def knows(self, agent_id: str) -> bool:
+    def knows_agent(self, agent_id: str) -> bool:
         return self._config().agent(agent_id) is not None or self._attached.was_here(agent_id)
 
-    def keeps(self, key: str) -> bool:
+    def keeps_messages(self, key: str) -> bool:
         return is_inbox(key) and self._attached.runtime(agent_of(key)) is None
 
-    def hears_steps(self, agent_id: str) -> bool:
+    def understands_steps(self, agent_id: str) -> bool:
         agent = self._config().agent(agent_id)
-        return self._attached.runtime(agent_id) is not None or agent is None or agent.runtime.hears_steps
+        return self._attached.runtime(agent_id) is not None or agent is None or agent.runtime.understands_steps
 
     def _exec_runtime(self, agent: AgentConfig) -> ExecRuntime:
         key = agent
@@ -186,7 +186,7 @@ class DaemonHost:
     def retire(self, run: Run) -> None:
         self._credentials.retire(run)
 
-    def places(self) -> tuple[int, int]:
+    def slot_limits(self) -> tuple[int, int]:
         defaults = self._config().agents.defaults
         return defaults.max_concurrent, defaults.subagents.max_concurrent
 

@@ -187,7 +187,7 @@ class _Life:
             app.services.config = config
             app.services.store.rules = key_rules(config)
             app.services.attached.forget(removed)
-            app.services.supervisor.dismiss(removed)
+            app.services.supervisor.end_runs_of_removed_agents(removed)
             app.services.supervisor.agents_changed()
             app.services.outbox.hurry()
             log.info("configuration reloaded")

@@ -51,7 +51,7 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     # A wait that closed a circle would end by its time alone: neither run could.
     in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
     if run is not None and not in_circle:
-        heard = run.listen(ctx.caller.session_key)
+        heard = run.note_listener(ctx.caller.session_key)
         with trio.move_on_after(params.timeout_ms / 1000), services.park_run(ctx, params.run_id), heard:
             await run.done.wait()
         found: RunView | None = view(run)

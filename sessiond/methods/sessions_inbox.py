@@ -81,7 +81,7 @@ class _Bell(Subscription):
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
     services = ctx.services
     session = _session_of(ctx, params.session_key)
-    start = await inbox.read_up_to(services.store, session)
+    start = await inbox.find_read_position(services.store, session)
     if params.cursor is not None:
         start = await _mark_read(services, session, start, params.cursor)
     page = await _page(services, session, start, params.wait)

@@ -111,7 +111,7 @@ async def _wait(ctx: Context, run_id: str, timeout_s: float) -> RunView | None:
     run = registry.get(run_id)
     if run is None:
         return await registry.find(run_id)
-    with trio.move_on_after(timeout_s), services.park_run(ctx, run_id), run.listen(ctx.caller.session_key):
+    with trio.move_on_after(timeout_s), services.park_run(ctx, run_id), run.note_listener(ctx.caller.session_key):
         await run.done.wait()
     return view(run) if run.done.is_set() else None
 

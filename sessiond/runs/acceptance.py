@@ -32,7 +32,7 @@ from sessiond.store.store import Part, SessionStore
 _AROUND_BYTES = 4096
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -42,7 +42,7 @@ class Acceptance(ABC):
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
         self.registry = Registry(store)
-        self.queues = RunQueues(RunSlots(host.places))
+        self.queues = RunQueues(RunSlots(host.slot_limits))
 
     @property
     @abstractmethod
@@ -61,10 +61,10 @@ class Acceptance(ABC):
         """The id of the run with this idempotency key, None if it is new. Conflict if its payload was another."""
         for run in self.registry.of_session(session.key):
             if run.request.idempotency_key == key:
-                return _same(key, run.run_id, run.request.payload, payload)
+                return _check_payload(key, run.run_id, run.request.payload, payload)
         for keyed in self._keyed_runs(session):
             if keyed.key == key:
-                return _same(key, keyed.run_id, keyed.payload, payload)
+                return _check_payload(key, keyed.run_id, keyed.payload, payload)
         return None
 
     def _keyed_runs(self, session: Session) -> Iterator[KeyedRun]:
@@ -87,7 +87,9 @@ class Acceptance(ABC):
             await self.wait_stored(run_id)
         return run_id
 
-    async def accept_once(self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _nobody) -> str:
+    async def accept_once(
+        self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _do_nothing
+    ) -> str:
         """The id of the run with the request's idempotency key, or of a new run; on disk in both cases.
 
         `in_line` is called once the run has its place in the queue, before it is on disk.
@@ -113,7 +115,7 @@ class Acceptance(ABC):
         request: RunRequest,
         *,
         run_id: str | None = None,
-        in_line: Callable[[], None] = _nobody,
+        in_line: Callable[[], None] = _do_nothing,
     ) -> Run:
         """Accept a run; on disk when this returns. It starts at once if nothing is ahead of it.
 
@@ -125,8 +127,8 @@ class Acceptance(ABC):
             await self.wait_stored(run_id)
             return known
         self._check(session.key)
-        keeps = self.keeps(session.key)
-        if not keeps and (crowded := _crowd(session, self.registry.count_of(session.key))) is not None:
+        keeps = self.keeps_messages(session.key)
+        if not keeps and (crowded := _crowd_error(session, self.registry.count_of(session.key))) is not None:
             raise crowded
         run = Run(
             run_id or runs.new_run_id(session.session_id, self._ids.record()), session, request, self._clock.wall_ms()
@@ -165,7 +167,7 @@ class Acceptance(ABC):
                 )
         except SessiondError:
             if at_once:
-                self.queues.give_back(key)
+                self.queues.release_reserved(key)
             raise
         run = Run(run_id, session, request, now)
         self.registry.add(run)
@@ -176,17 +178,17 @@ class Acceptance(ABC):
         self._on_accepted(run, at_once=at_once)
         return run
 
-    def keeps(self, key: str) -> bool:
+    def keeps_messages(self, key: str) -> bool:
         """Whether messages to this session are kept in its inbox (`inbox.py`) and start no run."""
-        return self._host.keeps(key)
+        return self._host.keeps_messages(key)
 
     def answers(self, key: str) -> bool:
         """Whether the session's agent is configured or was attached, or its messages are kept in an inbox."""
-        return self.keeps(key) or self._host.knows(agent_of(key))
+        return self.keeps_messages(key) or self._host.knows_agent(agent_of(key))
 
-    def hears_steps(self, key: str) -> bool:
+    def understands_steps(self, key: str) -> bool:
         """Whether the session's agent can tell an announce step from a message."""
-        return self._host.hears_steps(agent_of(key))
+        return self._host.understands_steps(agent_of(key))
 
     def _check(self, key: str) -> None:
         """Raise NotFound if no agent could ever answer."""
@@ -200,7 +202,7 @@ class Acceptance(ABC):
 
     def has_room(self, session: Session) -> bool:
         """Whether the session has fewer runs than the limit."""
-        return self.keeps(session.key) or _crowd(session, self.registry.count_of(session.key)) is None
+        return self.keeps_messages(session.key) or _crowd_error(session, self.registry.count_of(session.key)) is None
 
     def _check_size(self, run_id: str, request: RunRequest) -> None:
         """Raise LimitExceeded if the request would not fit into the accepted record of a queued run.
@@ -228,14 +230,14 @@ class Acceptance(ABC):
     def _withdraw(self, run: Run) -> None:
         """Remove a run that could not be stored."""
         self.registry.drop(run)
-        self.queues.take(run)
+        self.queues.remove_waiting(run)
         self.queues.remove(run)
         run.stored.set()
         run.close()
         self.dispatch()
 
 
-def _crowd(session: Session, live: int) -> Overloaded | None:
+def _crowd_error(session: Session, live: int) -> Overloaded | None:
     """The error for a session with too many runs; None if it can take one more. `live` counts its live runs."""
     key, most = session.key, MAX_ACCEPTED_RUNS
     # Count all live runs, not only queued ones: an aborted run stays open until its end is on disk.
@@ -256,7 +258,7 @@ def _accepted_parts(run_id: str, request: RunRequest, at_ms: int, *, at_once: bo
     return [*parts, *runs.started_records(run_id, request, at_ms)] if at_once else parts
 
 
-def _same(key: str, run_id: str, payload: str | None, wanted: str) -> str:
+def _check_payload(key: str, run_id: str, payload: str | None, wanted: str) -> str:
     if payload != wanted:
         raise Conflict(
             f"the idempotency key {quote(key)} was used before with another payload; use a new key", runId=run_id

@@ -28,7 +28,7 @@ from sessiond.store.store import Part, SessionStore
 log = structlog.get_logger("sessiond.runs")
 
 # The pause before a run is started again after the machine ran out of descriptors, processes or memory.
-_SHORTAGE_S = 1.0
+_SHORTAGE_PAUSE_S = 1.0
 
 
 class Host(Protocol):
@@ -40,19 +40,19 @@ class Host(Protocol):
     def spec(self, run: Run) -> RunSpec:
         """The RunSpec of the run. Creates its workspace and its token file."""
 
-    def knows(self, agent_id: str) -> bool:
+    def knows_agent(self, agent_id: str) -> bool:
         """Whether the agent is configured, or was attached."""
 
-    def keeps(self, key: str) -> bool:
+    def keeps_messages(self, key: str) -> bool:
         """Whether messages to this session are kept in its inbox (`inbox.py`) and start no run."""
 
-    def hears_steps(self, agent_id: str) -> bool:
+    def understands_steps(self, agent_id: str) -> bool:
         """Whether the agent can tell an announce step from a message."""
 
     def retire(self, run: Run) -> None:
         """Invalidate the token of a run that has ended."""
 
-    def places(self) -> tuple[int, int]:
+    def slot_limits(self) -> tuple[int, int]:
         """How many runs may execute at once: `(of other sessions, of sub-agents' sessions)`."""
 
     def queue_ttl_s(self) -> float:
@@ -91,14 +91,14 @@ class RunExecutor:
                 run.stop_as = run.stop_as or INTERRUPTED
                 run.scope.cancel()
 
-    async def turn(self, run: Run) -> ending.RunEnd | UnendedRun:
+    async def execute(self, run: Run) -> ending.RunEnd | UnendedRun:
         """Execute the run; how it ended, or why it did not."""
         end: ending.RunEnd | UnendedRun | None = None
         with trio.CancelScope() as run.scope:
             if run.stop_as is not None or self.stopping:
                 run.stop_as = run.stop_as or INTERRUPTED
                 run.scope.cancel()
-            end = await self._turn(run)
+            end = await self._execute_turn(run)
         run.scope = None
         if end is not None:
             return end
@@ -110,7 +110,7 @@ class RunExecutor:
             case _:
                 return ending.aborted_end(by_reset=run.by_reset)
 
-    async def _turn(self, run: Run) -> ending.RunEnd | UnendedRun:
+    async def _execute_turn(self, run: Run) -> ending.RunEnd | UnendedRun:
         """Execute one turn of the agent. Errors in it are returned as its end, not raised."""
         try:
             if not run.begun:
@@ -121,7 +121,7 @@ class RunExecutor:
             sink = TranscriptSink(self._store, self._bus, run, self._clock)
             limit_s = run.request.timeout_s
             with trio.move_on_after(limit_s or float("inf")):
-                return ending.end_of_turn(await self._reach(runtime, run, sink), sink.said)
+                return ending.end_of_turn(await self._run_turn(runtime, run, sink), sink.reply_so_far)
             return ending.timeout_end(limit_s or 0)
         except AgentAway:
             return UnendedRun.UNATTENDED
@@ -135,14 +135,14 @@ class RunExecutor:
             log.exception("run failed inside the daemon", run_id=run.run_id, session_key=run.key)
             return ending.failed_end("internal error in sessiond; its log says more")
 
-    async def _reach(self, runtime: Runtime, run: Run, sink: TranscriptSink) -> RunOutcome:
+    async def _run_turn(self, runtime: Runtime, run: Run, sink: TranscriptSink) -> RunOutcome:
         """The outcome of the turn. Retried for as long as the machine lacks the resources to start it."""
         while True:
             try:
                 return await runtime.run(self._host.spec(run), sink)
             except Shortage as error:
                 log.warning("a run cannot start; it is retried", run_id=run.run_id, reason=str(error))
-                await trio.sleep(_SHORTAGE_S)
+                await trio.sleep(_SHORTAGE_PAUSE_S)
 
     async def _begin(self, run: Run) -> None:
         """Write the run's start to disk, and only then mark it as begun."""
@@ -156,10 +156,10 @@ class RunExecutor:
             run.status, run.started_at = "running", now
 
         await self.persistence.retry_until_stored(
-            self.persistence.tell_when_gone(run.session, write), "the start of a run", run_id=run.run_id
+            self.persistence.raise_when_gone(run.session, write), "the start of a run", run_id=run.run_id
         )
 
-    async def end(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> bool:
+    async def write_end(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> bool:
         """Write the run's end together with `more(run)`; whether that was done, or the transcript is gone.
 
         False: the daemon stops before the disk accepts the end; recovery writes one at the next start. Never cancelled:
@@ -185,7 +185,7 @@ class RunExecutor:
 
     def _end_parts(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> Sequence[Part]:
         assert run.ended_at is not None
-        return [*ending.parts(run, end, run.ended_at, self._host.price(run)), *more(run)]
+        return [*ending.end_records(run, end, run.ended_at, self._host.price(run)), *more(run)]
 
     def _settle(self, run: Run, end: ending.RunEnd) -> None:
         run.status, run.reply, run.error, run.usage = end.status, end.reply, end.error, end.usage

@@ -74,21 +74,21 @@ def keep_message(run: Run, find: Callable[[str], Run | None]) -> list[Part]:
     message: an announce step, which asks an agent and here there is none; and a reply that the reader already got as
     the answer to its own message. `find` gives a run by its id.
     """
-    said = run.request.step != "announce" and not _was_heard(run, find)
+    said = run.request.step != "announce" and not _is_known_answer(run, find)
     run.status, run.started_at, run.ended_at = "ok", run.accepted_at, run.accepted_at
     run.reply = _SILENT if run.request.step == "announce" else None
     message = [Message(run.request.message)] if said and not run.request.in_transcript else []
     accepted = runs.accepted_record(run.run_id, run.request, run.accepted_at, with_message=False)
-    return [*message, accepted, *ending.parts(run, RunEnd(status="ok"), run.accepted_at, None)]
+    return [*message, accepted, *ending.end_records(run, RunEnd(status="ok"), run.accepted_at, None)]
 
 
-def _was_heard(run: Run, find: Callable[[str], Run | None]) -> bool:
+def _is_known_answer(run: Run, find: Callable[[str], Run | None]) -> bool:
     step = run.request.follow.step
     first = find(step.talk_id) if step is not None and step.number == 1 else None
-    return first is not None and run.key in first.heard_by
+    return first is not None and run.key in first.listeners
 
 
-async def read_up_to(store: SessionStore, session: Session) -> Position:
+async def find_read_position(store: SessionStore, session: Session) -> Position:
     """The place up to which the reader has confirmed to have read; the beginning if it never did."""
     text = session.entry.inbox_cursor
     if text is None:
@@ -96,10 +96,10 @@ async def read_up_to(store: SessionStore, session: Session) -> Position:
     try:
         return store.position(session, text)
     except InvalidParams:
-        return await _read_up_to_in_copy(store, session, text)
+        return await _read_position_in_copy(store, session, text)
 
 
-async def _read_up_to_in_copy(store: SessionStore, session: Session, text: str) -> Position:
+async def _read_position_in_copy(store: SessionStore, session: Session, text: str) -> Position:
     """The place of a stored cursor in a transcript that was copied: from a backup, another machine, or to another key.
 
     Its signature is no longer valid there, but it is in the transcript itself. It is accepted if a line begins at its

@@ -57,25 +57,25 @@ async def accept_with_files(
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
         request = replace(
             request,
-            message=with_images(request.message, prepared),
+            message=add_images(request.message, prepared),
             attachments=handed,
             context="\n".join(filter(None, (request.context, describe(receipt, origin=_ORIGIN)))),
         )
         try:
             run_id = await supervisor.accept_once(session, request, in_line=in_line)
         except SessiondError:
-            await _take_back(attachments, intents, workspace, attachments_id)
+            await _remove_files(attachments, intents, workspace, attachments_id)
             raise
         run = supervisor.registry.get(run_id)
         if run is None or run.request.attachments != handed:
             # The same request came twice at once, and the run has the files of the other one.
-            await _take_back(attachments, intents, workspace, attachments_id)
+            await _remove_files(attachments, intents, workspace, attachments_id)
         else:
             intents.keep(attachments_id, run.session.session_id)
     return run_id
 
 
-async def _take_back(
+async def _remove_files(
     attachments: AttachmentService, intents: SpawnJournal, workspace: Path, attachments_id: str
 ) -> None:
     report = await attachments.remove(workspace, attachments_id)
@@ -83,7 +83,7 @@ async def _take_back(
         intents.complete(attachments_id)
 
 
-def with_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:
+def add_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:
     """The message with the images among its files as blocks after its text; unchanged without images."""
     blocks = [
         {"type": "image", "data": base64.b64encode(file.data).decode("ascii"), "mimeType": file.mime_type}

@@ -27,7 +27,7 @@ RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 Refused = Callable[[StorageError], None]
 
 
-def _tell_nobody(_error: StorageError) -> None:
+def _ignore_refusal(_error: StorageError) -> None:
     pass
 
 
@@ -44,7 +44,7 @@ class Persistence:
         self._missing: dict[Session, trio.Event] = {}
 
     @contextmanager
-    def missing(self, session: Session) -> Iterator[trio.Event]:
+    def expect_back(self, session: Session) -> Iterator[trio.Event]:
         """Mark the transcript as missing while the context lasts: it may come back, so writes to it are retried.
 
         The event is set when it is back.
@@ -55,7 +55,7 @@ class Persistence:
         finally:
             del self._missing[session]
 
-    def regain(self, session: Session) -> None:
+    def note_back(self, session: Session) -> None:
         """Report that the transcript is back."""
         if session in self._missing:
             self._missing[session].set()
@@ -74,7 +74,7 @@ class Persistence:
         self._stopped.set()
 
     async def retry_until_stored(
-        self, work: Callable[[], Awaitable[T]], what: str, *, refused: Refused = _tell_nobody, **about: str
+        self, work: Callable[[], Awaitable[T]], what: str, *, refused: Refused = _ignore_refusal, **about: str
     ) -> T:
         """The result of `work`, which is retried while it raises StorageError. Stopping if the daemon shuts down first.
 
@@ -99,7 +99,7 @@ class Persistence:
         compose: Callable[[], Sequence[Part]],
         what: str,
         *,
-        refused: Refused = _tell_nobody,
+        refused: Refused = _ignore_refusal,
         **about: str,
     ) -> None:
         """Append the records, retrying. TranscriptGone if the transcript was removed; Stopping as above."""
@@ -107,9 +107,9 @@ class Persistence:
         async def write() -> None:
             await self._store.append(session, compose())
 
-        await self.retry_until_stored(self.tell_when_gone(session, write), what, refused=refused, **about)
+        await self.retry_until_stored(self.raise_when_gone(session, write), what, refused=refused, **about)
 
-    def tell_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def raise_when_gone(self, session: Session, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """`write`, changed to raise TranscriptGone instead of StorageError if the transcript was removed."""
 
         async def write_or_raise_gone() -> None:

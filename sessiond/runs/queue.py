@@ -25,7 +25,7 @@ class RunQueues:
     """The current and queued runs of every session. `slots` limits how many execute at once."""
 
     def __init__(self, places: RunSlots) -> None:
-        self._places = places
+        self._slots = places
         self._queues: dict[str, _Queue] = {}
         # The sessions with queued runs. A session whose run starts goes to the end, so that none starves the others.
         self._ready: dict[str, None] = {}
@@ -50,7 +50,7 @@ class RunQueues:
         """The agents that have queued runs."""
         return {agent_of(key) for key in self._ready}
 
-    def going_on(self) -> list[Run]:
+    def current_runs(self) -> list[Run]:
         """The current runs of all sessions."""
         return [queue.current for queue in self._queues.values() if queue.current is not None]
 
@@ -61,27 +61,27 @@ class RunQueues:
     def begin(self, run: Run) -> bool:
         """Make the run current if its session has no other run and a slot is free; whether it did."""
         queue = self._queues.get(run.key)
-        if (queue is not None and (queue.current is not None or queue.waiting)) or not self._places.free(run.key):
+        if (queue is not None and (queue.current is not None or queue.waiting)) or not self._slots.has_free(run.key):
             return False
         self.set_current(run)
-        self._occupy(run)
+        self._take_slot(run)
         return True
 
     def set_current(self, run: Run, *, reserved: bool = False) -> None:
         """Make the run current, in a slot that was reserved or without a slot."""
         self._queues.setdefault(run.key, _Queue()).current = run
-        run.placed = reserved
+        run.has_slot = reserved
 
     def reserve(self, key: str) -> bool:
         """Take a slot for the first run of a session that is being created; whether one was free."""
-        if not self._places.free(key):
+        if not self._slots.has_free(key):
             return False
-        self._places.take(key)
+        self._slots.take(key)
         return True
 
-    def give_back(self, key: str) -> None:
+    def release_reserved(self, key: str) -> None:
         """Free the slot that was reserved for a session that was not created."""
-        self._places.give(key)
+        self._slots.release(key)
 
     def push(self, run: Run) -> None:
         """Queue the run: last, or with `request.first` ahead of all runs without it."""
@@ -93,49 +93,49 @@ class RunQueues:
             queue.waiting.append(run)
         self._ready[run.key] = None
 
-    def take(self, run: Run) -> bool:
+    def remove_waiting(self, run: Run) -> bool:
         """Remove the run from the queue; whether it was queued."""
         queue = self._queues.get(run.key)
         if queue is None or run not in queue.waiting:
             return False
         queue.waiting.remove(run)
-        self._tidy(run.key, queue)
+        self._drop_if_empty(run.key, queue)
         return True
 
-    def next(self, attended: Callable[[str], bool]) -> Run | None:
+    def start_next(self, attended: Callable[[str], bool]) -> Run | None:
         """Dequeue a run whose session is idle, whose agent is there and that gets a slot; it becomes current."""
         for key in self._ready:
             queue = self._queues[key]
-            if queue.current is None and self._places.free(key) and attended(agent_of(key)):
+            if queue.current is None and self._slots.has_free(key) and attended(agent_of(key)):
                 run = queue.current = queue.waiting.popleft()
                 del self._ready[key]
                 if queue.waiting:
                     self._ready[key] = None
-                self._occupy(run)
+                self._take_slot(run)
                 return run
         return None
 
     def put_back(self, run: Run) -> None:
         """Queue the current run again, ahead of all others of its session, because no agent was there."""
         queue = self._queues[run.key]
-        self._vacate(run)
+        self._release_slot(run)
         queue.current = None
         queue.waiting.appendleft(run)
         self._ready[run.key] = None
 
     def remove(self, run: Run) -> None:
         """Remove a run that has ended, and free its slot."""
-        self._vacate(run)
+        self._release_slot(run)
         queue = self._queues.get(run.key)
         if queue is not None and queue.current is run:
             queue.current = None
-            self._tidy(run.key, queue)
+            self._drop_if_empty(run.key, queue)
 
     def park(self, run: Run, waits_for: str) -> None:
         """Free the slot of a run while it waits for the run with the id `waits_for`."""
         run.parked += 1
         run.waits_for[waits_for] = run.waits_for.get(waits_for, 0) + 1
-        self._vacate(run)
+        self._release_slot(run)
 
     def unpark(self, run: Run, waits_for: str) -> None:
         """End such a wait. The run takes a slot again, even if that exceeds the limit."""
@@ -144,19 +144,19 @@ class RunQueues:
         if not run.waits_for[waits_for]:
             del run.waits_for[waits_for]
         if not run.parked and self.current(run.key) is run:
-            self._occupy(run)
+            self._take_slot(run)
 
-    def _occupy(self, run: Run) -> None:
-        if not run.placed and not run.parked:
-            run.placed = True
-            self._places.take(run.key)
+    def _take_slot(self, run: Run) -> None:
+        if not run.has_slot and not run.parked:
+            run.has_slot = True
+            self._slots.take(run.key)
 
-    def _vacate(self, run: Run) -> None:
-        if run.placed:
-            run.placed = False
-            self._places.give(run.key)
+    def _release_slot(self, run: Run) -> None:
+        if run.has_slot:
+            run.has_slot = False
+            self._slots.release(run.key)
 
-    def _tidy(self, key: str, queue: _Queue) -> None:
+    def _drop_if_empty(self, key: str, queue: _Queue) -> None:
         if not queue.waiting:
             self._ready.pop(key, None)
             if queue.current is None:

@@ -32,10 +32,10 @@ class Resumable(Protocol):
     async def read_open(self) -> None:
         """Read what an earlier process left open. Starts nothing."""
 
-    def list_open(self) -> None:
+    def register_open(self) -> None:
         """Register it. Starts nothing."""
 
-    def go_on(self) -> None:
+    def resume_open(self) -> None:
         """Continue it."""
 
 
@@ -48,10 +48,10 @@ async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequen
     for run in runs:
         supervisor.restore(run)
     for one in others:
-        one.list_open()
+        one.register_open()
     supervisor.resume()
     for one in others:
-        one.go_on()
+        one.resume_open()
     return len(runs)
 
 

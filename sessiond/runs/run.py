@@ -85,13 +85,13 @@ class Run:
         self.stop_as: Literal["aborted", "reset", "interrupted", "lost"] | None = None
         # Whether it has a run slot; and how many times it waits for other runs, by their ids. A run that waits has no
         # slot.
-        self.placed = False
+        self.has_slot = False
         self.parked = 0
         self.waits_for: dict[str, int] = {}
         # Since when (Trio's clock) it waits for an attached agent to connect.
         self.unattended_since: float | None = None
         # The sessions that are waiting for its end, or were when it came.
-        self.heard_by: list[str | None] = []
+        self.listeners: list[str | None] = []
 
     @property
     def begun(self) -> bool:
@@ -118,14 +118,14 @@ class Run:
         self.settled.set()
 
     @contextmanager
-    def listen(self, key: str | None) -> Iterator[None]:
+    def note_listener(self, key: str | None) -> Iterator[None]:
         """Note that a session waits for the end of this run while the context lasts."""
-        self.heard_by.append(key)
+        self.listeners.append(key)
         try:
             yield
         finally:
             if not self.done.is_set():
-                self.heard_by.remove(key)
+                self.listeners.remove(key)
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,9 +80,9 @@ def timeout_end(limit_s: float) -> RunEnd:
     return RunEnd(status="timeout", error=f"the run met its limit of {limit_s:g} s")
 
 
-def parts(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]:
+def end_records(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]:
     """The records of an end: the reply, unless it was written during the run, and the end itself."""
-    made: list[Part] = []
+    records: list[Part] = []
     data: dict[str, Any] = {"runId": run.run_id, "status": end.status, "at": now_ms}
     usage = None if end.counted else end.usage
     if end.error is not None:
@@ -96,7 +96,7 @@ def parts(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]
     if end.reply_id is not None:
         data["replyId"] = end.reply_id
     elif end.reply:
-        made.append(Message(assistant_message(end.reply, now_ms, provider="sessiond", model=end.model, usage=usage)))
+        records.append(Message(assistant_message(end.reply, now_ms, provider="sessiond", model=end.model, usage=usage)))
         usage = None
         # The reply gets its id when it is written; it is the record right before this one.
         data["replyBefore"] = True
@@ -110,5 +110,5 @@ def parts(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list[Part]
         data["estimatedCostUsd"] = price
     if end.notes:
         data["notes"] = list(end.notes)
-    made.append(Custom(RUN, data))
-    return made
+    records.append(Custom(RUN, data))
+    return records

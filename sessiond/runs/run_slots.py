@@ -14,7 +14,7 @@ class RunSlots:
         self._limits = limits
         self._taken = {False: 0, True: 0}
 
-    def free(self, key: str) -> bool:
+    def has_free(self, key: str) -> bool:
         """Whether a slot is free for a run of this session."""
         sub = is_subagent(key)
         return self._taken[sub] < self._limits()[sub]
@@ -23,6 +23,6 @@ class RunSlots:
         """Take a slot. May exceed the limit, for a run that continues after a wait."""
         self._taken[is_subagent(key)] += 1
 
-    def give(self, key: str) -> None:
+    def release(self, key: str) -> None:
         """Free a slot."""
         self._taken[is_subagent(key)] -= 1

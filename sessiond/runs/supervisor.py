@@ -66,23 +66,23 @@ class RunSupervisor(Acceptance):
     ) -> None:
         super().__init__(store, host, clock, ids)
         self._follow_ups = follow_ups
-        self._life = RunExecutor(store, bus, host, clock)
-        self._absences = UnattendedRuns(
+        self._executor = RunExecutor(store, bus, host, clock)
+        self._unattended = UnattendedRuns(
             self.queues, attended=self._is_attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
         )
         # Runs of an earlier process whose end has to be written; filled by `restore`, emptied by `resume`.
-        self._cut_off: list[Run] = []
+        self._interrupted: list[Run] = []
         # Whether `resume` was called. Until then, open runs in transcripts are those of an earlier process.
         self._recovered = False
         # Runs to end that never executed, and whether a task is ending them.
         self._to_end: deque[tuple[Run, ending.RunEnd]] = deque()
-        self._ends = False
-        self._lives: trio.Nursery | None = None
-        self._following: trio.Nursery | None = None
+        self._is_ending = False
+        self._run_nursery: trio.Nursery | None = None
+        self._follow_up_nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. Then executing runs are ended as interrupted; queued ones wait for the next daemon."""
-        async with detached_nursery() as self._lives, trio.open_nursery() as self._following:
+        async with detached_nursery() as self._run_nursery, trio.open_nursery() as self._follow_up_nursery:
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -91,21 +91,21 @@ class RunSupervisor(Acceptance):
 
     def interrupt_all(self) -> None:
         """End the executing runs as interrupted, while attached agents are still connected and can be told."""
-        self._life.interrupt(self.registry.live.values())
+        self._executor.interrupt(self.registry.live.values())
 
     @property
     def stopping(self) -> bool:
         """Whether the daemon is shutting down."""
-        return self._life.stopping
+        return self._executor.stopping
 
     @property
     def persistence(self) -> Persistence:
         """The retry loop for writes; also used by the follow-ups."""
-        return self._life.persistence
+        return self._executor.persistence
 
     def live_runs(self) -> int:
         """How many runs are executing."""
-        return len(self.queues.going_on())
+        return len(self.queues.current_runs())
 
     def current(self, key: str) -> Run | None:
         """The current run of a session."""
@@ -114,7 +114,7 @@ class RunSupervisor(Acceptance):
     def live_by_agent(self) -> dict[str, int]:
         """How many executing runs each agent has."""
         counts: dict[str, int] = {}
-        for run in self.queues.going_on():
+        for run in self.queues.current_runs():
             counts[agent_of(run.key)] = counts.get(agent_of(run.key), 0) + 1
         return counts
 
@@ -128,14 +128,14 @@ class RunSupervisor(Acceptance):
         run.stored.set()
         if run.begun or not run.request.message:
             self.queues.set_current(run)
-            self._cut_off.append(run)
+            self._interrupted.append(run)
         else:
             self.queues.push(run)
 
     def resume(self) -> None:
         """End and start the runs that `restore` registered."""
         self._recovered = True
-        cut_off, self._cut_off = self._cut_off, []
+        cut_off, self._interrupted = self._interrupted, []
         for run in cut_off:
             self._end_soon(run, ending.interrupted_end())
         self.agents_changed()
@@ -160,7 +160,7 @@ class RunSupervisor(Acceptance):
             run.stop_as = run.stop_as or stop_as
             if run.scope is not None:
                 run.scope.cancel()
-            elif self.queues.take(run):
+            elif self.queues.remove_waiting(run):
                 self._end_soon(run, ending.aborted_end(by_reset=run.by_reset))
         for run in stopped:
             await run.settled.wait()
@@ -180,50 +180,56 @@ class RunSupervisor(Acceptance):
 
     def dispatch(self) -> None:
         """Start the runs whose turn it is. Called after a run ended, an agent attached or the configuration changed."""
-        while not self.stopping and (run := self.queues.next(self._is_attended)) is not None:
-            self._start_soon(self._live, run)
+        while not self.stopping and (run := self.queues.start_next(self._is_attended)) is not None:
+            self._start_soon(self._execute, run)
 
-    def forsake(self, session: Session) -> None:
+    def handle_missing_transcript(self, session: Session) -> None:
         """The transcript is missing. It may come back, because programs save a file by replacing it; if it does not,
         the runs of the session are ended.
         """
         if not self.persistence.is_missing(session) and self._open_runs(session):
-            self.follow(self._forsake, session)
+            self.start_follow_up(self._end_if_still_missing, session)
 
-    def regain(self, session: Session) -> None:
+    def handle_restored_transcript(self, session: Session) -> None:
         """The transcript is back: writes to it continue.
 
         It may be a copy that another program restored. Runs that are open in it but not known here get an end; they are
         not executed again.
         """
-        self.persistence.regain(session)
-        if self._recovered and self._store.catalog.by_key.get(session.key) is session and self._strays(session):
-            self.follow(self._close_strays, session)
+        self.persistence.note_back(session)
+        if (
+            self._recovered
+            and self._store.catalog.by_key.get(session.key) is session
+            and self._unknown_open_runs(session)
+        ):
+            self.start_follow_up(self._end_unknown_runs, session)
 
-    def _strays(self, session: Session) -> list[LiveRun]:
+    def _unknown_open_runs(self, session: Session) -> list[LiveRun]:
         return [live for live in session.entry.runs if live.run_id not in self.registry.live]
 
-    async def _close_strays(self, session: Session) -> None:
+    async def _end_unknown_runs(self, session: Session) -> None:
         facts = None
         while facts != session.entry.file:  # while the file is still being written, ends may follow
             facts = session.entry.file
             await trio.sleep(self._store.standing.patience_s)
-        for live in self._strays(session):
+        for live in self._unknown_open_runs(session):
             if self._store.catalog.by_key.get(session.key) is not session:
                 return
             stray = Run(live.run_id, session, RunRequest(text="", message={}), live.accepted_at)
             stray.started_at = live.started_at
             known = self.registry.get(live.run_id)
-            await self._life.end(stray, ending.end_of(known) if known else ending.interrupted_end(), lambda _run: ())
+            await self._executor.write_end(
+                stray, ending.end_of(known) if known else ending.interrupted_end(), lambda _run: ()
+            )
 
     def _open_runs(self, session: Session) -> list[Run]:
         return [one for one in self.registry.live.values() if one.session is session]
 
-    async def _forsake(self, session: Session) -> None:
+    async def _end_if_still_missing(self, session: Session) -> None:
         if self._store.catalog.has(session):
             return  # the file was renamed or got another key, and is back already
         standing = self._store.standing
-        with self.persistence.missing(session) as back, standing.expecting(session.key):
+        with self.persistence.expect_back(session) as back, standing.expecting(session.key):
             with trio.move_on_after(standing.patience_s):
                 await back.wait()
         if self._store.catalog.has(session):
@@ -234,7 +240,7 @@ class RunSupervisor(Acceptance):
             run.stop_as = run.stop_as or "lost"
             if run.scope is not None:
                 run.scope.cancel()
-            elif self.queues.take(run):
+            elif self.queues.remove_waiting(run):
                 self._end_soon(run, ending.transcript_lost_end(run.key))
 
     def agents_changed(self) -> None:
@@ -243,32 +249,32 @@ class RunSupervisor(Acceptance):
         for agent_id in self.queues.waiting_agents():
             self._note_presence(agent_id)
 
-    def dismiss(self, agent_ids: set[str]) -> None:
+    def end_runs_of_removed_agents(self, agent_ids: set[str]) -> None:
         """Agents were removed from the configuration: end their queued runs, unless the agent is attached."""
         for agent_id in agent_ids:
-            if not self._host.knows(agent_id):
+            if not self._host.knows_agent(agent_id):
                 sentence = f"agent {agent_id} was taken out of the configuration; configure it again and send again"
                 for run in self.queues.waiting_of(agent_id):
-                    if self.queues.take(run):
+                    if self.queues.remove_waiting(run):
                         self._end_soon(run, ending.failed_end(sentence))
 
-    def follow(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+    def start_follow_up(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start a task beside the runs; it is cancelled when the daemon stops."""
         if not self.stopping:
-            assert self._following is not None, "the supervisor is not running"
-            self._following.start_soon(function, *args)
+            assert self._follow_up_nursery is not None, "the supervisor is not running"
+            self._follow_up_nursery.start_soon(function, *args)
 
     def _note_presence(self, agent_id: str) -> None:
-        if self._absences.note_presence(agent_id):
-            self.follow(self._absences.watch, agent_id)
+        if self._unattended.note_presence(agent_id):
+            self.start_follow_up(self._unattended.watch, agent_id)
 
     def _expire_unattended(self, run: Run, ttl_s: float) -> None:
         sentence = f"agent {agent_of(run.key)} was not attached within {ttl_s:g} s; start it and send again"
         self._end_soon(run, ending.failed_end(sentence))
 
     def _start_soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
-        assert self._lives is not None, "the supervisor is not running"
-        self._lives.start_soon(function, *args)
+        assert self._run_nursery is not None, "the supervisor is not running"
+        self._run_nursery.start_soon(function, *args)
 
     def _on_accepted(self, run: Run, *, at_once: bool) -> None:
         run.stored.set()
@@ -277,16 +283,16 @@ class RunSupervisor(Acceptance):
             run.close()
         elif at_once:
             run.status, run.started_at = "running", run.accepted_at
-            self._start_soon(self._live, run)
+            self._start_soon(self._execute, run)
         else:
             self.dispatch()
             self._note_presence(agent_of(run.key))
 
-    async def _live(self, run: Run) -> None:
+    async def _execute(self, run: Run) -> None:
         await run.stored.wait()
         if self.registry.get(run.run_id) is not run:
             return  # accepting it failed, and the caller got the error
-        match await self._life.turn(run):
+        match await self._executor.execute(run):
             case UnendedRun.ACCEPTED:
                 pass  # it stays accepted on disk; the next daemon starts it
             case UnendedRun.UNATTENDED if run.stop_as is None:
@@ -303,8 +309,8 @@ class RunSupervisor(Acceptance):
     def _end_soon(self, run: Run, end: ending.RunEnd) -> None:
         """Queue the end of a run that never executed."""
         self._to_end.append((run, end))
-        if not self._ends:
-            self._ends = True
+        if not self._is_ending:
+            self._is_ending = True
             self._start_soon(self._end_all)
 
     async def _end_all(self) -> None:
@@ -316,7 +322,7 @@ class RunSupervisor(Acceptance):
                 with trio.move_on_after(0 if self.stopping else _ENDS_WAIT_S):
                     for run, _ in some:
                         await run.done.wait()
-        self._ends = False
+        self._is_ending = False
 
     async def _finish_unstarted(self, run: Run, end: ending.RunEnd) -> None:
         await run.stored.wait()
@@ -325,7 +331,7 @@ class RunSupervisor(Acceptance):
 
     async def _finish(self, run: Run, end: ending.RunEnd) -> None:
         """Write the run's end, then wake its waiters, free its slot and call the follow-ups."""
-        if not await self._life.end(run, end, self._parts_at_end):
+        if not await self._executor.write_end(run, end, self._parts_at_end):
             return  # recovery writes an end at the next start of the daemon
         self.registry.end(run)
         self._host.retire(run)
@@ -335,7 +341,7 @@ class RunSupervisor(Acceptance):
         self.queues.remove(run)
         self.dispatch()
         for one in self._follow_ups():
-            self.follow(one.after_end, run)
+            self.start_follow_up(one.after_end, run)
 
     def _parts_at_end(self, run: Run) -> list[Part]:
         return [part for one in self._follow_ups() for part in one.at_end(run)]

@@ -44,12 +44,12 @@ class ReplySoFar(msgspec.Struct, frozen=True):
 
 
 class TranscriptSink:
-    """The sink of one run. `said` is what the end of the run has to know about its messages."""
+    """The sink of one run. `reply_so_far` is what the end of the run has to know about its messages."""
 
     def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock) -> None:
         self._store, self._bus, self._run, self._clock = store, bus, run, clock
-        self.said = ReplySoFar()
-        self._native: str | None = run.session.entry.native_session_id
+        self.reply_so_far = ReplySoFar()
+        self._native_session_id: str | None = run.session.entry.native_session_id
         self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
@@ -61,29 +61,31 @@ class TranscriptSink:
         body = redact_message(whole)
         parts: list[Message | Custom] = [Message(body)]
         native = self._run.session.entry.native_session_id
-        if self._native is not None and self._native != native:
-            parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native}))
+        if self._native_session_id is not None and self._native_session_id != native:
+            parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native_session_id}))
         written = await self._store.append(self._run.session, parts)
-        self.said = self.said.with_message(message, written[-1].id)
+        self.reply_so_far = self.reply_so_far.with_message(message, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])
 
     def delta(self, text: str) -> None:
-        self._live("session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text))
+        self._publish_live(
+            "session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text)
+        )
         self._tail = _tail_of(self._tail + text)
         self._run.printed = end_of_text(self._run.printed + text, _MAX_PRINTED_CHARS)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
         # Attachments in a sessions_spawn call are for the child, not for subscribers.
-        self._live("session.tool", redact_spawn_data(fields))
+        self._publish_live("session.tool", redact_spawn_data(fields))
 
     def native_session(self, session_id: str) -> None:
         # Written with the next message; without any message the id is not worth a record.
-        self._native = session_id
+        self._native_session_id = session_id
 
-    def _live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
+    def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
         if self._bus.has_follower(self._run.key):
             if size is None:
                 size = len(msgspec.json.encode(fields))

@@ -58,5 +58,9 @@ class UnattendedRuns:
     def _sweep(self, agent_id: str) -> None:
         now, ttl_s = trio.current_time(), self._ttl_s()
         for run in self._queues.waiting_of(agent_id):
-            if run.unattended_since is not None and run.unattended_since + ttl_s <= now and self._queues.take(run):
+            if (
+                run.unattended_since is not None
+                and run.unattended_since + ttl_s <= now
+                and self._queues.remove_waiting(run)
+            ):
                 self._expire(run, ttl_s)

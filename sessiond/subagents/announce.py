@@ -57,7 +57,7 @@ class AnnouncementOutbox(Protocol):
 
 
 class Announcer:
-    """A follow-up of runs (see `RunSupervisor`); `go_on` resumes announcements after a restart.
+    """A follow-up of runs (see `RunSupervisor`); `resume_open` resumes announcements after a restart.
 
     `ended(child)` is called at every end of a child's run; `announced(child)` once the announcement is done, and at
     every end of a later run.
@@ -75,10 +75,10 @@ class Announcer:
         announced: Callable[[Session], Awaitable[None]],
     ) -> None:
         self._store, self._supervisor, self._config, self._clock = store, supervisor, config, clock
-        self._outgoing, self._tell_ended, self._tell_announced = outgoing, ended, announced
+        self._outgoing, self._on_ended, self._on_announced = outgoing, ended, announced
         self._ended: set[str] = set()
         self._under_way: set[str] = set()
-        self._left: list[tuple[Session, str]] = []
+        self._unresumed: list[tuple[Session, str]] = []
         # The idempotency keys of the announcements in all transcripts, live and archived, as of the start.
         self._known_keys: frozenset[str] = frozenset()
 
@@ -97,34 +97,34 @@ class Announcer:
         child = run.session
         if child.entry.spawn is None:
             return
-        self._tell_ended(child)
+        self._on_ended(child)
         if run.run_id in self._ended:
             self._ended.discard(run.run_id)
             await self._announce(child, run.run_id)
         elif child.entry.spawn.announced is not None:
-            await self._tell_announced(child)
+            await self._on_announced(child)
 
     async def read_open(self) -> None:
         """Does nothing: open announcements are in the entries, which are loaded."""
 
-    def list_open(self) -> None:
+    def register_open(self) -> None:
         """Find every child whose run has ended but was not announced."""
         catalog = self._store.catalog
         # If a child was reset, the session that replaced it has the same `spawn` data; announce only from that one.
         children = (one for one in catalog.by_id.values() if not one.archived or one.key not in catalog.by_key)
-        self._left = [(child, run_id) for child in children if (run_id := unannounced_run(child)) is not None]
-        if self._left:
+        self._unresumed = [(child, run_id) for child in children if (run_id := unannounced_run(child)) is not None]
+        if self._unresumed:
             sessions = catalog.by_id.values()
             keys = (keyed.key for session in sessions for keyed in session.entry.keyed)
             self._known_keys = frozenset(key for key in keys if key.startswith(_KEY))
-        for _, run_id in self._left:
+        for _, run_id in self._unresumed:
             self._outgoing.hold(_delivery_id(run_id))
 
-    def go_on(self) -> None:
-        """Start the announcements that `list_open` found."""
-        left, self._left = self._left, []
+    def resume_open(self) -> None:
+        """Start the announcements that `register_open` found."""
+        left, self._unresumed = self._unresumed, []
         for child, run_id in left:
-            self._supervisor.follow(self._announce, child, run_id)
+            self._supervisor.start_follow_up(self._announce, child, run_id)
 
     def _is_first_run(self, run: Run) -> bool:
         """Whether this is the run that the child was spawned for, or the run that replaced it after a steer."""
@@ -163,10 +163,10 @@ class Announcer:
             raise
         log.info("announced", session_key=child.key, run_id=run_id, requester=requester_key, result=posted)
         for one in heirs:
-            await self._tell_announced(one)
+            await self._on_announced(one)
         requester = self._store.catalog.by_key.get(requester_key)
         if requester is not None and (requester.entry.spawn or Spawn()).announced is not None:
-            await self._tell_announced(requester)  # itself a child, whose cleanup may have waited for this
+            await self._on_announced(requester)  # itself a child, whose cleanup may have waited for this
 
     async def _post(self, child: Session, run_id: str, requester_key: str) -> Posted:
         first = await outcome.find_outcome(self._supervisor.registry, run_id, child.key)
@@ -201,7 +201,7 @@ class Announcer:
         if found is None:
             agent = self._config().agent(agent_of(child.key))
             subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
-            asks = subagents.announce == "agent" and self._supervisor.hears_steps(child.key)
+            asks = subagents.announce == "agent" and self._supervisor.understands_steps(child.key)
             if status != "ok" or not asks or child.archived:
                 return None
             task = await outcome.task_of(self._store, registry, child, run_id)

@@ -39,7 +39,7 @@ AGAIN_MS = 10 * 60 * 1000
 class ArchiveSweep:
     """Run `run` in the background nursery. `workspace(agent_id)` is the folder in which an agent works.
 
-    `engages(key)`: whether the session takes part in an open conversation.
+    `has_open_conversation(key)`: whether the session takes part in an open conversation.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class ArchiveSweep:
         config: Callable[[], Config],
         clock: Clock,
         workspace: Callable[[str], Path],
-        engages: Callable[[str], bool],
+        has_open_conversation: Callable[[str], bool],
     ) -> None:
         self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
-        self._intents, self._engages = intents, engages
+        self._intents, self._has_open_conversation = intents, has_open_conversation
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
         # A heap of `(when, session id)`. Session ids, because a child that was deleted may have left attachments
         # behind.
@@ -130,7 +130,7 @@ class ArchiveSweep:
         return bool(child.entry.runs) or self._is_at_work(child.key)
 
     def _is_at_work(self, key: str) -> bool:
-        return bool(self._supervisor.registry.of_session(key)) or self._engages(key)
+        return bool(self._supervisor.registry.of_session(key)) or self._has_open_conversation(key)
 
     def _is_wanted(self, child: Session) -> bool:
         """Whether the child is at work or still awaits the announcement of a child of its own."""

@@ -686,4 +686,4 @@ def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone
     ],
 )
 def test_only_who_is_told_the_step_is_asked_for_an_announcement(runtime: dict[str, Any], hears: bool):
-    assert RuntimeConfig(**runtime).hears_steps is hears
+    assert RuntimeConfig(**runtime).understands_steps is hears

@@ -481,7 +481,7 @@ async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp
     host = host_with(tmp_path, bob=scripted("b"))
     async with talk_house(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as house:
         await trio.sleep(60)
-        assert house.conversations.engages(BOB)
+        assert house.conversations.has_open_conversation(BOB)
         away.rename(file)
         await house.settled()
     assert '"talkId":"s1.1"' in file.read_text().splitlines()[-1]
@@ -496,7 +496,7 @@ async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Pat
         session = house.home.store.catalog.by_key[BOB]
         house.home.store.catalog.remove(session)
         await trio.sleep(60)
-        assert not house.conversations.engages(BOB)
+        assert not house.conversations.has_open_conversation(BOB)
         assert session.entry.talks != ()
 
 
@@ -513,15 +513,19 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
 
         async def look(_run: Any) -> None:
             await trio.lowlevel.checkpoint()
-            engaged_at_end.append(talking.engages(BOB))
+            engaged_at_end.append(talking.has_open_conversation(BOB))
 
         house.home.follow_ups.append(ScriptedFollowUp(after_end=look))
         await house.send("please")
         await alice.lives("b0").wait()
         assert engaged_at_end[0]
-        assert talking.engages(ALICE) and talking.engages(BOB) and not talking.engages("agent:carol:main")
+        assert (
+            talking.has_open_conversation(ALICE)
+            and talking.has_open_conversation(BOB)
+            and not talking.has_open_conversation("agent:carol:main")
+        )
         alice.gate.set()
         await house.settled()
         await trio.testing.wait_all_tasks_blocked()
-        assert not talking.engages(ALICE) and not talking.engages(BOB)
+        assert not talking.has_open_conversation(ALICE) and not talking.has_open_conversation(BOB)
         assert sorted(house.freed) == [ALICE, BOB]

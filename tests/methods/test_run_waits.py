@@ -97,7 +97,7 @@ async def test_a_waiter_from_outside_with_the_token_of_a_session_is_not_its_run(
             async with there.connect(services.tokens.caller(token)) as outside:
                 asked = await outside.send("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 1000)
                 run = services.supervisor.registry.live[queued]
-                await until(lambda: run.heard_by)
+                await until(lambda: run.listeners)
                 # Alice's run keeps its place: she waits for nothing.
                 assert services.supervisor.current(ALICE).waits_for == {}
                 assert run.status == "queued"

@@ -15,7 +15,7 @@ from sessiond.policy.replyback import (
     State,
     advance,
     begin,
-    current,
+    current_step,
     inter_session_preamble,
     quote_lines,
 )
@@ -183,7 +183,7 @@ def test_every_conversation_ends_in_one_announce_step_and_survives_a_restart_any
     for ending, text in endings:
         if isinstance(move, ConversationDone):
             break
-        assert current(state) == move
+        assert current_step(state) == move
         kinds.append(move.kind)
         assert move.session_key == (ALICE if move.kind == "reply" and len(kinds) % 2 == 1 else BOB)
         state = msgspec.json.decode(msgspec.json.encode(state), type=State)

@@ -144,7 +144,7 @@ async def test_a_removed_transcript_ends_the_runs_of_its_session(tmp_path: Path,
         session = live.session
         (home.store.path / session.path).unlink()
         home.store.catalog.remove(session)
-        home.supervisor.forsake(session)
+        home.supervisor.handle_missing_transcript(session)
         sentence = f"the transcript of {MAIN} was removed while the run was going on"
         assert [await home.end(run) for run in (live, queued)] == [("error", sentence)] * 2
         assert (home.supervisor.live_runs(), home.supervisor.registry.live) == (0, {})
@@ -159,7 +159,7 @@ async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path,
         run = await home.accept("hello")
         await home.agent.lives("hello").wait()
         home.store.catalog.remove(run.session)
-        home.supervisor.forsake(run.session)
+        home.supervisor.handle_missing_transcript(run.session)
         home.store.catalog.add(run.session)
         await trio.testing.wait_all_tasks_blocked()
         home.agent.gate.set()
@@ -176,7 +176,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         path, away = home.store.path / session.path, tmp_path / "away"
         path.rename(away)
         home.store.catalog.remove(session)
-        home.supervisor.forsake(session)
+        home.supervisor.handle_missing_transcript(session)
         home.agent.gate.set()  # the end cannot be written now
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
@@ -189,7 +189,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
             assert not live.done.is_set()
             away.rename(path)
             home.store.catalog.add(session)
-            home.supervisor.regain(session)
+            home.supervisor.handle_restored_transcript(session)
         assert [await home.end(run) for run in (live, queued)] == [("ok", "re: live"), ("ok", "re: queued")]
         assert [status for _, status in home.steps()] == ["accepted", "running", "accepted", "ok", "running", "ok"]
 

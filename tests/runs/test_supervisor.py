@@ -516,7 +516,7 @@ async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: P
             assert home.store.catalog.by_key[key].entry.runs == ()
         assert ends == {run.run_id: 1 for run in runs}
         assert (home.supervisor.live_runs(), home.supervisor.queued_runs()) == (0, 0)
-        assert home.supervisor.queues._places._taken == {False: 0, True: 0}
+        assert home.supervisor.queues._slots._taken == {False: 0, True: 0}
         assert {run.status for run in runs} == FINAL
 
 

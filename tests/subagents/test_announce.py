@@ -605,8 +605,8 @@ async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clo
         await run.done.wait()
         told.home.photo(tmp_path / "copy")
     async with telling(tmp_path / "copy", QUIET) as again:
-        again.announcer.list_open()
-        again.announcer.go_on()
+        again.announcer.register_open()
+        again.announcer.resume_open()
         await trio.testing.wait_all_tasks_blocked()
         assert len(again.texts()) == 1
 

@@ -53,7 +53,7 @@ class Swept:
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
-            engages=lambda key: key in self.engaged,
+            has_open_conversation=lambda key: key in self.engaged,
         )
 
     async def child(self, task: str = "x", *, child_id: str = ID, spawner: str = MAIN, **spawn: Any) -> Run:

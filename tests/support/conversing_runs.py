@@ -16,7 +16,7 @@ from support.supervised_runs import Agent, FakeHost, House, clock, house, inline
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
 from sessiond.config.settings import Config, parse
-from sessiond.conversations.announce_step import AnnounceStep, may_leave
+from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender, NewMessage
@@ -187,7 +187,7 @@ async def talk_house(
             clock(),
             durable=False,
             settings=lambda: made.config.delivery,
-            allowed=may_leave(home.store, lambda: made.config),
+            allowed=make_policy_check(home.store, lambda: made.config),
         ) as outbox:
             made.build(outbox)
             for channel, adapter in (adapters or {}).items():

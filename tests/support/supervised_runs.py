@@ -109,19 +109,19 @@ class FakeHost:
             max_turns=request.max_turns,
         )
 
-    def knows(self, agent_id: str) -> bool:
+    def knows_agent(self, agent_id: str) -> bool:
         return agent_id not in self.unknown
 
-    def keeps(self, _key: str) -> bool:
+    def keeps_messages(self, _key: str) -> bool:
         return False
 
-    def hears_steps(self, agent_id: str) -> bool:
+    def understands_steps(self, agent_id: str) -> bool:
         return agent_id not in self.plain
 
     def retire(self, run: Run) -> None:
         self.retired.append(run.run_id)
 
-    def places(self) -> tuple[int, int]:
+    def slot_limits(self) -> tuple[int, int]:
         return self.most
 
     def queue_ttl_s(self) -> float:
