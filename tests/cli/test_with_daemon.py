@@ -158,6 +158,30 @@ def test_output_that_goes_nowhere_is_a_sentence(started: Daemon, output: str) ->
     assert done.stderr.splitlines()[-1].startswith("sessiond: ") and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("send main $'caf\\xe9'", r"'caf\xe9' is not UTF-8 text"),
+        ("create agent:main:x --label $'\\xff'", r"'\xff' is not UTF-8 text"),
+        ("history $'\\xff'", r"'\xff' is not UTF-8 text"),
+        ("watch $'\\xff'", r"'\xff' is not UTF-8 text"),
+        ("search $'a\\xff'", r"'a\xff' is not UTF-8 text"),
+        ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "has half of a character"),
+    ],
+)
+def test_words_that_are_no_utf8_are_refused_in_words(started: Daemon, line: str, said: str) -> None:
+    command = ["bash", "-c", f"{sys.executable} -m sessiond {line}"]
+    done = subprocess.run(command, env={**started.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, check=False)
+    assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr
+
+
+def test_words_are_utf8_whatever_the_locale(started: Daemon) -> None:
+    plain = {**started.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(started, "send", "main", "größe 日本", env=plain, text=True)  # a process of its own, with this locale
+    assert done == (0, "you said: gr\\xf6\\xdfe \\u65e5\\u672c\n", "")
+    assert "größe 日本" in started.call("sessions_history", sessionKey="main")["messages"][0]["content"]
+
+
 def test_a_timeout_ends_the_wait_and_not_the_run(started: Daemon) -> None:
     status, out, err = run(started, "send", "main", "slow 0.8", "--timeout", "0.1")
     assert (status, out) == (5, "")

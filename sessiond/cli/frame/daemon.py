@@ -8,6 +8,7 @@ import time
 
 from sessiond import __version__
 from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
+from sessiond.cli.frame.input import decode_words
 from sessiond.cli.frame.progress import show_progress
 from sessiond.client.blocking import Client
 from sessiond.client.errors import DaemonNotRunning, RpcError
@@ -40,7 +41,7 @@ class CommandClient(Client):
         cancellation: Cancellation | None = None,
         **more: Any,
     ) -> Any:
-        given = {**(params or {}), **more}
+        given = decode_words({**(params or {}), **more})
         try:
             return super().call(method, given, timeout_s=timeout_s, cancellation=cancellation)
         except DaemonNotRunning as error:
@@ -63,6 +64,7 @@ class CommandClient(Client):
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
 
     def subscribe(self, key: str | None = None, cursor: str | None = None, **more: Any) -> Iterator[Event]:
+        key = decode_words(key)
         try:
             yield from super().subscribe(key, cursor, **more)
         except RpcError as error:

@@ -1,14 +1,17 @@
-"""Text that is given on the command line or on standard input."""
+"""Text that is given on the command line or on standard input, as the daemon takes it: UTF-8."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from sessiond.cli.frame.failures import USAGE, CommandFailed
+from sessiond.errors import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 
 def text_or_stdin(words: Sequence[str]) -> str:
@@ -28,3 +31,35 @@ def text_or_stdin(words: Sequence[str]) -> str:
     if not text.strip():
         raise CommandFailed("the text is empty", status=USAGE)
     return text
+
+
+def decode_words(value: Any) -> Any:
+    """`value` with the words of the command line in it as text; CommandFailed where one is no UTF-8.
+
+    Bytes that the locale does not know are half characters in Python. In a locale without UTF-8 they may be UTF-8.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else _decode_word(value)
+    if isinstance(value, list):
+        return [decode_words(item) for item in value]
+    if isinstance(value, dict):
+        return {name: decode_words(item) for name, item in value.items()}
+    return value
+
+
+def _decode_word(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise CommandFailed(f"{quote(text)} has half of a character", status=USAGE) from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        shown = quote(data.decode(errors="backslashreplace"))
+        raise CommandFailed(f"{shown} is not UTF-8 text", status=USAGE) from None
