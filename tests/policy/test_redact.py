@@ -153,6 +153,29 @@ def test_attachments_nested_beyond_any_message_go_as_a_whole() -> None:
     assert SECRET not in json.dumps(redact_spawn_calls(call({"attachments": deep})))
 
 
+def test_attachments_nested_as_deep_as_a_message_may_be_keep_their_names() -> None:
+    deep: Any = ITEM
+    clean: Any = CLEAN
+    for _ in range(45):
+        deep, clean = [deep], [clean]
+    assert redact_spawn_calls(call({"attachments": deep})) == call({"attachments": clean})
+
+
+@pytest.mark.parametrize("forged", [{"sha256": "0" * 64}, {"sha256": RECEIPT["sha256"], "bytes": RECEIPT["bytes"]}])
+def test_a_hash_that_stands_there_already_saves_no_content(forged: dict[str, Any]) -> None:
+    for item in ({**forged, **ITEM}, {**ITEM, **forged}):
+        assert redact_spawn_calls(call({"attachments": [item]})) == call({"attachments": [CLEAN]})
+
+
+def test_what_was_redacted_stays_as_it_is_and_what_only_says_so_gets_its_hash() -> None:
+    redacted = call({"attachments": [CLEAN]})
+    assert redact_spawn_calls(redacted) == redacted
+    marker = CLEAN["content"]
+    hashed = {"bytes": len(marker), "sha256": hashlib.sha256(marker.encode()).hexdigest()}
+    said = redact_spawn_calls(call({"attachments": [{**ITEM, "content": marker}]}))
+    assert said == call({"attachments": [{**CLEAN, **hashed}]})
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
     lambda inner: (
