@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from support.in_process import Inside, Refused, inside
 from support.in_process_agents import until
 from support.patience import PATIENCE_S
@@ -100,6 +101,26 @@ async def test_a_note_of_a_session_that_cannot_be_read_stays_with_its_files(tmp_
     async with inside(tmp_path):
         assert HALF in folders(tmp_path)
         assert HALF in notes(tmp_path)
+
+
+async def test_one_message_that_comes_twice_at_once_leaves_its_files_once(tmp_path: Path) -> None:
+    async with inside(tmp_path) as there, there.connect() as one, there.connect() as other:
+        await one.call("sessions.create", key="main")
+        runs: set[str] = set()
+
+        async def ask(connection: Any) -> None:
+            sent = await connection.call(
+                "chat.send", sessionKey="main", message="take this", attachments=[FILE], idempotencyKey="k"
+            )
+            runs.add(sent["runId"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, one)
+            nursery.start_soon(ask, other)
+        (run_id,) = runs
+        await one.call("agent.wait", runId=run_id, timeoutMs=PATIENCE_S * 1000)
+        assert len(folders(tmp_path)) == 1
+        assert [note.partition(".")[0] for note in notes(tmp_path)] == folders(tmp_path)
 
 
 async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -> None:

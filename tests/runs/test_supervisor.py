@@ -15,8 +15,10 @@ from support.patience import PATIENCE_S
 from support.supervised_runs import MAIN, Agent, FakeHost, House, ScriptedFollowUp, house, inline, request
 
 from sessiond.errors import Conflict, LimitExceeded, SessiondError, StorageError
-from sessiond.runs.run import Run
+from sessiond.model.record import RUN
+from sessiond.runs.run import Run, view
 from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSink, RunSpec
+from sessiond.store.catalog import Session
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 
@@ -204,6 +206,39 @@ async def test_the_newest_message_that_says_something_is_the_reply(home: House, 
     home.supervisor.registry._ended.clear()
     found = await home.supervisor.registry.find(run.run_id)
     assert found is not None and (found.status, found.reply) == ("ok", "the answer")
+
+
+async def test_what_the_agent_did_not_say_itself_is_not_its_reply(home: House, autojump_clock: Any):
+    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        await sink.message({"role": "assistant", "content": "the answer"})
+        await sink.message({"role": "user", "content": "what a program asked it in between", "usage": {"input": 9}})
+        return RunOutcome(usage={"input": 3, "output": 4, "totalTokens": 7})
+
+    home.agent.act = talks
+    run = await home.accept("ask")
+    assert await home.end(run) == ("ok", "the answer")
+    assert run.session.entry.input_tokens == 3
+
+
+async def test_what_a_runtime_notes_stands_in_the_record_of_the_end(home: House, autojump_clock: Any):
+    async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        return RunOutcome(reply="done", notes=("its output was cut",) if spec.message == "noted" else ())
+
+    home.agent.act = act
+    for text in ("noted", "plain"):
+        await (await home.accept(text)).done.wait()
+    ends = [one["data"] for one in home.records() if one.get("customType") == RUN and one["data"]["status"] == "ok"]
+    assert [end.get("notes") for end in ends] == [["its output was cut"], None]
+
+
+async def test_the_same_id_is_the_same_run_while_it_goes_on_and_afterwards(home: House, autojump_clock: Any):
+    session = await home.session()
+    run_id = f"{session.session_id}.0123456789abcdef"
+    runs = [await home.supervisor.accept(session, request("step"), run_id=run_id) for _ in range(2)]
+    assert runs[1] is runs[0]
+    assert await home.end(runs[0]) == ("ok", "re: step")
+    assert await home.supervisor.accept(session, request("step"), run_id=run_id) is runs[0]
+    assert home.steps() == [(run_id, "accepted"), (run_id, "running"), (run_id, "ok")]
 
 
 async def test_a_reply_that_is_no_message_yet_becomes_one(home: House, autojump_clock: Any):
@@ -631,6 +666,23 @@ async def test_a_run_that_is_stopped_while_its_start_is_written_has_one_start_an
             assert run.started_at is not None
 
 
+async def test_a_run_whose_end_is_being_written_is_not_stopped_any_more(tmp_path: Path):
+    commits = _Commits(2)
+    with trio.fail_after(PATIENCE_S):
+        async with house(tmp_path / "store", run_sync=commits.run_sync) as home:
+            run = await home.accept("hello")
+            await commits.asked.wait()
+
+            async def let() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                commits.slow.set()
+
+            home.nursery.start_soon(let)
+            assert await home.supervisor.stop_for_reset(run.session) == []
+            assert await home.end(run) == ("ok", "re: hello")
+            assert not view(run).by_reset
+
+
 async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_ends_the_run(
     tmp_path: Path, autojump_clock: Any
 ):
@@ -702,6 +754,33 @@ async def test_who_stops_a_run_that_is_then_refused_by_the_disk_does_not_wait_fo
                     await trio.testing.wait_all_tasks_blocked()
                 slow.set()
         assert home.supervisor.live_runs() == 0
+
+
+async def test_what_waits_for_the_place_of_a_run_that_the_disk_refuses_starts(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.host.most = (1, 1)
+        session, slow, append = await home.session(), trio.Event(), home.store.append
+
+        async def refuse_first(where: Session, parts: Any) -> Any:
+            if where is session:
+                await slow.wait()
+                raise StorageError("no space left on device")
+            return await append(where, parts)
+
+        home.store.append = refuse_first  # type: ignore[method-assign]
+
+        async def ask() -> None:
+            with pytest.raises(StorageError):
+                await home.supervisor.accept(session, request("hello"))
+
+        home.nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        run = await home.accept("elsewhere", "agent:main:other")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not run.begun
+        slow.set()
+        with trio.fail_after(10):
+            assert await home.end(run) == ("ok", "re: elsewhere")
 
 
 async def test_what_is_accepted_while_an_agent_comes_is_behind_what_waits(tmp_path: Path, autojump_clock: Any):
