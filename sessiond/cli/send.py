@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def run(args: Args) -> int | None:
     key, text = address(args)
-    attachments = [files.attachment(path) for path in args.attach]
+    attachments = [files.read_attachment(path) for path in args.attach]
     with connect(args) as client:
         if key is None:
             found = client.call(

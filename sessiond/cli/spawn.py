@@ -44,7 +44,7 @@ def run(args: Args) -> int | None:
     params = {
         "task": text_or_stdin(args.task),
         "agentId": args.agent,
-        "attachments": [files.attachment(path) for path in args.attach] or None,
+        "attachments": [files.read_attachment(path) for path in args.attach] or None,
         "model": args.model,
         "thinking": args.thinking,
         "runTimeoutSeconds": args.timeout,

@@ -1,5 +1,5 @@
-"""What an attached program does for a run: the run as its handler sees it, and its answer. Knows no transport: it is
-given functions to notify and to call. Source: runs.md, "attached".
+"""A run as the handler of an attached program sees it, and its answer. Knows no transport, only functions to notify and
+to call. Source: runs.md, "attached".
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class AttachedRun:
-    """One run, as `attach` hands it to its handler.
+    """One run, as `attach` passes it to its handler.
 
-    `message` is the text to answer, `context` what belongs before it (may be None), `session_key` the session it is
-    in, `step` is `primary`, `reply` or `announce`, `params` everything the daemon said, `token` serves on a second
-    connection. `cancelled()` says whether the daemon has called the run off; its answer then counts for nothing.
+    `message` is the text to answer, `context` the text that precedes it (may be None), `session_key` the session,
+    `step` is `primary`, `reply` or `announce`, `params` all params of the request, `token` is for a second connection.
+    `cancelled()` says whether the daemon has cancelled the run; its answer is then ignored.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class AttachedRun:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """To be passed as `_meta` to a call on this connection: the call is then this run's session's."""
+        """The `_meta` param for calls on this connection that are made on behalf of the run's session."""
         return {"runId": self.run_id}
 
     def delta(self, text: str) -> None:
-        """Show `text` to whoever watches, as the next piece of the reply; nothing is stored."""
+        """Send `text` to subscribers as the next part of the reply; nothing is stored."""
         self._send("delta", text=text)
 
     def tool(self, phase: str, tool_call_id: str, name: str, **more: Any) -> None:
-        """Show that a tool starts, goes on or ends (`phase`: start, update, end); nothing is stored."""
+        """Tell subscribers that a tool starts, goes on or ends (`phase`: start, update, end); nothing is stored."""
         self._send("tool", phase=phase, toolCallId=tool_call_id, name=name, **more)
 
     def append(self, message: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class AttachedRun:
 
 
 def run_answer(result: Any) -> dict[str, Any]:
-    """What a handler returned as the answer to `run.start`: a str is the reply, a dict the whole answer, None none."""
+    """The answer to `run.start` for a handler's result: a str is the reply, a dict the whole answer, None no reply."""
     if result is None:
         return {}
     return result if isinstance(result, dict) else {"reply": str(result)}
@@ -80,7 +80,7 @@ def channel_params(channel: str, account_id: str | None, threads: bool) -> dict[
 
 
 def handler_failed(method: str, error: Exception) -> RpcError:
-    """The answer for a handler that raised; its traceback goes to the log of the program that it is part of."""
+    """The error answer for a handler that raised; logs its traceback in the program of the handler."""
     import logging
 
     logging.getLogger("sessiond.client").error("the handler of %s failed", method, exc_info=error)

@@ -1,7 +1,7 @@
-"""The run that this process belongs to, as the environments of the processes above it tell.
+"""Find the run that this process belongs to, from the environments of its ancestor processes in /proc.
 
-Agent programs hand their tool servers and shells only a part of their own environment: one strips every variable whose
-name holds TOKEN or KEY, another passes on a fixed few. What the daemon gave the program itself stands in /proc.
+Agent programs pass only part of their environment to tool servers and shells: one strips every variable with TOKEN or
+KEY in its name, another passes a fixed list. The environment of the program itself is still in /proc.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A run's own processes are few levels deep; this only bounds the walk.
+# The processes of a run are few levels deep; this is only a bound.
 MAX_LEVELS = 64
 TOKEN_FILE = "SESSIOND_TOKEN_FILE"  # noqa: S105  # the name of a variable
 RUN_ID = "SESSIOND_RUN_ID"
@@ -21,8 +21,8 @@ SOCKET = "SESSIOND_SOCKET"
 
 
 def run_environment() -> Mapping[str, str]:
-    """Where SESSIOND_SOCKET and SESSIOND_TOKEN_FILE are to be read: this process's environment, or that of the nearest
-    process above it that the daemon gave a token. Who has one, or names a socket outside of a run, means it so.
+    """The environment from which to read SESSIOND_SOCKET and SESSIOND_TOKEN_FILE: that of this process, or that of the
+    nearest ancestor with a token of a run. A token in its own environment, or a socket outside of a run, prevails.
     """
     own = os.environ
     if TOKEN_FILE in own or (SOCKET in own and RUN_ID not in own):
@@ -40,10 +40,10 @@ def _nearest_run() -> Mapping[str, str] | None:
             if environ.get(TOKEN_FILE) and environ.get(RUN_ID):
                 return environ
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name in parentheses may hold anything; the parent is the second field behind it.
+                # The program name in parentheses may contain anything; the parent is the second field behind it.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
-            return None  # another user's process, or one that has ended: no run of ours is above it
+            return None  # a process of another user, or one that has ended: there is no run above it
     return None
 
 

@@ -1,7 +1,7 @@
 """The blocking client: calls, live events and answers to the daemon's requests, on plain sockets and threads.
 
-A connection is made at the first call and made anew after it was lost. A call that the daemon did not get, or that does
-the same when it is done twice, is then made again; another one may have been done, and raises. `subscribe` has its own
+It connects at the first call, and again after the connection was lost. A call that the daemon did not get, or that is
+idempotent, is then repeated; any other raises, because it may have been carried out. `subscribe` has its own
 connection, so a slow reader of events delays no call.
 """
 
@@ -39,10 +39,10 @@ WAIT_SLICE_S = 30.0
 class Client:
     """A client of the daemon; `with Client() as client: client.call("sessions_list", limit=5)`.
 
-    `socket` and `token` default to what the environment says (see `locate`). `on_request` answers the daemon's
-    requests: a table of method to function of the params, each called in a thread of its own; what it returns is the
-    result, an RpcError it raises the error. `on_reconnect(attempt)` hears of every attempt (from 1) to get a lost
-    connection back. Methods may be called from any thread.
+    The defaults of `socket` and `token` come from the environment (see `locate`). `on_request` answers the daemon's
+    requests: it maps methods to functions of the params, each called in a thread of its own, which return the result or
+    raise RpcError. `on_reconnect(attempt)` is called for every attempt (from 1) to reconnect. Methods may be called
+    from any thread.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Client:
         self._reads_in_background = bool(on_request)
         self._on_reconnect = on_reconnect
         self._closed = threading.Event()
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._exchange: Exchange | None = None
         self._links: set[ClientLink] = set()
         self._was_connected = False
@@ -76,7 +76,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End every connection; waiting calls raise ConnectionLost, `attach` and `subscribe` return."""
+        """Close every connection; waiting calls raise ConnectionLost, `attach` and `subscribe` return."""
         self._closed.set()
         with self._lock:
             for link in self._links:
@@ -84,7 +84,7 @@ class Client:
 
     @property
     def caller(self) -> Params:
-        """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
+        """This client as the daemon sees it: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects if necessary."""
         return self._ensure_connected().link.caller
 
     def call(
@@ -99,9 +99,8 @@ class Client:
     ) -> Any:
         """The result of `method`. Params by name, or as a dict.
 
-        Raises RpcError with the daemon's answer (of slug `cancelled` where `cancellation` called it off), CallTimeout
-        after `timeout_s` (the request is cancelled), DaemonNotRunning, and ConnectionLost where a call that must not be
-        done twice may have been done.
+        Raises RpcError for an error answer (slug `cancelled` after a `cancellation`), CallTimeout after `timeout_s`
+        (the request is cancelled), DaemonNotRunning, and ConnectionLost for a lost call that must not be repeated.
         """
         given = {**(params or {}), **more}
         return self.call_within(method, lambda _left_s: given, timeout_s=timeout_s, cancellation=cancellation)
@@ -115,8 +114,8 @@ class Client:
         timeout_s: float | None,
         cancellation: Cancellation | None = None,
     ) -> Any:
-        """As `call`; `params_of(left_s)` gives the params with so many seconds left of `timeout_s`, so that a wait
-        that is asked for again after a lost connection does not begin anew.
+        """As `call`. `params_of(left_s)` returns the params for an attempt with so many seconds left of `timeout_s`, so
+        that a wait in the daemon does not begin anew after a lost connection.
         """
         now = time.monotonic()
         attempts = Attempts(method, params_of, math.inf if timeout_s is None else now + timeout_s)
@@ -126,28 +125,28 @@ class Client:
                 return self._ensure_connected().call(method, given, left_s, cancellation)
             except ClientError as error:
                 is_over = not self._was_connected or self._closed.is_set()
-                if is_over or not attempts.may_follow(error, time.monotonic()):
+                if is_over or not attempts.may_retry(error, time.monotonic()):
                     raise
                 if self._pause(attempts.backoff, cancellation):
                     raise
             now = time.monotonic()
 
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
-        """Tell the daemon something that it does not answer."""
+        """Send a notification, which the daemon does not answer."""
         self._ensure_connected().notify(method, {**(params or {}), **more})
 
     def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
-        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first, or
-        where the run waits for the caller's own (`reason: "ancestor_busy"`).
+        """The end of a run, as `agent.wait` returns it; `status: "running"` where `timeout_s` passed first, or where
+        the run waits for the caller's own (`reason: "ancestor_busy"`).
 
-        The waits are on the server and asked for in slices, so a daemon that restarts in between is simply asked again.
+        The daemon waits, in slices of `slice_s`; a daemon that restarts in between is asked again.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         retry = Reconnection(worked=True)
         while True:
             left = max(0.0, min(slice_s, deadline - time.monotonic()))
             with self._resume(retry, deadline):
-                # The daemon answers at the end of the slice; ten seconds more and it is not answering at all.
+                # The daemon answers at the end of the slice at the latest, so ten more seconds mean that it does not.
                 params = {"runId": run_id, "timeoutMs": math.ceil(left * 1000)}
                 answer: Params = self.call("agent.wait", params, timeout_s=left + 10)
                 retry.note_success()
@@ -174,7 +173,7 @@ class Client:
         while not self._closed.is_set():
             with self._resume(retry, until_closed=True), self._own_link() as link:
                 backlog: list[Event] = []
-                missed = _carry_out(follow, link, backlog)
+                missed = _run_plan(follow, link, backlog)
                 retry.note_success()
                 if on_connect is not None:
                     on_connect()
@@ -184,7 +183,7 @@ class Client:
                     yield from filter(follow.take, (m for m in link.receive() if isinstance(m, wire.Event)))
 
     def serve(self, on_connect: Callable[[], object] | None = None) -> None:
-        """Answer the daemon's requests until `close()`; `on_connect` runs after every connection that is made."""
+        """Answer the daemon's requests until `close()`; `on_connect` is called after each new connection."""
         retry = Reconnection()
         while not self._closed.is_set():
             with self._resume(retry, until_closed=True):
@@ -222,7 +221,8 @@ class Client:
         account_id: str | None = None,
         bind_thread: Callable[[Params], object] | None = None,
     ) -> None:
-        """Deliver for `channel` until `close()`: `deliver({deliveryId, to, text, ...})` that returns acknowledges.
+        """Deliver for `channel` until `close()`. When `deliver({deliveryId, to, text, ...})` returns, the delivery is
+        acknowledged.
 
         `bind_thread({sessionKey, label?, to?})`, where the channel has threads, returns `{"threadId": ...}`.
         """
@@ -245,14 +245,14 @@ class Client:
             return exchange
 
     def _open_link(self) -> ClientLink:
-        """A new connection that has said who it is. Called with the lock held."""
+        """A new connection after `initialize`. Called with the lock held."""
         if self._closed.is_set():
             raise ConnectionLost("this client is closed")
         hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
         token = locate.find_token(self._given_token)
         link = ClientLink(locate.socket_path(self._given_socket))
         try:
-            link.greet(hello if token is None else {**hello, "token": token})
+            link.initialize(hello if token is None else {**hello, "token": token})
         except ClientError:
             link.close()
             raise
@@ -273,9 +273,9 @@ class Client:
 
     @contextmanager
     def _resume(self, retry: Reconnection, deadline: float = math.inf, *, until_closed: bool = False) -> Iterator[None]:
-        """Pass over an error after which what stands inside is tried again, and pause before that.
+        """Suppress an error of the block after which the caller tries again, and pause before that.
 
-        With `until_closed` an error after `close()` is passed over too: it was the end.
+        With `until_closed` an error after `close()` is suppressed too.
         """
         try:
             yield
@@ -284,12 +284,12 @@ class Client:
                 if until_closed:
                     return
                 raise
-            if not retry.may_follow(error) or time.monotonic() >= deadline:
+            if not retry.may_retry(error) or time.monotonic() >= deadline:
                 raise
             self._pause(retry.backoff)
 
     def _pause(self, backoff: Backoff, cancellation: Cancellation | None = None) -> bool:
-        """Wait before the next attempt; True where it is not wanted any more."""
+        """Wait before the next attempt; True if the client was closed or the call cancelled meanwhile."""
         delay = backoff.next_s()
         if self._on_reconnect is not None:
             self._on_reconnect(backoff.attempt)
@@ -305,8 +305,8 @@ def _params_only(answer: Answer) -> Handler:
     return lambda _, request: answer(request.params)
 
 
-def _carry_out(follow: FollowState, link: ClientLink, backlog: list[Event]) -> list[Event]:
-    """Make the calls that `follow` plans; events that come in between are put on `backlog`."""
+def _run_plan(follow: FollowState, link: ClientLink, backlog: list[Event]) -> list[Event]:
+    """Make the calls that `follow` plans, and return its events; events in between are appended to `backlog`."""
     plan = follow.connect()
     try:
         method, params = next(plan)

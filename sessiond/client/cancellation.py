@@ -1,4 +1,4 @@
-"""Calling off a call from another thread."""
+"""Cancel a call from another thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Cancellation:
-    """Handed to `Client.call`: after `cancel()` the daemon is asked to end that call, and those made later too."""
+    """Passed to `Client.call`: `cancel()` asks the daemon to end that call, and later calls with the same object."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -22,7 +22,7 @@ class Cancellation:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was called off within so many seconds."""
+        """Wait up to `seconds`; whether it was cancelled by then."""
         return self._event.wait(seconds)
 
     def cancel(self) -> None:
@@ -32,8 +32,8 @@ class Cancellation:
         if action is not None:
             action()
 
-    def follow(self, action: Callable[[], object] | None) -> None:
-        """`action` is called at the cancellation, at once where that has been; None: nothing is any more."""
+    def on_cancel(self, action: Callable[[], object] | None) -> None:
+        """Call `action` on cancellation, at once if that has happened already. None removes the action."""
         with self._lock:
             self._action = action
             is_late = self._event.is_set()

@@ -1,4 +1,4 @@
-"""What can go wrong for a client, as typed errors. Knows no exit codes and prints nothing."""
+"""The errors of the client library. Knows no exit codes and prints nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """The root of everything that this library raises on purpose."""
+    """The base class of all errors that this library raises on purpose."""
 
 
 class DaemonNotRunning(ClientError):
-    """Nobody listens at `path`."""
+    """No daemon listens at `path`."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"sessiond is not running ({why} at {path})")
@@ -21,35 +21,35 @@ class DaemonNotRunning(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer came. What was asked may or may not have been done."""
+    """The connection ended before the answer came. The request may or may not have been carried out."""
 
 
 class NotSent(ConnectionLost):
-    """The connection ended before all of the request was handed over: the daemon has done nothing of it."""
+    """The connection ended before the whole request was sent: the daemon has not carried it out."""
 
 
 class CallTimeout(ClientError):
-    """No answer within the caller's own limit. What was asked goes on in the daemon."""
+    """No answer within the caller's own limit. What the request has started goes on in the daemon."""
 
 
 class BadEnvironment(ClientError):
-    """The path of the socket or the file with the token cannot be used; the sentence names it."""
+    """The socket path or the token file cannot be used; the message names it."""
 
 
 class NotPermitted(ClientError):
-    """The operating system does not let us connect: the socket is another user's."""
+    """The operating system refused the connection: the socket belongs to another user."""
 
 
 class BadAttachment(ClientError):
-    """A file that was to be handed over cannot be read; the sentence names it."""
+    """A file to be attached cannot be read; the message names it."""
 
 
 class RpcError(ClientError):
-    """The daemon's own answer that it could not do what was asked.
+    """An error answer of the daemon.
 
-    `code` is the number, `slug` the word of `data.type` (`not_found`), `message` the sentence for a person and `data`
-    everything else; `reason` is the fine-grained word (`attachments_invalid_name`) where there is one. A handler of
-    a daemon's request raises it to answer with an error. Source: protocol.md, "JSON-RPC details".
+    `code` is the number, `slug` the word in `data.type` (`not_found`), `message` a sentence for people and `data` all
+    other members; `reason` is the more specific word (`attachments_invalid_name`), if any. Handlers of the daemon's
+    requests raise it to answer with an error. Source: protocol.md, "JSON-RPC details".
     """
 
     def __init__(self, code: int, slug: str, message: str, data: dict[str, Any] | None = None) -> None:

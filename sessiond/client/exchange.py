@@ -1,5 +1,7 @@
-"""One connection shared by threads: calls out, the daemon's requests in. Whoever waits for an answer reads, if nobody
-else does, so plain calls need no thread of their own. Ends with its connection. Knows nothing of reconnecting.
+"""One connection shared by threads: calls of the client, and requests of the daemon.
+
+A thread that waits for an answer reads from the connection unless another one does, so that plain calls need no reader
+thread. Ends with its connection. Knows nothing of reconnecting.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """`lost` says how the connection ended, None while it stands."""
+    """The calls of one connection. `lost` is the error with which it ended, None while it is open."""
 
     def __init__(self, link: ClientLink, handlers: Mapping[str, Handler]) -> None:
         self.link = link
         self.lost: ClientError | None = None
         self._handlers = handlers
         self._sending = threading.Lock()
-        self._turn = threading.Condition()  # guards what follows
+        self._condition = threading.Condition()  # guards the attributes below
         self._reading = False
         self._answers: dict[int, wire.CallResponse | None] = {}
         self._cancelled: set[int | str] = set()
@@ -39,28 +41,28 @@ class Exchange:
         self, method: str, params: dict[str, Any], timeout_s: float | None, cancellation: Cancellation | None = None
     ) -> Any:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._catch_up()
+        self._read_pending()
         request_id = self._send_request(method, params)
         try:
             if cancellation is not None:
-                # The daemon answers a call that was called off; that answer ends the wait.
-                cancellation.follow(lambda: self._call_off(request_id))
-            answer = self._await(request_id, deadline)
+                # The daemon answers a cancelled call too; that answer ends the wait.
+                cancellation.on_cancel(lambda: self._send_cancel(request_id))
+            answer = self._wait_answer(request_id, deadline)
         except CallTimeout:
-            self._call_off(request_id)
+            self._send_cancel(request_id)
             raise CallTimeout(f"sessiond did not answer {method} within {timeout_s:g} s") from None
         finally:
             if cancellation is not None:
-                cancellation.follow(None)
+                cancellation.on_cancel(None)
             del self._answers[request_id]
         if answer.error is not None:
             raise answer.error
         return answer.result
 
-    def _catch_up(self) -> None:
-        """Read what came while nobody did: the daemon's end may be among it."""
-        with self._turn:
-            while self.lost is None and not self._reading and self.link.has_news():
+    def _read_pending(self) -> None:
+        """Read what was received while no thread was reading; the end of the connection may be noticed here."""
+        with self._condition:
+            while self.lost is None and not self._reading and self.link.has_data():
                 self._read_once(None)
             if self.lost is not None:
                 raise NotSent(str(self.lost))
@@ -73,35 +75,35 @@ class Exchange:
                 self.link.send(data)
             except NotSent as error:
                 del self._answers[request_id]
-                self._lose(error)
+                self._note_loss(error)
                 raise
         return request_id
 
-    def _lose(self, error: ClientError) -> None:
-        with self._turn:
+    def _note_loss(self, error: ClientError) -> None:
+        with self._condition:
             self.lost = self.lost or error
-            self._turn.notify_all()
+            self._condition.notify_all()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._send(wire.notification(method, params))
 
     def read(self) -> None:
         """Answer the daemon's requests; raises ConnectionLost at the end of the connection."""
-        self._await(None, None)
+        self._wait_answer(None, None)
 
     def is_cancelled(self, request_id: int | str) -> bool:
         return request_id in self._cancelled or self.lost is not None
 
-    def _call_off(self, request_id: int) -> None:
-        with suppress(ConnectionLost):  # whoever waits for the answer hears of it
+    def _send_cancel(self, request_id: int) -> None:
+        with suppress(ConnectionLost):  # the thread that waits for the answer gets it
             self.notify("$/cancelRequest", {"id": request_id})
 
     def _send(self, data: bytes) -> None:
         with self._sending:
             self.link.send(data)
 
-    def _await(self, request_id: int | None, deadline: float | None) -> wire.CallResponse:
-        with self._turn:
+    def _wait_answer(self, request_id: int | None, deadline: float | None) -> wire.CallResponse:
+        with self._condition:
             while True:
                 answer = None if request_id is None else self._answers[request_id]
                 if answer is not None:
@@ -111,16 +113,16 @@ class Exchange:
                 if not self._reading:
                     self._read_once(deadline)
                 elif deadline is None:
-                    self._turn.wait()
-                elif not self._turn.wait(deadline - time.monotonic()):
+                    self._condition.wait()
+                elif not self._condition.wait(deadline - time.monotonic()):
                     raise CallTimeout("no answer")
 
     def _read_once(self, deadline: float | None) -> None:
-        """Called with the turn held; gives it away while it reads."""
+        """Receive and handle messages. Called with the condition held, which is released while receiving."""
         messages: list[wire.Incoming] = []
         lost: ClientError | None = None
         self._reading = True
-        self._turn.release()
+        self._condition.release()
         try:
             messages = self.link.receive(deadline)
         except CallTimeout:
@@ -128,19 +130,19 @@ class Exchange:
         except ClientError as error:
             lost = error
         finally:
-            self._turn.acquire()
+            self._condition.acquire()
             self._reading = False
-            self._turn.notify_all()
+            self._condition.notify_all()
         self.lost = self.lost or lost
         for message in messages:
-            self._sort(message)
+            self._route(message)
 
-    def _sort(self, message: wire.Incoming) -> None:
+    def _route(self, message: wire.Incoming) -> None:
         if isinstance(message, wire.CallResponse):
             if message.id in self._answers:
                 self._answers[message.id] = message
             elif message.id is None and message.error is not None:
-                # The daemon refuses the connection as a whole (a frame too large, say) and closes it.
+                # An error without an id concerns the whole connection (a frame too large, say), which is then closed.
                 self.lost = ConnectionLost(message.error.message)
         elif isinstance(message, wire.DaemonRequest):
             threading.Thread(target=self._answer, args=(message,), daemon=True).start()
@@ -158,9 +160,9 @@ class Exchange:
             data = wire.answer(request.id, result)
         except RpcError as error:
             data = wire.refusal(request.id, error)
-        except Exception as error:  # noqa: BLE001  # the handler is the library user's: whatever it is, the daemon hears
+        except Exception as error:  # noqa: BLE001  # any error of a user's handler is answered
             data = wire.refusal(request.id, agent.handler_failed(request.method, error))
         finally:
             self._cancelled.discard(request.id)
-        with suppress(ConnectionLost):  # whoever reads has seen it too
+        with suppress(ConnectionLost):  # the reading thread gets it too
             self._send(data)

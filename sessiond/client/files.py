@@ -1,4 +1,4 @@
-"""Files of the client's own machine as attachments: read here, by whoever calls, and never by the daemon."""
+"""Read local files as attachments. The client reads them, with the rights of its user, never the daemon."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from base64 import b64encode
 from sessiond.client.errors import BadAttachment
 from sessiond.errors import printable
 
-# No daemon takes more in one message; a larger file is not read into memory to be refused there.
+# The daemon accepts no larger message, so a larger file is not even read.
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
-def attachment(path: str, name: str | None = None) -> dict[str, str]:
-    """The file at `path` as the methods take it: `name` or its own without folders, and its bytes as base64.
+def read_attachment(path: str, name: str | None = None) -> dict[str, str]:
+    """The file at `path` as an attachment parameter: its content as base64, under `name` or its own base name.
 
     BadAttachment where it cannot be read, is no regular file or is larger than 16 MiB.
     """
     path = os.path.expanduser(path)
     try:
-        # Without blocking: opening a FIFO that nobody writes would wait for ever.
+        # Non-blocking, because opening a FIFO without a writer would wait for ever.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):

@@ -1,6 +1,7 @@
-"""Which events a subscriber has had, and what to ask for after a lost connection. Sans-io: it plans calls as
-generators that yield `(method, params)`, are sent the result (or thrown the RpcError), and return events to hand out
-first. Knows nothing of sockets, threads or Trio.
+"""Which events a subscriber has had, and which calls resume it after a lost connection.
+
+Sans-io: a plan is a generator that yields `(method, params)`, is sent the result (or thrown the RpcError), and returns
+events to deliver first. Knows nothing of sockets, threads or Trio.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ START = "start"
 
 
 class FollowState:
-    """The state of one subscription, of one session (`key`) or of all that the caller may see (None).
+    """The state of a subscription to one session (`key`) or to all that the caller may see (None).
 
-    Nothing that was appended after the subscription was confirmed is missed or handed out twice, however often the
-    connection is lost: the daemon replays every session from the cursor that we had, be it one of before a reset, and
-    says `session.resync` where it cannot. For all sessions the cursors of the list tell which ones to ask for.
+    No message appended after the subscription was confirmed is missed or delivered twice, however often the connection
+    is lost: the daemon replays each session from the last cursor, even one from before a reset, and sends
+    `session.resync` where it cannot. With all sessions, the cursors of the list say which of them have to be replayed.
 
-    `with_changes`: of one session the `sessions.changed` too, which the daemon sends for all sessions or for none.
+    `with_changes`: deliver `sessions.changed` for a single session too; the daemon sends it for all sessions or none.
     """
 
     def __init__(self, key: str | None, cursor: str | None, *, with_changes: bool = False) -> None:
@@ -34,47 +35,47 @@ class FollowState:
         self.cursor = cursor
         self._with_changes = with_changes
         self._confirmed = False
-        self._had: dict[str, tuple[str, int]] = {}  # sessionKey -> (sessionId, seq) of the last message handed out
-        self._places: dict[str, str] = {}  # sessionKey -> the cursor up to which everything was handed out
-        self._names: dict[str, str] = {}  # what the list calls a session -> what events call it
-        self._awaited: set[str] = set()  # sessions whose replay has not come yet: what runs ahead of it comes again
+        self._last_seen: dict[str, tuple[str, int]] = {}  # sessionKey -> (sessionId, seq) of its last message
+        self._cursors: dict[str, str] = {}  # sessionKey -> the cursor up to which all messages were delivered
+        self._names: dict[str, str] = {}  # key in the list (`main`) -> key in events
+        self._replaying: set[str] = set()  # sessions whose replay has not begun: live messages are replayed too
 
     def connect(self) -> Plan:
-        """The calls that make a new connection this subscription's; returns events to hand out first."""
+        """The calls that subscribe on a new connection; returns events to deliver first."""
         events = yield from (self._connect_all() if self.key is None else self._connect_one())
         self._confirmed = True
         return events
 
     def take(self, event: Event) -> bool:
-        """Whether to hand out `event`; False for what the subscriber has had before, or will have in its order."""
+        """Whether to deliver `event`; False if the subscriber has had it, or will get it in the replay."""
         key = event.get("sessionKey")
         if self._with_changes and self.key is not None and key != self.key:
             return False
         if event.name == "session.message":
             session_id, seq = event.get("sessionId"), event.get("seq")
-            had_id, had_seq = self._had.get(key, ("", 0))
-            if key in self._awaited:
+            had_id, had_seq = self._last_seen.get(key, ("", 0))
+            if key in self._replaying:
                 if had_id not in ("", session_id) or seq != had_seq + 1:
                     return False
-                self._awaited.discard(key)
+                self._replaying.discard(key)
             elif session_id == had_id and seq <= had_seq:
                 return False
-            self._had[key] = (session_id, seq)
-            self._reach(key, event)
+            self._last_seen[key] = (session_id, seq)
+            self._note_cursor(key, event)
         elif event.name == "session.resync":
-            if event.get("reason") != "lagged":  # another text stands in the file now: all of it is news
-                self._had.pop(key, None)
-                if event.get("sessionId") is not None:  # the daemon's own, with all of the session behind it
-                    self._awaited.discard(key)
-            self._reach(key, event)
+            if event.get("reason") != "lagged":  # the file has another content now, all of which is new
+                self._last_seen.pop(key, None)
+                if event.get("sessionId") is not None:  # sent by the daemon, which replays the session after it
+                    self._replaying.discard(key)
+            self._note_cursor(key, event)
         return True
 
-    def _reach(self, key: str, event: Event) -> None:
+    def _note_cursor(self, key: str, event: Event) -> None:
         cursor = event.get("cursor")
         if cursor is not None and self.key is not None:
             self.cursor = cursor
         elif cursor is not None:
-            self._places[key] = cursor
+            self._cursors[key] = cursor
 
     def _connect_one(self) -> Plan:
         params = {"key": self.key}
@@ -84,13 +85,13 @@ class FollowState:
         try:
             answer = yield ("sessions.messages.subscribe", params)
         except RpcError as error:
-            # A cursor that was good before the connection was lost and is not now: its transcript is no longer there.
+            # A cursor that was valid before the connection was lost: its transcript has been removed meanwhile.
             if not self._confirmed or error.slug != "invalid_params":
                 raise
             answer = yield ("sessions.messages.subscribe", {**params, "cursor": START})
             self.cursor = answer["cursor"]
-            self._had.clear()
-            events = [_begun_again(answer["key"], answer["cursor"])]
+            self._last_seen.clear()
+            events = [_reset_event(answer["key"], answer["cursor"])]
         self.key = answer["key"]
         if self.cursor is None:
             self.cursor = answer["cursor"]
@@ -108,51 +109,51 @@ class FollowState:
     def _connect_all(self) -> Plan:
         events: list[Event] = []
         if not self._confirmed:
-            # Before subscribing: what is there by then can never be something that we still have to hand out.
-            yield from self._list(self._know)
+            # The list before subscribing has only messages that do not have to be delivered.
+            yield from self._list_sessions(self._note_row)
             yield ("sessions.subscribe", {})
-            # Once more: the list is in the order of the newest message, and a session that moves while it is read is
-            # left out. One that moves now is told of.
-            yield from self._list(self._know)
+            # Again, because the list is ordered by the newest message and misses a session that moves while its pages
+            # are read. A session that moves now is reported by an event.
+            yield from self._list_sessions(self._note_row)
             return events
-        self._awaited.clear()
+        self._replaying.clear()
         yield ("sessions.subscribe", {})
         behind: list[dict[str, Any]] = []
-        yield from self._list(behind.append)
+        yield from self._list_sessions(behind.append)
         for row in behind:
             key = self._names.get(row["key"], row["key"])
-            if self._places.get(key) != row.get("cursor"):
+            if self._cursors.get(key) != row.get("cursor"):
                 events += yield from self._resume(row["key"], key)
         return events
 
-    def _know(self, row: dict[str, Any]) -> None:
+    def _note_row(self, row: dict[str, Any]) -> None:
         key, cursor = self._names.get(row["key"], row["key"]), row.get("cursor")
-        if cursor is not None and key not in self._places:
-            self._places[key] = cursor
-            self._had[key] = row["sessionId"], row.get("messageCount", 0)
+        if cursor is not None and key not in self._cursors:
+            self._cursors[key] = cursor
+            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0)
 
     def _resume(self, name: str, key: str) -> Plan:
-        """Let the daemon replay what we have not had of a session, as events on this connection."""
+        """Let the daemon replay the missed messages of a session, as events on this connection."""
         events: list[Event] = []
-        self._had.setdefault(key, ("", 0))
-        self._awaited.add(key)
+        self._last_seen.setdefault(key, ("", 0))
+        self._replaying.add(key)
         try:
-            yield ("sessions.messages.subscribe", {"key": name, "cursor": self._places.get(key, START)})
+            yield ("sessions.messages.subscribe", {"key": name, "cursor": self._cursors.get(key, START)})
         except RpcError as error:
-            if error.slug in ("forbidden", "not_found"):  # a caller who may list and not read; a session now gone
-                self._awaited.discard(key)
+            if error.slug in ("forbidden", "not_found"):  # the caller may list but not read it; or it was deleted
+                self._replaying.discard(key)
                 return events
             if error.slug != "invalid_params":
                 raise
             answer = yield ("sessions.messages.subscribe", {"key": name, "cursor": START})
-            self._had[key] = ("", 0)
-            self._places[key] = answer["cursor"]
-            events = [_begun_again(key, answer["cursor"])]
-        # It is followed with all the others; this was for its place.
+            self._last_seen[key] = ("", 0)
+            self._cursors[key] = answer["cursor"]
+            events = [_reset_event(key, answer["cursor"])]
+        # It is followed together with all others; this subscription was for the replay only.
         yield ("sessions.messages.unsubscribe", {"key": name})
         return events
 
-    def _list(self, each: Any) -> Generator[tuple[str, dict[str, Any]], Any, None]:
+    def _list_sessions(self, each: Any) -> Generator[tuple[str, dict[str, Any]], Any, None]:
         """Every session that the caller may see, page by page."""
         params: dict[str, Any] = {"limit": 200, "includeCursors": True}
         while True:
@@ -166,15 +167,15 @@ class FollowState:
             params = {**params, "cursor": page["nextCursor"]}
 
     def _name_of(self, short: str) -> Generator[tuple[str, dict[str, Any]], Any, str]:
-        """What events call the session that the list calls `main`."""
+        """The full key of a session that the list calls `main`, which events use."""
         try:
             answer = yield ("sessions.messages.subscribe", {"key": short})
         except RpcError:
-            return short  # not ours to read: no event of it will come either
+            return short  # the caller may not read it, so there will be no event of it either
         name: str = answer["key"]
         yield ("sessions.messages.unsubscribe", {"key": short})
         return name
 
 
-def _begun_again(key: str, cursor: str) -> Event:
+def _reset_event(key: str, cursor: str) -> Event:
     return Event("session.resync", {"sessionKey": key, "reason": "reset", "cursor": cursor})

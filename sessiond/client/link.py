@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECT_TIMEOUT_S = 10.0
-# A daemon that has read nothing of what we send for so long is not coming back.
+# A daemon that has read nothing for so long will not recover.
 SEND_TIMEOUT_S = 30
 READ_BYTES = 1 << 18
 
 
 class ClientLink:
-    """A connected socket and its framing. `caller` is what `initialize` said about us."""
+    """A connected socket and its framing. `caller` is the caller that `initialize` returned."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -33,8 +33,8 @@ class ClientLink:
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
 
-    def greet(self, hello: dict[str, Any]) -> None:
-        """`initialize`, before anything else may pass."""
+    def initialize(self, hello: dict[str, Any]) -> None:
+        """Call `initialize`, which must precede every other message."""
         request_id, data = self.wire.request("initialize", hello)
         self.send(data)
         answer = self.receive(time.monotonic() + CONNECT_TIMEOUT_S)[0]
@@ -44,12 +44,12 @@ class ClientLink:
             raise answer.error
         self.caller = answer.result.get("caller", {})
 
-    def has_news(self) -> bool:
-        """Whether something came, the end of the connection included. Not beside a thread that receives."""
+    def has_data(self) -> bool:
+        """Whether there is something to read, or the connection ended. Not while another thread receives."""
         return bool(self._readable.poll(0))
 
     def send(self, data: bytes) -> None:
-        """Hand over a whole message. NotSent where that failed: the daemon obeys whole lines only."""
+        """Send a whole message. NotSent where that failed: the daemon ignores incomplete lines."""
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -62,7 +62,7 @@ class ClientLink:
         """
         while True:
             try:
-                # Not settimeout(): that is the socket's, and another thread may be sending.
+                # Not `settimeout`, which would also apply to another thread that is sending.
                 left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
                 if not self._readable.poll(left_ms):
                     raise CallTimeout("sessiond did not answer in time")
@@ -76,8 +76,8 @@ class ClientLink:
                 return messages
 
     def close(self) -> None:
-        """End the connection, also under a thread that is reading it."""
-        with suppress(OSError):  # the other side was first
+        """Close the connection, also while another thread reads from it."""
+        with suppress(OSError):  # the other side has closed already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -96,7 +96,7 @@ def _connect(path: str) -> socket.socket:
 
 
 def connect_error(path: str, error: OSError) -> DaemonNotRunning | NotPermitted:
-    """Why nobody was reached at `path`."""
+    """The error for a failed connection to `path`."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DaemonNotRunning(path, "no socket")
     if isinstance(error, ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""Where the daemon listens and which token to show, from arguments and the environment. Connects to nothing."""
+"""The daemon's socket path and the token to use, from arguments and the environment. Connects to nothing."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import os
 from sessiond.client.ancestry import SOCKET, TOKEN_FILE, run_environment
 from sessiond.client.errors import BadEnvironment
 
-# sun_path holds 108 bytes with its final NUL; a longer path would fail with a word that names neither.
+# sun_path holds 108 bytes with its final NUL; the system's error for a longer path would not say so.
 MAX_SOCKET_PATH_BYTES = 107
 # Where systemd puts XDG_RUNTIME_DIR.
 _USER_RUNTIME = f"/run/user/{os.getuid()}"
 
 
 def store_folder() -> str:
-    """The store's folder as this environment means it: $SESSIOND_STORE, else the XDG state folder's `sessiond`."""
+    """The store's folder for this environment: $SESSIOND_STORE, else `sessiond` in the XDG state folder."""
     given = os.environ.get("SESSIOND_STORE")
     if given:
         return os.path.abspath(os.path.expanduser(given))
     state = os.environ.get("XDG_STATE_HOME")
-    if not state or not os.path.isabs(state):  # the XDG specification: a relative path is to be ignored
+    if not state or not os.path.isabs(state):  # the XDG specification requires relative paths to be ignored
         state = os.path.expanduser("~/.local/state")
     return os.path.join(state, "sessiond")
 
 
 def socket_candidates(user_runtime: str = _USER_RUNTIME) -> list[str]:
-    """The places where a daemon of this user would listen, the likeliest first."""
+    """The paths at which a daemon of this user may listen, the most likely one first."""
     given = run_environment().get(SOCKET)
     if given:
         return [os.path.expanduser(given)]
-    # Cron, `su` and the tool servers of some programs have no XDG_RUNTIME_DIR; the daemon had one, and it is this.
+    # Cron, `su` and the tool servers of some programs have no XDG_RUNTIME_DIR, but the daemon had this one.
     runtimes = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or user_runtime, user_runtime))
     places = [os.path.join(runtime, "sessiond", "sessiond.sock") for runtime in runtimes]
     in_store = os.path.join(store_folder(), "run", "sessiond.sock")
@@ -37,7 +37,7 @@ def socket_candidates(user_runtime: str = _USER_RUNTIME) -> list[str]:
 
 
 def socket_path(given: str | None = None, *, user_runtime: str = _USER_RUNTIME) -> str:
-    """The path to connect to: `given`, else the first candidate that is there, else the first that could be."""
+    """The path to connect to: `given`, else the first candidate that exists, else the first candidate."""
     if given:
         path = os.path.expanduser(given)
     else:
@@ -53,12 +53,12 @@ def socket_path(given: str | None = None, *, user_runtime: str = _USER_RUNTIME) 
 
 
 def has_token_file() -> bool:
-    """Whether the environment says that this process is part of a run, or speaks with a token."""
+    """Whether the environment names a token file, because this process is part of a run or was given a token."""
     return bool(run_environment().get(TOKEN_FILE))
 
 
 def find_token(given: str | None = None) -> str | None:
-    """The token to show: `given`, else what $SESSIOND_TOKEN_FILE holds, else none (the owner needs none).
+    """The token to use: `given`, else the content of $SESSIOND_TOKEN_FILE, else None (the owner needs none).
 
     BadEnvironment where the file cannot be read or is empty.
     """

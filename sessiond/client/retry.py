@@ -1,4 +1,4 @@
-"""Whether to make a call again after a lost connection, and how long to wait before. Waits for nothing."""
+"""Whether to repeat a call after a lost connection, and after which delay. Does not wait itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-FIRST_DELAY_S = 0.05  # systemd has a killed daemon back in some 0.2 s
+FIRST_DELAY_S = 0.05  # systemd restarts a killed daemon in about 0.2 s
 MAX_DELAY_S = 2.0
-# So long a call waits, each time, for a daemon that was there before: it restarts in less than a second, with much to
-# recover in some more. One that was never there is not waited for.
+# How long a call waits, after each failure, for a daemon that was there before: it restarts within a second, or a few
+# more with much to recover. If the first connection fails, nothing is waited for.
 RECONNECT_S = 10.0
-# Done twice is done once: these read, or set what they say.
+# Idempotent methods: they read, or set a given state.
 _REPEATABLE = frozenset(
     {
         "agent.wait",
@@ -47,13 +47,14 @@ _REPEATABLE = frozenset(
         "tokens.revoke",
     }
 )
-# These take a key under which the daemon does them once.
+# Methods with an idempotency key, with which the daemon carries a repeated call out only once.
 _KEYED = frozenset({"agent", "chat.send", "sessions.send", "sessions_send", "sessions_spawn"})
 
 
 class Backoff:
-    """The delays between attempts: doubled each time up to `max_s`, each shortened at random by up to a half
-    so that many clients do not come back in step."""
+    """The delays between attempts: doubled each time up to `max_s`, each shortened at random by up to a half, so that
+    many clients do not reconnect at the same moment.
+    """
 
     def __init__(self, first_s: float = FIRST_DELAY_S, max_s: float = MAX_DELAY_S) -> None:
         self.attempt = 0
@@ -69,9 +70,9 @@ class Backoff:
 
 
 class Reconnection:
-    """Whether something that lasts is resumed after an error: a subscription, a served connection, a long wait.
+    """Whether something long-lived is resumed after an error: a subscription, a served connection, a long wait.
 
-    Nothing is resumed that never worked, unless `worked` says that it has.
+    It is not resumed if it never worked before. `worked=True` counts it as having worked.
     """
 
     def __init__(self, *, worked: bool = False) -> None:
@@ -79,19 +80,19 @@ class Reconnection:
         self._worked = worked
 
     def note_success(self) -> None:
-        """It works now: the delays begin anew after the next error."""
+        """It works now, so the delays begin anew after the next error."""
         self._worked = True
         self.backoff.reset()
 
-    def may_follow(self, error: Exception) -> bool:
+    def may_retry(self, error: Exception) -> bool:
         """Whether to try again after this error."""
-        return self._worked and worth_retrying(error)
+        return self._worked and is_retryable(error)
 
 
-def worth_retrying(error: Exception) -> bool:
-    """Whether the daemon may answer soon: for whoever follows, serves or waits, and does nothing twice by asking again.
+def is_retryable(error: Exception) -> bool:
+    """Whether the daemon may answer soon. For callers that follow, serve or wait, where repeating does no harm.
 
-    A disk that refuses (no descriptor, say) may take it in a second; the daemon itself tries again then, too.
+    A storage error may be temporary too (no free descriptor, say).
     """
     if isinstance(error, RpcError):
         return error.slug in ("stopping", "overloaded", "storage")
@@ -99,15 +100,15 @@ def worth_retrying(error: Exception) -> bool:
 
 
 def is_wait_over(answer: dict[str, Any]) -> bool:
-    """Whether to ask no more for the end of a run: it has ended, or it waits for the run of whoever asks."""
+    """Whether to stop waiting for the end of a run: it has ended, or it waits for the caller's own run itself."""
     return answer["status"] != "running" or answer.get("reason") == "ancestor_busy"
 
 
 class Attempts:
-    """The attempts of one call: what each asks, and whether one that failed is made again.
+    """The attempts of one call: the params of each, and whether another may follow a failed one.
 
-    `params_of(left_s)` gives the params with so many seconds left, for each attempt anew. All times are seconds of one
-    clock, `deadline` as well.
+    `params_of(left_s)` returns the params for an attempt with so many seconds left. All times, `deadline` too, are
+    seconds of the same clock.
     """
 
     def __init__(self, method: str, params_of: Callable[[float], dict[str, Any]], deadline: float) -> None:
@@ -116,15 +117,15 @@ class Attempts:
         self._key = f"client-{secrets.token_hex(16)}"
         self._params: dict[str, Any] = {}
         self._began = 0.0
-        self._patient_until = 0.0
+        self._retry_until = 0.0
 
     def begin(self, now: float) -> dict[str, Any]:
-        """The params of the attempt that begins now, with an idempotency key of ours where the method takes one and the
-        caller gave none.
+        """The params of the attempt that begins now, with a generated idempotency key where the method takes one and
+        the caller gave none.
         """
         self._began = now
         self._params = self._params_of(self.left_s(now))
-        # A message with a slash is a command, which the daemon obeys at once and keeps no key for.
+        # A message that begins with a slash is a command, for which the daemon keeps no idempotency key.
         is_command = str(self._params.get("message", "")).startswith("/")
         if self._method in _KEYED and "idempotencyKey" not in self._params and not is_command:
             self._params = {**self._params, "idempotencyKey": self._key}
@@ -133,21 +134,19 @@ class Attempts:
     def left_s(self, now: float) -> float:
         return max(0.0, self._deadline - now)
 
-    def may_follow(self, error: Exception, now: float) -> bool:
-        """Whether another attempt may follow the one that failed now: the daemon may be back soon, and what is done
-        twice is done once.
-        """
-        # An attempt that lasted was with a daemon that was there: what interrupted it has its own patience.
+    def may_retry(self, error: Exception, now: float) -> bool:
+        """Whether to make another attempt after this error: the daemon may be back soon, and repeating does no harm."""
+        # If the attempt took a while, the daemon was there in between, so that the time to wait for it begins anew.
         was_there = isinstance(error, ConnectionLost) and now - self._began >= MAX_DELAY_S
-        if was_there or not self._patient_until:
-            self._patient_until = now + RECONNECT_S
+        if was_there or not self._retry_until:
+            self._retry_until = now + RECONNECT_S
             self.backoff.reset()
-        is_soon = now < min(self._patient_until, self._deadline)
+        is_soon = now < min(self._retry_until, self._deadline)
         return is_soon and may_repeat(error, self._method, self._params)
 
 
 def may_repeat(error: Exception, method: str, params: dict[str, Any]) -> bool:
-    """Whether a call that failed so can be made again, and is then done once."""
+    """Whether a call that failed with this error can be repeated without being carried out twice."""
     if isinstance(error, NotSent | DaemonNotRunning):
         return True
     if isinstance(error, RpcError):

@@ -1,6 +1,6 @@
-"""The client for Trio: the same calls, live events and answers as the blocking one, with tasks for threads.
+"""The client for Trio: the same calls, live events and answers as the blocking client, with tasks instead of threads.
 
-The sans-io parts are `wire`, `follow`, `retry` and `agent`, which both share.
+Both share the sans-io modules `wire`, `follow`, `retry` and `agent`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WAIT_SLICE_S = 30.0
 class TrioClient:
     """`async with TrioClient() as client: await client.call("sessions_list", limit=5)`.
 
-    Arguments and errors are the blocking `Client`'s; handlers are async functions and are cancelled when the daemon
-    calls their request off. Used as a context manager only: the task that reads lives in its nursery.
+    Arguments and errors are those of the blocking `Client`; handlers are async functions, and are cancelled when the
+    daemon cancels their request. It is a context manager, whose nursery runs the reading task.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TrioClient:
         self._closed = True
         self._nursery.cancel_scope.cancel()
         try:
-            # Only a cancellation is the nursery's to judge; an error of the body goes on as it is, in no group.
+            # Only a cancellation is passed to the nursery; an error of the body is raised as it is, in no group.
             if isinstance(error, trio.Cancelled):
                 return await self._nursery_manager.__aexit__(kind, error, error.__traceback__)
             await self._nursery_manager.__aexit__(None, None, None)
@@ -75,13 +75,13 @@ class TrioClient:
                 link.close()
 
     async def caller(self) -> Params:
-        """What the daemon takes us for: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects where need be."""
+        """This client as the daemon sees it: `{sessionKey?, agentId?, sandboxed, scopes}`. Connects if necessary."""
         return (await self._ensure_connected()).link.caller
 
     async def call(
         self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
     ) -> Any:
-        """The result of `method`. Cancelling the call cancels the request; it never stops what was begun."""
+        """The result of `method`. Cancelling the call cancels the request, but no work that it has started."""
         given = {**(params or {}), **more}
         now = trio.current_time()
         attempts = Attempts(method, lambda _left_s: given, math.inf if timeout_s is None else now + timeout_s)
@@ -91,20 +91,20 @@ class TrioClient:
                 return await (await self._ensure_connected()).call(method, asked, left_s)
             except ClientError as error:
                 is_over = not self._links or self._closed
-                if is_over or not attempts.may_follow(error, trio.current_time()):
+                if is_over or not attempts.may_retry(error, trio.current_time()):
                     raise
             await self._pause(attempts.backoff)
             now = trio.current_time()
 
     async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
-        """Tell the daemon something that it does not answer."""
+        """Send a notification, which the daemon does not answer."""
         exchange = await self._ensure_connected()
         await exchange.link.send(wire.notification(method, {**(params or {}), **more}))
 
     async def wait(self, run_id: str, timeout_s: float | None = None, slice_s: float = WAIT_SLICE_S) -> Params:
-        """The end of a run, as `agent.wait` gives it; `status: "running"` where `timeout_s` passed first, or
-        where the run waits for the caller's own (`reason: "ancestor_busy"`). Goes on
-        waiting when the daemon restarts."""
+        """The end of a run, as `agent.wait` returns it; `status: "running"` where `timeout_s` passed first, or where
+        the run waits for the caller's own (`reason: "ancestor_busy"`). Goes on waiting when the daemon restarts.
+        """
         deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
         retry = Reconnection(worked=True)
         while True:
@@ -135,7 +135,7 @@ class TrioClient:
         return TrioSubscription(follow, self._open_link, self._resume, on_connect)
 
     async def serve(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Answer the daemon's requests until cancelled; `on_connect` runs after every connection that is made."""
+        """Answer the daemon's requests until cancelled; `on_connect` is awaited after each new connection."""
         retry = Reconnection()
         while True:
             async with self._resume(retry):
@@ -160,7 +160,7 @@ class TrioClient:
             def notify(method: str, params: Params) -> None:
                 exchange.link.send_soon(wire.notification(method, params))
 
-            # Never seen as cancelled: a run that is called off is a handler that is cancelled.
+            # `cancelled()` is always False: for a cancelled run the handler itself is cancelled.
             return agent.run_answer(await handler(AttachedRun(request.params, notify, lambda: False)))
 
         self._handlers["run.start"] = start
@@ -177,7 +177,9 @@ class TrioClient:
         account_id: str | None = None,
         bind_thread: Answer | None = None,
     ) -> None:
-        """Deliver for `channel` until cancelled: `deliver({deliveryId, to, text, ...})` that returns acknowledges."""
+        """Deliver for `channel` until cancelled. When `deliver({deliveryId, to, text, ...})` returns, the delivery is
+        acknowledged.
+        """
 
         async def acknowledge(params: Params) -> object:
             return await deliver(params) or {}
@@ -203,7 +205,7 @@ class TrioClient:
         link = await TrioLink.open(
             locate.socket_path(self._given_socket), hello if token is None else {**hello, "token": token}
         )
-        # Kept, so that a subscription that was merely dropped is closed with the client.
+        # Collected, so that closing the client also closes subscriptions that were abandoned.
         self._links = [link, *(other for other in self._links if not other.is_closed)]
         return link
 
@@ -213,7 +215,7 @@ class TrioClient:
         try:
             yield
         except ClientError as error:
-            if not retry.may_follow(error) or trio.current_time() >= deadline:
+            if not retry.may_retry(error) or trio.current_time() >= deadline:
                 raise
             await self._pause(retry.backoff)
 
@@ -225,7 +227,7 @@ class TrioClient:
 
 
 class TrioSubscription:
-    """The events of one subscription, for `async for`. Has a connection of its own, closed with the client."""
+    """The events of one subscription, for `async for`. It has its own connection, which is closed with the client."""
 
     def __init__(
         self,
@@ -268,7 +270,7 @@ class TrioSubscription:
         if self._link is None:
             self._link = await self._open_link()
             backlog: list[Event] = []
-            self._ready += await _carry_out(self._follow, self._link, backlog)
+            self._ready += await _run_plan(self._follow, self._link, backlog)
             self._ready += backlog
             self._retry.note_success()
             if self._on_connect is not None:
@@ -281,7 +283,7 @@ def _params_only(answer: Answer) -> Handler:
     return lambda _, request: answer(request.params)
 
 
-async def _carry_out(follow: FollowState, link: TrioLink, backlog: list[Event]) -> list[Event]:
+async def _run_plan(follow: FollowState, link: TrioLink, backlog: list[Event]) -> list[Event]:
     plan = follow.connect()
     try:
         method, params = next(plan)

@@ -1,5 +1,5 @@
-"""One connection to the daemon under Trio: `TrioLink` carries messages, `TrioExchange` matches answers to calls and
-answers the daemon's requests. Knows nothing of reconnecting. The blocking twins are `link` and `exchange`.
+"""One connection to the daemon under Trio: `TrioLink` sends and receives messages, `TrioExchange` matches answers to
+calls and answers the daemon's requests. Knows nothing of reconnecting. The blocking versions are `link` and `exchange`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Handler = Callable[["TrioExchange", wire.DaemonRequest], Awaitable[object]]
 
 
 class TrioLink:
-    """A connected socket and its framing; a context manager that closes it. `caller` is what `initialize` said."""
+    """A connected socket and its framing; a context manager that closes it. `caller` is what `initialize` returned."""
 
     def __init__(self, path: str, connection: trio.socket.SocketType) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class TrioLink:
         self._socket = connection
         self._sending = trio.Lock()
         self._queued: list[bytes] = []
-        # Counted in bytes since the beginning: what was queued, and what the socket took.
+        # Bytes since the beginning: queued, and taken by the socket.
         self._queued_to = self._sent_to = 0
         self._wake = trio.Event()
 
@@ -41,7 +41,7 @@ class TrioLink:
         try:
             with trio.move_on_after(CONNECT_TIMEOUT_S):
                 await connection.connect(path)
-                await link._greet(hello)
+                await link._initialize(hello)
                 return link
             raise DaemonNotRunning(path, "no answer")
         except OSError as error:
@@ -64,19 +64,19 @@ class TrioLink:
         return self._socket.fileno() < 0
 
     async def send(self, data: bytes) -> None:
-        """Send `data` after whatever was queued before it."""
+        """Send `data` behind everything queued before."""
         self._queue(data)
         async with self._sending:
             await self._flush()
 
     def send_soon(self, data: bytes) -> int:
-        """Queue `data` for the next `send` or for `write_queued`, in order; its place, for `was_sent`."""
+        """Queue `data` for the next `send` or for `write_queued`, in order; its position, for `has_sent`."""
         self._queue(data)
         self._wake.set()
         return self._queued_to
 
-    def was_sent(self, place: int) -> bool:
-        """Whether the socket took all of what was queued up to there."""
+    def has_sent(self, place: int) -> bool:
+        """Whether the socket took everything queued up to that position."""
         return self._sent_to >= place
 
     def _queue(self, data: bytes) -> None:
@@ -104,12 +104,12 @@ class TrioLink:
             if messages:
                 return messages
 
-    async def _greet(self, hello: Params) -> None:
+    async def _initialize(self, hello: Params) -> None:
         answer = await self.ask("initialize", hello, [])
         self.caller = answer.get("caller") or {"scopes": []}
 
     async def ask(self, method: str, params: Params, backlog: list[wire.Event]) -> Any:
-        """A call on a connection that nobody else reads; events that come in between are put on `backlog`."""
+        """A call on a connection from which no other task reads; events in between are appended to `backlog`."""
         request_id, data = self.wire.request(method, params)
         await self.send(data)
         while True:
@@ -136,13 +136,13 @@ class TrioLink:
             except (OSError, trio.ClosedResourceError) as error:
                 raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
             finally:
-                if view:  # cancelled half way: a line must never be left half sent
+                if view:  # cancelled in between: the rest of the line has to be sent first, later
                     self._queued.insert(0, bytes(view))
                     self._wake.set()
 
 
 class TrioExchange:
-    """Answers matched to calls. `run` reads; any task calls. `lost` says how the connection ended."""
+    """The calls of one connection, from any task; `run` reads the answers. `lost` is the error with which it ended."""
 
     def __init__(self, link: TrioLink, handlers: Mapping[str, Handler]) -> None:
         self.link = link
@@ -163,11 +163,11 @@ class TrioExchange:
                     await arrived.wait()
         finally:
             del self._waiting[request_id]
-            if not box:  # timed out or cancelled: the daemon need not wait on
+            if not box:  # timed out or cancelled: tell the daemon to end the request
                 self.link.send_soon(wire.notification("$/cancelRequest", {"id": request_id}))
         if not box:
             if self.lost is not None:
-                raise (ConnectionLost if self.link.was_sent(place) else NotSent)(str(self.lost))
+                raise (ConnectionLost if self.link.has_sent(place) else NotSent)(str(self.lost))
             raise CallTimeout(f"sessiond did not answer {method} within {timeout_s or 0:g} s")
         if box[0].error is not None:
             raise box[0].error
@@ -180,9 +180,9 @@ class TrioExchange:
                 nursery.start_soon(self.link.write_queued)
                 while True:
                     for message in await self.link.receive():
-                        self._sort(message, nursery)
+                        self._route(message, nursery)
         except* ClientError as group:
-            self.lost = _first(group)
+            self.lost = _first_client_error(group)
         finally:
             if self.lost is None:
                 self.lost = ConnectionLost("the connection was closed")
@@ -191,9 +191,9 @@ class TrioExchange:
                 arrived.set()
             self.ended.set()
 
-    def _sort(self, message: wire.Incoming, nursery: trio.Nursery) -> None:
+    def _route(self, message: wire.Incoming, nursery: trio.Nursery) -> None:
         if isinstance(message, wire.DaemonRequest):
-            # Known from here on: it may be called off by the very next message.
+            # Registered before its task runs, because the next message may cancel it.
             scope = self._running[message.id] = trio.CancelScope()
             nursery.start_soon(self._answer, message, scope)
         elif isinstance(message, wire.CallResponse):
@@ -202,7 +202,7 @@ class TrioExchange:
                 box.append(message)
                 arrived.set()
             elif message.id is None and message.error is not None:
-                raise ConnectionLost(message.error.message)  # the connection as a whole is refused
+                raise ConnectionLost(message.error.message)  # an error without an id concerns the whole connection
         elif message.name == "$/cancelRequest" and message.get("id") in self._running:
             self._running[message["id"]].cancel()
 
@@ -216,14 +216,14 @@ class TrioExchange:
                 data = wire.answer(request.id, await handler(self, request))
             except RpcError as error:
                 data = wire.refusal(request.id, error)
-            except Exception as error:  # noqa: BLE001  # the handler is the library user's: whatever, the daemon hears
+            except Exception as error:  # noqa: BLE001  # any error of a user's handler is answered
                 data = wire.refusal(request.id, agent.handler_failed(request.method, error))
             finally:
                 del self._running[request.id]
         await self.link.send(data)
 
 
-def _first(group: BaseExceptionGroup[ClientError]) -> ClientError:
+def _first_client_error(group: BaseExceptionGroup[ClientError]) -> ClientError:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

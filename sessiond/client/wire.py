@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 as lines of JSON, seen from the client. Knows bytes and messages. Does no I/O and waits for nothing."""
+"""JSON-RPC 2.0 as lines of JSON, on the client's side. Knows bytes and messages. Sans-io."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class CallResponse:
-    """The answer to one of our requests: `error` where it failed, else `result`."""
+    """The answer to a request of the client: `error` where it failed, else `result`."""
 
     __slots__ = ("error", "id", "result")
 
@@ -30,7 +30,7 @@ class CallResponse:
 
 
 class DaemonRequest:
-    """Something that the daemon asks of us and that wants an answer with the same id."""
+    """A request of the daemon, to be answered with the same id."""
 
     __slots__ = ("id", "method", "params")
 
@@ -68,7 +68,7 @@ Incoming = CallResponse | DaemonRequest | Event
 
 
 class JsonRpcWire:
-    """One connection's worth of framing and request ids."""
+    """The framing and the request ids of one connection."""
 
     def __init__(self) -> None:
         self._next_id = 0
@@ -82,7 +82,7 @@ class JsonRpcWire:
         )
 
     def feed(self, data: bytes) -> list[Incoming]:
-        """Every message completed by `data`; what follows the last newline is kept for the next time."""
+        """The messages that `data` completes; what follows the last newline is kept for the next call."""
         head, newline, rest = data.rpartition(b"\n")
         if not newline:
             self._parts.append(data)
@@ -93,7 +93,7 @@ class JsonRpcWire:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One message as one line. Lone surrogates, which UTF-8 cannot carry, go as JSON escapes."""
+    """One message as one line. Lone surrogates, which UTF-8 cannot encode, become JSON escapes."""
     text = _dump(message)
     try:
         return text.encode() + b"\n"
@@ -121,7 +121,7 @@ def no_such_method(method: str) -> RpcError:
 
 
 def decode(line: bytes) -> Incoming:
-    """One line of the daemon as what it is; ClientError where it is no JSON-RPC message."""
+    """The message in one line of the daemon. Raises ClientError where it is no JSON-RPC message."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -17,8 +17,8 @@ import msgspec
 
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.model import lax
-from sessiond.model.entry import OpenTalk
-from sessiond.model.record import TALK
+from sessiond.model.entry import ConversationRef
+from sessiond.model.record import CONVERSATION
 from sessiond.policy.replyback import StepEnd
 from sessiond.runs.follow_up import ConversationTopic
 from sessiond.runs.run import INTERRUPTED, Run, RunView, new_run_id
@@ -65,19 +65,19 @@ class OpenConversation:
 
 def opening_record(opened: OpeningRecord) -> Custom:
     """The record that opens a conversation. Adds `status`, which `omit_defaults` leaves out."""
-    return Custom(TALK, {**_builtins(opened), "status": opened.status})
+    return Custom(CONVERSATION, {**_builtins(opened), "status": opened.status})
 
 
 def closing_record(closed: ClosingRecord) -> Custom:
     """The record that closes a conversation."""
-    return Custom(TALK, {**_builtins(closed), "status": closed.status})
+    return Custom(CONVERSATION, {**_builtins(closed), "status": closed.status})
 
 
-def read_opening_record(fd: int, talk: OpenTalk, record_limit: int) -> OpeningRecord | None:
+def read_opening_record(fd: int, talk: ConversationRef, record_limit: int) -> OpeningRecord | None:
     """The opening record of a conversation, read from its transcript; None if it is damaged."""
     line = next(transcript.read_lines(fd, talk.offset, record_limit), None)
     record = line.record if line is not None else None
-    if record is None or record.custom_type != TALK or record.data is None:
+    if record is None or record.custom_type != CONVERSATION or record.data is None:
         return None
     opened = _convert(lax.decode_dict(record.data), OpeningRecord)
     return opened if opened is not None and opened.talk_id == talk.talk_id else None
@@ -90,7 +90,7 @@ def find_closing_record(fd: int, talk_id: str, end: int | None, record_limit: in
     needle = talk_id.encode()
     for line in transcript.read_backwards(fd, end, record_limit):
         record = line.record
-        if record is None or record.custom_type != TALK or record.data is None or needle not in record.raw:
+        if record is None or record.custom_type != CONVERSATION or record.data is None or needle not in record.raw:
             continue
         closed = _convert(lax.decode_dict(record.data), ClosingRecord)
         if closed is not None and closed.talk_id == talk_id:

@@ -21,7 +21,7 @@ from sessiond.conversations.open_conversation import ClosingRecord, OpenConversa
 from sessiond.conversations.provenance import provenance_of
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
-from sessiond.model.entry import OpenTalk
+from sessiond.model.entry import ConversationRef
 from sessiond.model.message import user_message
 from sessiond.policy import replyback
 from sessiond.policy.replyback import ConversationDone, NextStep, StepEnd
@@ -109,7 +109,7 @@ class ReplyBack:
         for conversation in left:
             self._supervisor.start_follow_up(self._resume, conversation)
 
-    async def _read_opening_record(self, one: OpenTalk, home: Session) -> OpeningRecord | None:
+    async def _read_opening_record(self, one: ConversationRef, home: Session) -> OpeningRecord | None:
         try:
             opened: OpeningRecord | None = await self._store.read(
                 home, records.read_opening_record, one, self._store.record_limit

@@ -30,7 +30,7 @@ def changed_event(session: Session, step: FoldedLine, phase: Phase, reason: str 
         phase=phase,
         reason=reason,
         entry=step.entry,
-        after=step.line.end,
+        end_offset=step.line.end,
         seq=step.seq,
         spawned_by=step.entry.spawned_by,
     )
@@ -44,7 +44,7 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
         return "patch", None
     if record.custom_type != RUN:
         return None
-    data = lax.view_in(record.data, _RunNews) or _RunNews()
+    data = lax.decode_fitting(record.data, _RunNews) or _RunNews()
     match data.status:
         case "running":
             return "start", None

@@ -226,7 +226,7 @@ class TranscriptFeed:
             phase=phase,
             reason=reason,
             entry=None if deleted else entry,
-            after=0 if begins else entry.file.folded_to,
+            end_offset=0 if begins else entry.file.folded_to,
             seq=0 if begins else entry.message_count,
             spawned_by=entry.spawned_by,
         )

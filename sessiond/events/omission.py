@@ -19,7 +19,7 @@ def omit_content(event: LiveEvent) -> LiveEvent:
     fields = {name: event.fields[name] for name in _KEPT_FIELDS if name in event.fields}
     if event.method == "session.delta":
         fields["text"] = ""
-    return replace(event, fields={**fields, "omitted": {"bytes": event.size}}, before="", size=0)
+    return replace(event, fields={**fields, "omitted": {"bytes": event.size}}, previous_text="", size=0)
 
 
 def join_omitted(first: object, second: LiveEvent) -> LiveEvent | None:

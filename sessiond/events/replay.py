@@ -200,7 +200,7 @@ def message_event(
         seq=seq,
         cursor=store.cursor(session, line.end, seq, check),
         message=record.message,
-        before=line.offset,
-        after=line.end,
+        begin_offset=line.offset,
+        end_offset=line.end,
         spawned_by=session.entry.spawned_by,
     )

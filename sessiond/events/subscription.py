@@ -17,7 +17,7 @@ import trio
 
 from sessiond.events.delayed_retry import RETRY_S
 from sessiond.events.omission import join_omitted, omit_content
-from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, weight_of
+from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, approximate_bytes
 
 # Together with limits.maxQueuedEvents (1,024) the bound of the memory that a subscriber which does not read may cost.
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
@@ -105,18 +105,18 @@ class Subscription:
         if not self.wants(event):
             return
         if isinstance(event, MessageEvent) and event.key not in self._received_since:
-            self._received_since[event.key] = FollowPlace(event.session_id, event.before, event.seq - 1)
+            self._received_since[event.key] = FollowPlace(event.session_id, event.begin_offset, event.seq - 1)
         if not self.queue and self.sink.ready():
             self.sink.write(event)
             return
-        if isinstance(event, LiveEvent) and self._queued_bytes + weight_of(event) > MAX_QUEUED_BYTES:
+        if isinstance(event, LiveEvent) and self._queued_bytes + approximate_bytes(event) > MAX_QUEUED_BYTES:
             event = omit_content(event)
             joined = join_omitted(self.queue[-1], event) if self.queue else None
             if joined is not None:
                 self.queue[-1] = joined
                 return
         self.queue.append(event)
-        self._queued_bytes += weight_of(event)
+        self._queued_bytes += approximate_bytes(event)
         if len(self.queue) > self._limit or self._queued_bytes > MAX_QUEUED_BYTES:
             self._drop_queue()
         self._wake.set()
@@ -124,7 +124,7 @@ class Subscription:
     def take(self) -> Event:
         """The oldest queued event."""
         event = self.queue.popleft()
-        self._queued_bytes -= weight_of(event)
+        self._queued_bytes -= approximate_bytes(event)
         return event
 
     def has_had(self, key: str, place: FollowPlace) -> bool:
@@ -146,7 +146,7 @@ class Subscription:
             elif isinstance(event, ChangedEvent):
                 change = event
         self.queue = kept
-        self._queued_bytes = sum(map(weight_of, kept))
+        self._queued_bytes = sum(map(approximate_bytes, kept))
         self.behind[key] = Lag(place, change)
         self._received_since[key] = place
         self._wake.set()
@@ -206,9 +206,9 @@ class Subscription:
         """The session has been read to its end: from here on its events are offered live."""
         lag = self.behind.pop(key)
         change, place = lag.change, lag.place
-        if change is not None and change.session_id == place.session_id and change.after < place.offset:
+        if change is not None and change.session_id == place.session_id and change.end_offset < place.offset:
             # The event that announces a new session says that nothing of it was sent yet; by now everything was.
-            change = msgspec.structs.replace(change, after=place.offset, seq=place.seq)
+            change = msgspec.structs.replace(change, end_offset=place.offset, seq=place.seq)
         if change is not None:
             self.offer(change)
 
@@ -253,7 +253,7 @@ class Subscription:
                 run, short = (event.key, event.fields.get("runId")), omit_content(event)
                 missed[run] = join_omitted(missed.get(run), short) or short
         self.queue = deque(event for event in missed.values() if event.key not in self.behind)
-        self._queued_bytes = sum(map(weight_of, self.queue))
+        self._queued_bytes = sum(map(approximate_bytes, self.queue))
         if len(self.queue) > self._limit:
             self.queue.clear()
             self._queued_bytes = 0
@@ -263,9 +263,9 @@ def _place_before(event: Event, reason: ResyncReason | None) -> FollowPlace | No
     """The place right before this event; None for live events, which are in no file."""
     match event:
         case MessageEvent():
-            return FollowPlace(event.session_id, event.before, event.seq - 1, reason)
+            return FollowPlace(event.session_id, event.begin_offset, event.seq - 1, reason)
         case ChangedEvent():
-            return FollowPlace(event.session_id, event.after, event.seq, reason)
+            return FollowPlace(event.session_id, event.end_offset, event.seq, reason)
         case _:
             return None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sessiond.client import Cancellation, ClientError, RpcError
-from sessiond.client.files import attachment
+from sessiond.client.files import read_attachment
 from sessiond.mcp.daemon_connection import ANSWER_S
 from sessiond.ranges import SEND_WAIT_S
 
@@ -119,7 +119,7 @@ def _read(given: Any) -> Any:
         return given
     name = given.get("name")
     others = {field: value for field, value in given.items() if field not in ("path", "name", "encoding")}
-    return {**others, **attachment(given["path"], name if isinstance(name, str) else None)}
+    return {**others, **read_attachment(given["path"], name if isinstance(name, str) else None)}
 
 
 def _wait_for_run(arguments: Params) -> ToolCall:

@@ -10,7 +10,7 @@ from sessiond.events import replay
 from sessiond.events.subscription import Subscription
 from sessiond.methods.services import QUICK_BYTES, Context, Services
 from sessiond.model.caller import Caller
-from sessiond.model.event import Event, weight_of
+from sessiond.model.event import Event, approximate_bytes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.peer import Peer
 
@@ -79,7 +79,7 @@ class PeerSink:
         return self._peer.queued_bytes < _READY_BYTES
 
     def write(self, event: Event) -> None:
-        size = weight_of(event)
+        size = approximate_bytes(event)
         if size < QUICK_BYTES or not (self.masks or self.codec == "cbor"):
             self._peer.send_nowait(self._services.encoder.frame(event, self))
         else:

@@ -24,7 +24,7 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
 from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.caller import SCOPES, Caller
-from sessiond.model.event import Event, weight_of
+from sessiond.model.event import Event, approximate_bytes
 from sessiond.model.keys import KeyRules, is_subagent
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
@@ -173,7 +173,7 @@ class Services:
         self, event: Event, agent: str | None, masks: Patterns | None
     ) -> tuple[str, dict[str, Any]]:
         """As `wire.described`; others get their turn while a long event is looked through for secrets."""
-        if masks is None or weight_of(event) < QUICK_BYTES:
+        if masks is None or approximate_bytes(event) < QUICK_BYTES:
             return describe_event(self.store, event, agent, masks)
         found: list[tuple[str, dict[str, Any]]] = []
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import canonical
+from sessiond.model.keys import canonical_key
 from sessiond.model.row import Row
 from sessiond.policy.visibility import Visibility
 from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES
@@ -64,7 +64,7 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
     spawned_by = params.spawned_by
     if spawned_by is not None:
         rules = ctx.services.rules
-        spawned_by = canonical(spawned_by, rules, agent_id=ctx.caller.agent_id, field="$.spawnedBy") or spawned_by
+        spawned_by = canonical_key(spawned_by, rules, agent_id=ctx.caller.agent_id, field="$.spawnedBy") or spawned_by
     minutes = params.active_minutes
     return listing.Filter(
         kinds=kinds or None,  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any
 
 def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     if event.method == "session.delta":
-        return {**event.fields, "text": mask_next(event.before, event.fields["text"], masks)}
+        return {**event.fields, "text": mask_next(event.previous_text, event.fields["text"], masks)}
     raw, changed = mask_message(msgspec.json.encode(event.fields), masks)
     masked: dict[str, Any] = msgspec.json.decode(raw) if changed else event.fields
     return masked

@@ -1,4 +1,4 @@
-"""Who is asking: what a connection or a token says about itself, checked before it gets here."""
+"""The caller of a method: the verified identity of a connection or a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCOPES: tuple[Scope, ...] = ("list", "read", "send", "spawn", "admin")
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity every check is made against. Source: security.md, "Callers".
+    """The identity that every authorization check uses. Source: security.md, "Callers".
 
     `kind` is `owner` (same uid on sessiond.sock, no token), `token`, or `nobody` (not authenticated yet).
     `session_key` is canonical. The owner has no session and every scope.

@@ -1,4 +1,4 @@
-"""The entry of a session: what is known of it without reading its transcript. Shapes only; `fold.py` makes them.
+"""The entry of a session: what is known without reading its transcript. Only the types; `fold.py` computes them.
 
 Source: store.md, "The index".
 """
@@ -12,20 +12,21 @@ import msgspec
 from sessiond.model.keys import CanonicalKey
 from sessiond.model.lax import Amount, Count, Milliseconds
 
-# So many runs of a session may have been accepted and not have ended: more than anybody waits for, and one that has to
-# end all of them is done in a moment.
+# At most so many runs of a session are accepted and not ended: more than anybody waits for, and few enough to end all
+# of them at once.
 MAX_ACCEPTED_RUNS = 1000
-# An entry keeps twice as many: room for all that is accepted behind as many that another program wrote into the file.
+# An entry keeps twice as many, because another program may have written as many into the file.
 MAX_OPEN_RUNS = 2 * MAX_ACCEPTED_RUNS
 
-# What may name a run, in a file name too. Ours are `<session id>.<16 hex digits>`.
+# A run id is also part of file names. Those of the daemon are `<session id>.<16 hex digits>`.
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """What a child's records say of its spawn. Nothing in it can be of another type, whoever wrote the records.
+    """What the records of a child say about its spawn. Values of other types are dropped, whoever wrote them.
 
-    `ended` is the run whose end is announced, `announced` how that went. `attachments` is the receipt of its files.
+    `ended` is the run whose end is announced, `announced` the result of the announcement. `attachments` is the receipt
+    of its files.
     """
 
     mode: str | None = None
@@ -40,12 +41,12 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """How far the fold has read which file. `folded_to` is the offset behind the last whole line.
+    """Which file the fold has read, and how far. `folded_to` is the offset behind the last whole line.
 
-    `check` is a checksum of the bytes before `folded_to`, which tells a file that grew from one that was written anew.
-    `passed_to` is how far an unfinished line over the size limit was read already, else 0. `fold` is the version of the
-    fold that read it. `had_messages` is how many were there at most before somebody wrote the file anew, last at
-    `rewritten_at` (milliseconds since 1970); 0 where nobody did. The file does not say that: it goes with the index.
+    `check` is a checksum of the bytes before `folded_to`, by which a rewritten file is noticed. `passed_to` is how far
+    an unfinished line over the size limit was read already, else 0. `fold` is the version of the fold that read it.
+    `had_messages` is the largest number of messages before another program rewrote the file, last at `rewritten_at`
+    (milliseconds since 1970), 0 where none did. Both are lost with the index, since the file does not have them.
     """
 
     bytes: Count = 0
@@ -61,8 +62,8 @@ class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """A run that has not ended. `offset` is where its accepted record stands. One that is `aside` is not what the
-    session was asked to do: the row tells nothing of it.
+    """A run that has not ended. `offset` is that of its accepted record. An `aside` run (the announce step of a child)
+    does not change the status in the session's row.
     """
 
     run_id: RunId
@@ -73,15 +74,18 @@ class LiveRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
 
 
 class KeyedRun(msgspec.Struct, frozen=True, rename="camel", gc=False, array_like=True):
-    """An idempotency key that was used: `[key, runId, hash of the payload]`."""
+    """A used idempotency key: `[key, runId, hash of the payload]`."""
 
     key: str
     run_id: str
     payload: str
 
 
-class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Something that goes on after a run: a reply-back, a delivery. `offset` is where its opening record stands."""
+class ConversationRef(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """An open conversation, which goes on after a run: reply-back, delivery. `offset` is that of its opening record.
+
+    The records call a conversation a talk.
+    """
 
     talk_id: RunId
     offset: Count
@@ -90,8 +94,8 @@ class OpenTalk(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk.
 
-    `is_named_otherwise` says that the header has another id than the file's name, `is_copy` that it has a key as well:
-    whatever this program makes is named like the id in its header.
+    `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
+    key as well: the daemon names a file by the id in its header, so this one is a copy.
     """
 
     session_id: str
@@ -140,12 +144,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     corrupt_records: Count = 0
     runs: tuple[LiveRun, ...] = ()
     keyed: tuple[KeyedRun, ...] = ()
-    talks: tuple[OpenTalk, ...] = ()
+    talks: tuple[ConversationRef, ...] = ()
     file: FileFacts = FileFacts()
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the places in the file that the entry names can be there. For entries that come from a file."""
+        """Whether the offsets in the entry can be right. For entries read from an index."""
         facts = self.file
         if len(self.runs) > MAX_OPEN_RUNS:
             return False

@@ -1,6 +1,6 @@
-"""What happened, as the bus carries it: frozen facts, encoded once for all. Source: protocol.md, "Events".
+"""The events on the bus: frozen structs, encoded once for all subscribers. Source: protocol.md, "Events".
 
-`spawned_by` is the session's spawner: who may see a session depends on it, also when the session is gone.
+`spawned_by` is the key of the session's spawner, on which its visibility depends, even after its deletion.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ResyncReason = Literal["lagged", "rewritten", "reset"]
 
 
 class MessageEvent(msgspec.Struct, frozen=True, gc=False):
-    """A message record was appended, or is replayed. `cursor` is behind it; it stands between `before` and `after`."""
+    """A message record was appended, or is replayed. `cursor` is the place behind it; the offsets are its line's."""
 
     key: str
     session_id: str
@@ -24,15 +24,15 @@ class MessageEvent(msgspec.Struct, frozen=True, gc=False):
     seq: int
     cursor: str
     message: bytes
-    before: int
-    after: int
+    begin_offset: int
+    end_offset: int
     spawned_by: str | None = None
 
 
 class ChangedEvent(msgspec.Struct, frozen=True):
     """A session's entry changed. `entry` is None after a delete.
 
-    Who is told of it has been told of the `seq` messages up to `after`.
+    Subscribers that get it have had the `seq` messages up to `end_offset`.
     """
 
     key: str
@@ -40,7 +40,7 @@ class ChangedEvent(msgspec.Struct, frozen=True):
     phase: Phase
     reason: str | None
     entry: Entry | None
-    after: int = 0
+    end_offset: int = 0
     seq: int = 0
     spawned_by: str | None = None
 
@@ -48,20 +48,20 @@ class ChangedEvent(msgspec.Struct, frozen=True):
 class LiveEvent(msgspec.Struct, frozen=True):
     """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key.
 
-    `before` is the end of the text that came before a delta: a secret may be cut in two by where a program stopped to
-    write. `size` is about how many bytes the fields are.
+    `previous_text` is the end of the text before a delta, because a secret may be split between two deltas. `size` is
+    the approximate size of the fields in bytes.
     """
 
     key: str
     method: Literal["session.tool", "session.delta"]
     fields: dict[str, Any]
     spawned_by: str | None = None
-    before: str = ""
+    previous_text: str = ""
     size: int = 0
 
 
 class ResyncEvent(msgspec.Struct, frozen=True):
-    """Read again from `cursor`; the daemon sends every record from there on."""
+    """The subscriber has to read again from `cursor` on; the daemon sends every record from there on."""
 
     key: str
     session_id: str
@@ -72,12 +72,12 @@ class ResyncEvent(msgspec.Struct, frozen=True):
 
 Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent
 
-# What an event costs beside what it says.
+# The overhead of an event besides its content.
 _FRAME_BYTES = 400
 
 
-def weight_of(event: Event) -> int:
-    """About how many bytes an event is while it waits to be written."""
+def approximate_bytes(event: Event) -> int:
+    """The approximate size of a queued event in bytes."""
     match event:
         case MessageEvent():
             return len(event.message) + _FRAME_BYTES

@@ -13,23 +13,23 @@ from msgspec.structs import replace
 
 from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import MAX_OPEN_RUNS, Entry, KeyedRun, LiveRun, OpenTalk, RunId
+from sessiond.model.entry import MAX_OPEN_RUNS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.record import FINAL, Record
 from sessiond.model.usage import Usage, cost_of, usage_in
 
-# Raised whenever the same lines give another entry than before: what an older fold left in an index is folded again.
-# tests/model/test_fold_version.py holds it against the source.
+# Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
+# again. tests/model/test_fold_version.py checks it.
 FOLD_VERSION = 9
 
-# A session remembers this many of its newest idempotency keys: enough for any retry, and the entry stays small.
+# An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
 
 
 class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What a `sessiond/run` record says of a run to the fold."""
+    """The part of a `sessiond/run` record that the fold uses."""
 
     run_id: RunId
     status: str
@@ -42,19 +42,19 @@ class RunNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     step: object = None
 
 
-class TalkNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What a `sessiond/talk` record says of a talk to the fold."""
+class ConversationNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The part of a `sessiond/talk` record, which opens or closes a conversation, that the fold uses."""
 
     talk_id: RunId
     status: str
 
 
 _decode_run = msgspec.json.Decoder(RunNote).decode
-_NOTES: dict[str, type[msgspec.Struct]] = {records.RUN: RunNote, records.TALK: TalkNote}
+_NOTES: dict[str, type[msgspec.Struct]] = {records.RUN: RunNote, records.CONVERSATION: ConversationNote}
 
 
-def complaint_of(entry: Entry, record: Record) -> str | None:
-    """Why a record of this program's own did nothing to `entry`, None where it may say nothing new.
+def ineffective_reason(entry: Entry, record: Record) -> str | None:
+    """Why a `sessiond/...` record had no effect on `entry`, None where that is no mistake.
 
     For the log and for `sessiond doctor`.
     """
@@ -62,7 +62,7 @@ def complaint_of(entry: Entry, record: Record) -> str | None:
     if record.custom_type == records.ENTRY:
         wrong = [name for name, value in lax.decode_dict(record.data).items() if not is_settable(name, value)]
         return f"a {records.ENTRY} record with {', '.join(wrong[:5])} of no use" if wrong else None
-    note = lax.view_in(record.data, kind) if kind is not None else None
+    note = lax.decode_fitting(record.data, kind) if kind is not None else None
     if isinstance(note, RunNote) and note.status == "accepted" and len(entry.runs) >= MAX_OPEN_RUNS:
         return f"a run accepted while {MAX_OPEN_RUNS} were open already, as many as a session may have"
     if kind is None or (note is not None and whole_ms(getattr(note, "at", 0)) is not None):
@@ -71,24 +71,24 @@ def complaint_of(entry: Entry, record: Record) -> str | None:
 
 
 def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
-    """The entry after `record`, which stands at `offset`. `mtime_ms` serves records without any time of their own.
+    """The entry after `record`, whose line begins at `offset`. `mtime_ms` is used for records without a timestamp.
 
-    Total: whatever stands in a field is used, or the field does nothing.
+    Never raises: a field with an unusable value is ignored.
     """
     if record.message is not None:
         return _fold_message(entry, record, mtime_ms)
     match record.type, record.custom_type:
         case "session", _:
-            # A header anywhere else is another file's, spliced in.
+            # A header at any other offset is part of another file that was inserted.
             return _fold_header(entry, record, mtime_ms) if offset == 0 else entry
         case "custom", records.ENTRY:
             return patch_entry(entry, lax.decode_dict(record.data))
         case "custom", records.RUN:
             run = _run_note(record.data)
             return entry if run is None else _fold_run(entry, run, offset)
-        case "custom", records.TALK:
-            talk = lax.view_in(record.data, TalkNote)
-            return entry if talk is None else _fold_talk(entry, talk, offset)
+        case "custom", records.CONVERSATION:
+            talk = lax.decode_fitting(record.data, ConversationNote)
+            return entry if talk is None else _fold_conversation(entry, talk, offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -105,11 +105,11 @@ def _run_note(data: bytes | None) -> RunNote | None:
     try:
         return _decode_run(data) if data else None
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return lax.view_in(data, RunNote)
+        return lax.decode_fitting(data, RunNote)
 
 
-def fold_bad(entry: Entry) -> Entry:
-    """The entry after a line that is no record."""
+def fold_bad_line(entry: Entry) -> Entry:
+    """The entry after a line that is no record (BadLine)."""
     return replace(entry, corrupt_records=entry.corrupt_records + 1)
 
 
@@ -132,7 +132,7 @@ def _fold_header(entry: Entry, record: Record, mtime_ms: int) -> Entry:
 
 def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     stamp = record.timestamp_ms if record.timestamp_ms is not None else mtime_ms
-    # Until the first message the header's time stands in.
+    # Until the first message `updated_at` is the time in the header.
     updated = max(entry.updated_at, stamp) if entry.message_count else stamp
     count = entry.message_count + 1
     if record.role != "assistant":
@@ -142,7 +142,7 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     if usage is None:
         return replace(entry, message_count=count, updated_at=updated)
     changes = _add_usage(entry, usage)
-    # A message without usage is a note somebody injected; it does not say which model the session runs on.
+    # Only messages with usage say which model the session uses; others were injected.
     model = _text(message.get("model"))
     if model is not None and model != UNKNOWN_MODEL:
         changes["model"] = model
@@ -157,7 +157,7 @@ def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:
         "output_tokens": _sum(entry.output_tokens, usage.output),
         "cache_read": _sum(entry.cache_read, usage.cache_read),
         "cache_write": _sum(entry.cache_write, usage.cache_write),
-        # The last total is how full the context is; adding them up would count the conversation again each turn.
+        # The newest total is the size of the context. A sum would count the conversation again with each turn.
         "total_tokens": int(usage.total_tokens) or _sum(0, sum(parts)),
     }
     cost = cost_of(usage)
@@ -179,20 +179,20 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
     if at is None:
         return entry
     if status == "accepted":
-        # The bound first: what is beyond it costs nothing.
-        if len(entry.runs) >= MAX_OPEN_RUNS or _place_of(entry.runs, run_id) is not None:
+        # The bound is checked first, so that runs beyond it cost no search.
+        if len(entry.runs) >= MAX_OPEN_RUNS or _index_of(entry.runs, run_id) is not None:
             return entry
-        # A child's row tells of its task, not of the step that asks for an announcement of it.
+        # The row of a child shows its task, not the announce step afterwards.
         aside = run.step == "announce" and entry.spawn is not None
         waiting = LiveRun(run_id=run_id, offset=offset, accepted_at=at, aside=aside)
-        entry = replace(entry, runs=(*entry.runs, waiting), keyed=_remember(entry.keyed, run))
+        entry = replace(entry, runs=(*entry.runs, waiting), keyed=_add_key(entry.keyed, run))
         if aside:
             return entry
         return replace(
             entry,
             status=entry.status if entry.status == "running" else "queued",
         )
-    place = _place_of(entry.runs, run_id) if status == "running" or status in FINAL else None
+    place = _index_of(entry.runs, run_id) if status == "running" or status in FINAL else None
     if status == "running" and place is not None:
         begun = replace(entry.runs[place], started_at=at)
         entry = replace(entry, runs=(*entry.runs[:place], begun, *entry.runs[place + 1 :]))
@@ -208,14 +208,14 @@ def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
         )
     if place is not None:
         return _fold_end(entry, run, place, at)
-    # A message that came in the middle of a run, and one that was written down and started none.
+    # A message given to a live run, and one that was stored without starting a run.
     if status in ("steered", "noted"):
-        return replace(entry, keyed=_remember(entry.keyed, run))
+        return replace(entry, keyed=_add_key(entry.keyed, run))
     return entry
 
 
-def _place_of(runs: tuple[LiveRun, ...], run_id: str) -> int | None:
-    # No dict: runs end in about the order they were accepted in, so this looks at one or two.
+def _index_of(runs: tuple[LiveRun, ...], run_id: str) -> int | None:
+    # A search is enough: runs end in about the order of their acceptance, so it is one of the first.
     for place, one in enumerate(runs):
         if one.run_id == run_id:
             return place
@@ -224,7 +224,7 @@ def _place_of(runs: tuple[LiveRun, ...], run_id: str) -> int | None:
 
 def _fold_end(entry: Entry, run: RunNote, place: int, at: int) -> Entry:
     ended = entry.runs[place]
-    # Here where no message of the run carries it.
+    # The record of the end has the usage only if no message of the run has it.
     usage = usage_in(run.usage)
     if usage is not None:
         entry = replace(entry, **_add_usage(entry, usage), model=_text(run.model) or entry.model)
@@ -243,16 +243,16 @@ def _fold_end(entry: Entry, run: RunNote, place: int, at: int) -> Entry:
     )
 
 
-def _fold_talk(entry: Entry, talk: TalkNote, offset: int) -> Entry:
+def _fold_conversation(entry: Entry, talk: ConversationNote, offset: int) -> Entry:
     others = tuple(one for one in entry.talks if one.talk_id != talk.talk_id)
     if talk.status == "open" and others == entry.talks:
-        return replace(entry, talks=(*others, OpenTalk(talk.talk_id, offset)))
+        return replace(entry, talks=(*others, ConversationRef(talk.talk_id, offset)))
     if talk.status == "closed" and others != entry.talks:
         return replace(entry, talks=others)
     return entry
 
 
-def _remember(keyed: tuple[KeyedRun, ...], run: RunNote) -> tuple[KeyedRun, ...]:
+def _add_key(keyed: tuple[KeyedRun, ...], run: RunNote) -> tuple[KeyedRun, ...]:
     if run.idempotency_key is None or run.payload is None:
         return keyed
     return (*keyed[-(MAX_KEYED_RUNS - 1) :], KeyedRun(run.idempotency_key, run.run_id, run.payload))

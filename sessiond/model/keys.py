@@ -1,6 +1,6 @@
-"""Session keys: what a caller may write, what it resolves to, and what a key says about its session.
+"""Session keys: the notations for callers, the canonical key, and what a key says about its session.
 
-Pure text; whether a session exists is not known here. Source: protocol.md, "Keys".
+Pure text functions; they do not know which sessions exist. Source: protocol.md, "Keys".
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from sessiond.errors import InvalidParams
 Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 
 MAX_KEY_BYTES = 512
-# A key as records hold it; anything else in one is no key of a session.
+# The form of keys in records; anything else there is ignored.
 CanonicalKey = Annotated[str, msgspec.Meta(pattern=r"^agent:[a-z0-9][a-z0-9_-]{0,63}:.+$")]
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_BARE = re.compile(r"(cron|hook|subagent|node|acp|dashboard|mcp):.+|node-.+|[a-z0-9_-]+:(group|channel):.+")
+_WITHOUT_AGENT = re.compile(r"(cron|hook|subagent|node|acp|dashboard|mcp):.+|node-.+|[a-z0-9_-]+:(group|channel):.+")
 
 
 class KeyRules(msgspec.Struct, frozen=True):
-    """What the configuration says about keys."""
+    """The configuration that keys depend on."""
 
     default_agent: str = "main"
     main_key: str = "main"
     scope: str = "per-sender"
 
 
-def clean(text: str, field: str) -> str:
-    """`text` trimmed and lower-cased; InvalidParams naming `field` where it is empty, too long or has controls."""
+def normalize_key(text: str, field: str) -> str:
+    """`text` trimmed and in lower case; InvalidParams where it is empty, too long or has control characters."""
     key = text.strip().lower()
     if not key:
         raise InvalidParams(f"{field} is empty: give a session key, an alias or a session id", field=field)
@@ -48,13 +48,15 @@ def clean(text: str, field: str) -> str:
     return key
 
 
-def canonical(text: str, rules: KeyRules, *, agent_id: str | None = None, field: str = "$.sessionKey") -> str | None:
-    """The canonical key for what a caller wrote, or None where only a look-up can tell (a session id, a label).
+def canonical_key(
+    text: str, rules: KeyRules, *, agent_id: str | None = None, field: str = "$.sessionKey"
+) -> str | None:
+    """The canonical key for what a caller wrote; None for what may be a session id or a label and has to be looked up.
 
-    `agent_id` is the caller's agent, under which `main` falls. `current` is not known here. A malformed `agent:` key
-    is InvalidParams; `unknown` and foreign words are None.
+    `main` is the main session of `agent_id`, the caller's agent. `current` is not resolved here. A malformed `agent:`
+    key is InvalidParams; `unknown` and any other word are None.
     """
-    key = clean(text, field)
+    key = normalize_key(text, field)
     if key.startswith("agent:"):
         agent, _, rest = key[len("agent:") :].partition(":")
         if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
@@ -68,13 +70,13 @@ def canonical(text: str, rules: KeyRules, *, agent_id: str | None = None, field:
         return f"agent:{agent}:{rest}"
     if key in ("main", rules.main_key) or (key == "global" and rules.scope == "global"):
         return main_key(agent_id or rules.default_agent, rules)
-    if _BARE.fullmatch(key):
+    if _WITHOUT_AGENT.fullmatch(key):
         return f"agent:{rules.default_agent}:{key}"
     return None
 
 
 def main_key(agent_id: str, rules: KeyRules) -> str:
-    """The main session's key of an agent."""
+    """The key of an agent's main session."""
     return f"agent:{agent_id}:{rules.main_key}"
 
 
@@ -89,7 +91,7 @@ def rest_of(key: str) -> str:
 
 
 def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
-    """The kind of a session, decided on the part after the agent prefix."""
+    """The kind of a session, by the part of its key after the agent prefix."""
     rest = rest_of(key)
     if rest == rules.main_key:
         return "main"
@@ -105,7 +107,7 @@ def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
 
 
 def group_part(key: str) -> tuple[str, str, str] | None:
-    """`(channel, "group" | "channel", id)` of a group's key, None for others."""
+    """`(channel, "group" | "channel", id)` for the key of a group, else None."""
     parts = rest_of(key).split(":", 2)
     if len(parts) == 3 and parts[1] in ("group", "channel"):
         return parts[0], parts[1], parts[2]
@@ -122,12 +124,12 @@ def chat_type_of(key: str) -> str | None:
 
 
 def is_subagent(key: str) -> bool:
-    """Whether the key was made by a spawn."""
+    """Whether the key is that of a spawned session."""
     return rest_of(key).startswith("subagent:")
 
 
 def is_inbox(key: str) -> bool:
-    """Whether the session of this canonical key is one that an MCP client speaks for."""
+    """Whether the canonical key is that of an MCP client's session, whose messages wait in an inbox."""
     return rest_of(key).startswith("mcp:")
 
 
@@ -137,5 +139,5 @@ def display_key(key: str, rules: KeyRules, caller_agent: str | None) -> str:
 
 
 def is_listed(key: str) -> bool:
-    """`unknown` and `global` sessions are never listed."""
+    """Whether sessions of this key are listed: `unknown` and `global` never are."""
     return rest_of(key) not in ("global", "unknown")

@@ -1,4 +1,4 @@
-"""Message objects: make them, and read the text out of them. Pure; the shapes are pi's (store.md, "Messages")."""
+"""Message objects: build them, and read their text. Pure; the format is that of pi (store.md, "Messages")."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sessiond.model import lax
 def user_message(
     content: str | list[dict[str, Any]], now_ms: int, provenance: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a person, or another session, said."""
+    """A message from a person or from another session."""
     message: dict[str, Any] = {"role": "user", "content": content, "timestamp": now_ms}
     if provenance is not None:
         message["provenance"] = provenance
     return message
 
 
-# What a message says where nobody told its model; it is no name of one.
+# The `model` of a message whose model is not known.
 UNKNOWN_MODEL = "unknown"
 _TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 _COSTS = ("input", "output", "cacheRead", "cacheWrite", "total")
@@ -28,7 +28,7 @@ _COSTS = ("input", "output", "cacheRead", "cacheWrite", "total")
 def assistant_message(
     text: str, now_ms: int, *, provider: str, model: str | None, usage: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What an agent answered, for a runtime that gives only text. `usage` is what the runtime told, if it did."""
+    """An answer of an agent, for runtimes that return only text. `usage` is that of the runtime, if it has any."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": [{"type": "text", "text": text}],
@@ -40,10 +40,10 @@ def assistant_message(
 
 
 def complete_message(message: dict[str, Any], now_ms: int) -> dict[str, Any]:
-    """The message with every member that pi expects in one of its role. What it says already stays as it is.
+    """The message with every member that pi expects for its role. Existing members stay as they are.
 
-    pi adds up `usage` and `usage.cost` of every assistant message: it stops at one without, and 0 is what it writes
-    itself where it does not know a price.
+    pi sums `usage` and `usage.cost` over all assistant messages and fails at one without them. 0 is what it writes
+    itself for an unknown price.
     """
     match message.get("role"):
         case "assistant":
@@ -54,7 +54,7 @@ def complete_message(message: dict[str, Any], now_ms: int) -> dict[str, Any]:
             message = {"toolName": "", "isError": False, **message}
         case _:
             pass
-    # Last, as pi has it.
+    # The timestamp is the last member, as in pi's messages.
     timestamp = message.get("timestamp")
     return message if isinstance(timestamp, int | float) else {**message, "timestamp": now_ms}
 

@@ -1,4 +1,4 @@
-"""What a `sessiond/entry` record sets in an entry: a JSON merge patch, field by field, and the names of other programs.
+"""Apply a `sessiond/entry` record to an entry: a JSON merge patch per field, also with field names of other programs.
 
 Pure. Source: store.md, "Adoption"; RFC 7386.
 """
@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from sessiond.model import lax
 from sessiond.model.entry import Entry, Spawn
 
-# A foreign `running` ended with the program that wrote it; how is not known.
+# A run of another program ended with that program at the latest, with an unknown status.
 _FOREIGN_STATUS = {"done": "ok", "failed": "error", "killed": "aborted", "running": None}
 _FOREIGN_NAMES = {"provider": "channel", "surface": "channel", "lastProvider": "lastChannel", "room": "groupId"}
 
-# What a `sessiond/entry` record may set, by wire name. The rest of its data stays in the file and does nothing.
-# When a session began and when something was last said in it are told by its header and its messages alone.
+# The fields that a `sessiond/entry` record may set, by wire name; other data in it has no effect. The times of the
+# session's creation and its last message come from its header and its messages only.
 _SPAWN = Spawn | None
 _PATCHABLE: dict[str, tuple[str, Any]] = {
     field.encode_name: (field.name, field.type)
@@ -42,13 +42,13 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
 
 
 def patch_entry(entry: Entry, data: dict[str, Any]) -> Entry:
-    """The entry after a `sessiond/entry` record with this data. A field of a wrong type does not count."""
+    """The entry after a `sessiond/entry` record with this data. Fields of a wrong type are ignored."""
     changes: dict[str, Any] = {}
     for name, value in data.items():
         if name in _FOREIGN_NAMES:
             name = _FOREIGN_NAMES[name]
             if name in data:
-                continue  # the new name says it already
+                continue  # the current name of the field takes precedence
         if name == "sessionKey" and isinstance(value, str) and value.startswith("agent:"):
             changes["session_key"] = value
         if name not in _PATCHABLE:
@@ -64,7 +64,7 @@ def patch_entry(entry: Entry, data: dict[str, Any]) -> Entry:
 
 
 def is_settable(name: str, value: Any) -> bool:
-    """Whether a patch may set the field to this. What is no field here is somebody else's, and no mistake."""
+    """Whether a patch can set the field to this value. Unknown fields belong to other programs and are no mistake."""
     if name == "sessionKey":
         return isinstance(value, str)
     if name not in _PATCHABLE or value is None:
@@ -77,13 +77,13 @@ def is_settable(name: str, value: Any) -> bool:
 
 
 def _apply_patch(old: Any, patch: Any, kind: Any) -> Any:
-    """The value of a field after a merge patch. ValidationError where it would be none."""
+    """The value of a field after a merge patch. Raises ValidationError where it has a wrong type."""
     if kind == _SPAWN and type(patch) is dict:
-        # One fact of a wrong type does not cost the others.
+        # A member of a wrong type is dropped without losing the others.
         patch = {**lax.keep_fitting(patch, Spawn), **{name: None for name, value in patch.items() if value is None}}
         old = msgspec.to_builtins(old)
     elif type(patch) is dict:
-        patch = lax.tame(patch)
+        patch = lax.keep_writable(patch)
     return msgspec.convert(merge_patch(old, patch), kind)
 
 

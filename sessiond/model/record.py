@@ -1,4 +1,4 @@
-"""One transcript line: what its bytes say, without changing them.
+"""Parse one transcript line, without changing its bytes.
 
 Knows the record types (store.md, "Record types"). Does not know where a line stands in a file, nor what it
 does to an entry.
@@ -12,20 +12,20 @@ import msgspec
 
 from sessiond.clock import iso_ms, parse_iso_ms
 from sessiond.model import lax
-from sessiond.model.lax import MAX_MS, is_deep, mend_surrogates, whole_ms
+from sessiond.model.lax import MAX_MS, is_too_deep, mend_surrogates, whole_ms
 
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
-TALK = "sessiond/talk"
+CONVERSATION = "sessiond/talk"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
-# What a program keeps to itself: pi writes its own prompt as a message with this role. Nobody said it.
-UNSAID = "system"
+# The role under which pi stores its own prompt: it is part of no conversation and does not count as a message.
+HIDDEN_ROLE = "system"
 
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
 
 
 class BadLine(Exception):
-    """A line that is no record. `reason` is a few words for `sessiond doctor`."""
+    """A line that is no record. `reason` is shown by `sessiond doctor`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class _Slices(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class LineEnvelope(msgspec.Struct, frozen=True, gc=False):
     """The outer fields of a line."""
 
-    # `object` where a stranger may have written anything: a wrong type in one field does not spoil the line.
+    # `object`, because other programs may write any type, and a wrong one in one field must not spoil the whole line.
     type: object = None
     id: object = None
     timestamp: object = None
@@ -57,10 +57,10 @@ class _RecordHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A whole line. `raw` is the line without its newline; `message` and `data` are slices of it, as bytes.
+    """A parsed line. `raw` is the line without its newline; `message` and `data` are slices of it, as bytes.
 
-    In the slices half characters stand as U+FFFD, so that every decoder takes them; they are as long as in the file.
-    `decoded` is the message of an assistant, for its usage, where it was decoded anyway.
+    In the slices lone surrogates are replaced by U+FFFD, so that every decoder accepts them; their length is unchanged.
+    `decoded` is the decoded message of an assistant, kept for its usage, None where it was not decoded.
     """
 
     type: str
@@ -75,7 +75,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_message(self) -> bool:
-        """Whether the line counts as a message: type `message` with an object in `message` that somebody said."""
+        """Whether the line counts as a message: type `message`, an object in `message`, not of the hidden role."""
         return self.message is not None
 
     def body(self) -> dict[str, Any]:
@@ -91,11 +91,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parse(line: bytes) -> Record:
-    """The record in `line` (no newline). Raises BadLine where it is not an object or not JSON."""
-    if is_deep(line):
+    """The record in `line` (without newline). Raises BadLine where it is no JSON object, or nested too deeply."""
+    if is_too_deep(line):
         raise BadLine("nested too deeply")
-    # All of it, though little is looked at: who reads the message later must not stumble over a number out of range
-    # or half a character. It costs a microsecond, and no search for such things in the bytes is as quick.
+    # Decoded as a whole, although little of it is used, so that later readers meet no number out of range and no lone
+    # surrogate. It takes a microsecond, less than any search for them in the bytes.
     text = line
     try:
         body = _decode(line)
@@ -103,14 +103,14 @@ def parse(line: bytes) -> Record:
         text = mend_surrogates(line)
         body = lax.decode(text) if text != line else None
         if body is None:
-            raise BadLine(_why_bad(line)) from None
+            raise BadLine(_bad_reason(line)) from None
     if type(body) is not dict:
         raise BadLine("not an object")
     kind, own_id, iso = body.get("type"), _text(body.get("id")), body.get("timestamp")
     if kind == "message":
         message = body.get("message")
-        if type(message) is dict and message.get("role") != UNSAID:
-            stamp, role = _stamp(iso, message.get("timestamp")), _text(message.get("role"))
+        if type(message) is dict and message.get("role") != HIDDEN_ROLE:
+            stamp, role = _timestamp_ms(iso, message.get("timestamp")), _text(message.get("role"))
             slice_ = bytes(_decode_slices(text).message)
             return Record(
                 "message", line, own_id, stamp, role, slice_, decoded=message if role == "assistant" else None
@@ -120,15 +120,15 @@ def parse(line: bytes) -> Record:
         if custom is not None:
             data = bytes(_decode_slices(text).data)
             return Record(
-                type="custom", raw=line, id=own_id, timestamp_ms=_stamp(iso, None), custom_type=custom, data=data
+                type="custom", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None), custom_type=custom, data=data
             )
-    return Record(type=_text(kind) or "", raw=line, id=own_id, timestamp_ms=_stamp(iso, None))
+    return Record(type=_text(kind) or "", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None))
 
 
-def open_block(block: bytes) -> list[LineEnvelope]:
-    """The outer fields of lines that were all found to be records before, decoded together; `message_in` goes on.
+def decode_block(block: bytes) -> list[LineEnvelope]:
+    """The outer fields of lines that were all parsed before, decoded together, for `message_record`.
 
-    Both together are half the work of `parse`. Nothing where some line is none now.
+    Both together take half the time of `parse`. An empty list where some line is no JSON now.
     """
     try:
         return _decode_block(block)
@@ -136,8 +136,8 @@ def open_block(block: bytes) -> list[LineEnvelope]:
         return []
 
 
-def message_in(envelope: LineEnvelope, line: bytes) -> Record | None:
-    """The record of a message among them, None for a record of any other kind."""
+def message_record(envelope: LineEnvelope, line: bytes) -> Record | None:
+    """The record of one of these lines if it is a message, None for any other."""
     message = bytes(envelope.message) if envelope.type == "message" else b""
     if message[:1] != b"{":
         return None
@@ -145,13 +145,13 @@ def message_in(envelope: LineEnvelope, line: bytes) -> Record | None:
         head = _decode_head(message)
     except (msgspec.DecodeError, ValueError):
         return None
-    if head.role == UNSAID:
+    if head.role == HIDDEN_ROLE:
         return None
-    stamp = _stamp(envelope.timestamp, head.timestamp)
+    stamp = _timestamp_ms(envelope.timestamp, head.timestamp)
     return Record("message", line, _text(envelope.id), stamp, _text(head.role), message)
 
 
-def _stamp(iso: object, ms: object) -> int | None:
+def _timestamp_ms(iso: object, ms: object) -> int | None:
     stamp = parse_iso_ms(iso) if type(iso) is str else None
     return stamp if stamp is not None and 0 <= stamp < MAX_MS else whole_ms(ms)
 
@@ -168,7 +168,7 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def _why_bad(line: bytes) -> str:
+def _bad_reason(line: bytes) -> str:
     if b"\0" in line:
         return "NUL bytes"
     if not line.lstrip().startswith(b"{"):
@@ -181,47 +181,48 @@ def _why_bad(line: bytes) -> str:
 def _id_text(record_id: str | None) -> bytes:
     try:
         return _encode(record_id)
-    except ValueError:  # half a character, which others write into their ids
+    except ValueError:  # a lone surrogate in the id of another program
         return b"null"
 
 
 class RecordDraft(msgspec.Struct, frozen=True, gc=False):
-    """A record that waits for the id of the one before it: that is known when it is written and not sooner."""
+    """A record without its parent id, which is known only when it is written."""
 
     id: str
-    before: bytes
-    after: bytes
+    head: bytes
+    tail: bytes
 
     @property
     def max_bytes(self) -> int:
-        """The longest that the line can get, without its newline."""
-        return len(self.before) + len(self.after) + 17  # an id is 16 characters in quotes; the newline does not count
+        """The maximum length of the line without its newline."""
+        return len(self.head) + len(self.tail) + 17  # the daemon's ids are 16 characters in quotes; less the newline
 
     def line(self, parent_id: str | None, record_limit: int | None = None) -> bytes:
-        """The line behind the record `parent_id`, newline included.
+        """The line with the parent id, newline included.
 
-        A stranger's id may be as long as a record: where the line would be over the limit with it, it names none.
+        The id of another program's record may be of any length: where it would make the line longer than
+        `record_limit`, the line gets no parent id.
         """
-        line = b"".join((self.before, _id_text(parent_id), self.after))
+        line = b"".join((self.head, _id_text(parent_id), self.tail))
         if record_limit is not None and len(line) - 1 > record_limit:
-            return b"".join((self.before, b"null", self.after))
+            return b"".join((self.head, b"null", self.tail))
         return line
 
 
 def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, Any]) -> RecordDraft:
-    """A `message` record. A Raw message keeps its bytes, except that line breaks between its tokens become spaces."""
+    """A draft of a `message` record. A Raw message keeps its bytes, except that line breaks become spaces."""
     body = bytes(message).replace(b"\n", b" ") if isinstance(message, msgspec.Raw) else _encode(message)
     after = b',"timestamp":"%b","message":%b}\n' % (iso_ms(now_ms).encode(), body)
     return RecordDraft(record_id, b'{"type":"message","id":%b,"parentId":' % _encode(record_id), after)
 
 
 def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> RecordDraft:
-    """A `custom` record."""
+    """A draft of a `custom` record."""
     head = {"type": "custom", "customType": custom_type, "data": data, "id": record_id}
     return RecordDraft(
         id=record_id,
-        before=_encode(head)[:-1] + b',"parentId":',
-        after=b',"timestamp":%b}\n' % _encode(iso_ms(now_ms)),
+        head=_encode(head)[:-1] + b',"parentId":',
+        tail=b',"timestamp":%b}\n' % _encode(iso_ms(now_ms)),
     )
 
 
@@ -241,7 +242,7 @@ def header_line(
 ) -> bytes:
     """The first line of a transcript, newline included. Source: store.md, "A transcript".
 
-    Without a key it is a header as pi writes it, of a file that waits for its adoption.
+    Without a key it is a header as pi writes it, for a file that is adopted later.
     """
     header: dict[str, Any] = {
         "type": "session",

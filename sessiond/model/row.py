@@ -78,8 +78,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     )
 
 
-class CurrentRow(msgspec.Struct, frozen=True, gc=False):
-    """A row and what it was made from: while that is the same, so is the row."""
+class CachedRow(msgspec.Struct, frozen=True, gc=False):
+    """A row and its inputs: while they are the same, the row is valid."""
 
     entry: Entry
     path: str
@@ -89,8 +89,8 @@ class CurrentRow(msgspec.Struct, frozen=True, gc=False):
     row: Row
 
 
-# The fields that stand in the row as they stand in the entry.
-_SAME = tuple(
+# The fields of the row that are copied from the entry.
+_COPIED_FIELDS = tuple(
     field.name
     for field in msgspec.structs.fields(Row)
     if field.name in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count"}
@@ -130,5 +130,5 @@ def row_of(
         message_count=entry.message_count,
         transcript_path=path,
         archived=archived,
-        **{name: getattr(entry, name) for name in _SAME},
+        **{name: getattr(entry, name) for name in _COPIED_FIELDS},
     )

@@ -1,4 +1,4 @@
-"""The usage of an assistant message: tokens and cost, read with care, since anyone may have written it. Pure."""
+"""The usage of an assistant message: tokens and cost, read leniently, since any program may have written it. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_usage(raw: msgspec.Raw | bytes) -> Usage | None:
 
 
 def usage_in(value: object) -> Usage | None:
-    """As `read_usage`, of what is decoded."""
+    """As `read_usage`, for a decoded value."""
     if type(value) is not dict:
         return None
     get = value.get
@@ -39,5 +39,5 @@ def usage_in(value: object) -> Usage | None:
 
 
 def cost_of(usage: Usage) -> float | None:
-    """USD, where the usage says so. 0 says nothing: pi writes it where it does not know the price."""
+    """The cost in USD, None where it is not known: pi writes 0 for an unknown price."""
     return amount(usage.cost.get("total") if isinstance(usage.cost, dict) else usage.cost) or None

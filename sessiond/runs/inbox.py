@@ -167,5 +167,5 @@ def _read(fd: int, store: SessionStore, session: Session, start: Position, stop:
 
 
 def _sender(message: bytes | Any) -> _Sender:
-    head = lax.view_in(bytes(message), _ProvenanceHead)  # None for a provenance of another program
+    head = lax.decode_fitting(bytes(message), _ProvenanceHead)  # None for a provenance of another program
     return head.provenance or _Sender() if head is not None else _Sender()

@@ -94,7 +94,7 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
     message = fields.get("message")
     # The record leaves out a text that equals the message's.
     text = text_of(message) if isinstance(message, dict) else ""
-    return lax.view({"message": {}, "text": text, **fields}, RunRequest)
+    return lax.convert_fitting({"message": {}, "text": text, **fields}, RunRequest)
 
 
 def _damaged_request() -> RunRequest:

@@ -106,7 +106,7 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunV
             reply_id = None
         if record.custom_type != RUN or needle not in record.raw or record.data is None:
             continue
-        data = lax.view_in(record.data, _RunFacts)
+        data = lax.decode_fitting(record.data, _RunFacts)
         if data is None or data.run_id != run_id:
             continue
         status = data.status

@@ -89,7 +89,7 @@ class TranscriptSink:
         if self._bus.has_follower(self._run.key):
             if size is None:
                 size = len(msgspec.json.encode(fields))
-            self._bus.publish(LiveEvent(self._run.key, method, fields, before=before, size=size))
+            self._bus.publish(LiveEvent(self._run.key, method, fields, previous_text=before, size=size))
 
 
 def _tail_of(text: str) -> str:

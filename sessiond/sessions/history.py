@@ -162,7 +162,7 @@ def _is_run(record: Record) -> bool:
 
 
 def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
-    note = lax.view_in(record.data, _EndNote) if record is not None and record.data is not None else None
+    note = lax.decode_fitting(record.data, _EndNote) if record is not None and record.data is not None else None
     if note is None or note.status not in FINAL:
         return None
     ended_at = iso_ms(note.at) if note.at is not None else None
@@ -172,7 +172,7 @@ def _run_ending(record: Record | None, seq: int) -> RunEnding | None:
 def _attached_files(record: Record | None, seq: int) -> AttachedFiles | None:
     if record is None or record.data is None or b'"attachments"' not in record.data:
         return None
-    note = lax.view_in(record.data, _AcceptedNote)
+    note = lax.decode_fitting(record.data, _AcceptedNote)
     return AttachedFiles(seq + 1, note.request.attachments.files) if note is not None else None
 
 

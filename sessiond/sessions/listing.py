@@ -9,7 +9,7 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 from sessiond.model.keys import Kind, agent_of, is_listed, kind_of
-from sessiond.model.row import CurrentRow, Row, row_of
+from sessiond.model.row import CachedRow, Row, row_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
@@ -125,7 +125,7 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
             children=[],
             archived=archived,
         )
-        current = session.row = CurrentRow(session.entry, path, store.rules, caller_agent, archived, made)
+        current = session.row = CachedRow(session.entry, path, store.rules, caller_agent, archived, made)
     children = store.catalog.children_of(session.key)
     if sight is not None and children:
         children = [key for key in children if reaches(store.catalog, sight, key)]

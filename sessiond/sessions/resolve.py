@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sessiond.errors import Conflict, InvalidParams, NotFound, quote, shorten
 from sessiond.model.caller import Caller
-from sessiond.model.keys import UUID, KeyRules, agent_of, canonical, clean, is_inbox, rest_of
+from sessiond.model.keys import UUID, KeyRules, agent_of, canonical_key, is_inbox, normalize_key, rest_of
 from sessiond.policy.visibility import LEAST_STEPS, Sight
 from sessiond.store.catalog import Catalog, Session
 
@@ -41,12 +41,12 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
     `mcp:<program>` finds the inbox of that program under any agent, so that it stays the same inbox when the default
     agent of the configuration changes.
     """
-    if clean(text, field) == "current":
+    if normalize_key(text, field) == "current":
         if caller.session_key is None:
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
-    key = canonical(text, rules, agent_id=caller.agent_id, field=field)
-    if key is not None and is_inbox(key) and not clean(text, field).startswith("agent:"):
+    key = canonical_key(text, rules, agent_id=caller.agent_id, field=field)
+    if key is not None and is_inbox(key) and not normalize_key(text, field).startswith("agent:"):
         return catalog.inbox(rest_of(key)) or key
     return key
 

@@ -16,7 +16,7 @@ from sessiond.errors import InvalidParams
 from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import Entry
-from sessiond.model.keys import KeyRules, agent_of, canonical, clean
+from sessiond.model.keys import KeyRules, agent_of, canonical_key, normalize_key
 from sessiond.model.lax import whole_ms
 from sessiond.model.patching import patch_entry
 from sessiond.model.record import Record
@@ -66,7 +66,7 @@ class Claim(msgspec.Struct, frozen=True):
         least = {name: value for name, value in known.items() if name == "sandboxed"}
         line = b""
         for parent, fields in ((parent_id, self.fields), (parent_id, known), (None, known), (None, least)):
-            line = self._line(record_id, parent, now_ms, lax.tame(fields))
+            line = self._line(record_id, parent, now_ms, lax.keep_writable(fields))
             if len(line) <= record_limit:
                 break
         return line
@@ -84,7 +84,7 @@ def is_own_key(key: str, agent_id: str) -> bool:
     """Whether a session of this agent can have the key that its file claims. Does not depend on the configuration."""
     prefix = f"agent:{agent_id}:"
     try:
-        return key.startswith(prefix) and bool(key[len(prefix) :].strip(":")) and clean(key, "key") == key
+        return key.startswith(prefix) and bool(key[len(prefix) :].strip(":")) and normalize_key(key, "key") == key
     except InvalidParams:
         return False
 
@@ -146,7 +146,7 @@ def keep_origin(entry: Entry, before: Entry) -> Entry:
 
 def _own_spelling(key: str, agent_id: str, rules: KeyRules) -> str | None:
     try:
-        text = canonical(key, replace(rules, default_agent=agent_id), agent_id=agent_id)
+        text = canonical_key(key, replace(rules, default_agent=agent_id), agent_id=agent_id)
     except InvalidParams:
         return None
     return text if text is not None and agent_of(text) == agent_id else None

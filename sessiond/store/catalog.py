@@ -18,7 +18,7 @@ from sortedcontainers import SortedList
 from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
-from sessiond.model.row import CurrentRow
+from sessiond.model.row import CachedRow
 from sessiond.store import layout
 from sessiond.store.transcript import Line
 
@@ -92,7 +92,7 @@ class Session:
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     parsed: Mapping[int, Line] = field(default_factory=lambda: _NO_LINES)
-    row: CurrentRow | None = None
+    row: CachedRow | None = None
     texts: CurrentTexts | None = None
     _order: tuple[int, str] | None = None
 

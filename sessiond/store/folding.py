@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
-from sessiond.model.fold import fold_bad
+from sessiond.model.fold import fold_bad_line
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
@@ -182,11 +182,11 @@ def _fold_line(
 ) -> tuple[Entry, str | None]:
     if line.record is None:
         odd.add(line, line.bad or "no record")
-        return fold_bad(entry), last_id
+        return fold_bad_line(entry), last_id
     record = line.record
     folded = dialect.fold(entry, record, line.offset, mtime_ms)
     if folded is entry and record.custom_type is not None:
-        reason = dialect.complaint_of(entry, record)
+        reason = dialect.ineffective_reason(entry, record)
         if reason is not None:
             odd.add(line, reason)
     # The header's id is the session's, and no record's parent.

@@ -112,7 +112,7 @@ def _take(index: Index, key: str, raw: bytes) -> None:
 
 
 def _entry(raw: bytes) -> Entry | None:
-    if lax.is_deep(raw):
+    if lax.is_too_deep(raw):
         return None
     try:
         entry = _decode_entry(raw)

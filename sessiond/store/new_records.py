@@ -10,7 +10,7 @@ import msgspec
 from sessiond.clock import Ids
 from sessiond.errors import InvalidParams, LimitExceeded
 from sessiond.model import record as records
-from sessiond.model.lax import is_deep
+from sessiond.model.lax import is_too_deep
 from sessiond.model.record import BadLine, RecordDraft
 
 
@@ -72,7 +72,7 @@ def _check(part: Part, draft: RecordDraft) -> None:
     """What is acknowledged can be read again. What was encoded here is JSON; it can only be nested too deeply."""
     if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
         records.parse(draft.line(None)[:-1])
-    elif is_deep(draft.before + draft.after):
+    elif is_too_deep(draft.head + draft.tail):
         raise BadLine("nested too deeply")
 
 

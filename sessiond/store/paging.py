@@ -139,7 +139,7 @@ def _clean_backwards(
         body = block[start:]
         texts = body.split(b"\n")
         texts.pop()
-        opened = dialect.open_block(body)
+        opened = dialect.decode_block(body)
         if len(opened) != len(texts):
             opened.clear()  # a line is blank, or the file is not what it was
         line_end = position + len(block)
@@ -147,7 +147,7 @@ def _clean_backwards(
             text = texts.pop()
             begin = line_end - len(text) - 1
             if opened:
-                record = dialect.message_in(opened.pop(), text)
+                record = dialect.message_record(opened.pop(), text)
                 if record is not None:
                     yield Line(begin, line_end, record)
             else:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from sessiond.model.entry import Entry
-from sessiond.model.fold import complaint_of, fold, fold_bad
+from sessiond.model.fold import fold, fold_bad_line, ineffective_reason
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, folding, layout, transcript
 from sessiond.store.inventory import StoredName
@@ -80,13 +80,17 @@ def _take(reading: TranscriptReading, line: transcript.Line, place: str, mtime_m
     record = line.record
     if record is None:
         reading.bad.append(f"{place} ({line.bad})")
-        reading.entry = fold_bad(reading.entry)
+        reading.entry = fold_bad_line(reading.entry)
         return
     reading.records += 1
     reading.timeless |= record.timestamp_ms is None and (record.is_message or record.type == "session")
     before = reading.entry
     reading.entry = fold(before, record, line.offset, mtime_ms)
-    if reading.entry is before and record.custom_type is not None and (why := complaint_of(before, record)) is not None:
+    if (
+        reading.entry is before
+        and record.custom_type is not None
+        and (why := ineffective_reason(before, record)) is not None
+    ):
         reading.odd.append(f"{place} ({why})")
 
 

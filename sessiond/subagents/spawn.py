@@ -205,7 +205,7 @@ class Spawner:
             return None
         facts = child.entry.spawn or Spawn()
         mode = facts.mode if facts.mode is not None else "run"
-        return SpawnedChild(run_id, child_key, mode, lax.view(facts.attachments, Receipt))
+        return SpawnedChild(run_id, child_key, mode, lax.convert_fitting(facts.attachments, Receipt))
 
     def _child(self, child_key: str) -> Session | None:
         """The child with that key, live or archived."""

@@ -261,7 +261,7 @@ def test_a_transcript_that_is_no_longer_there_begins_again() -> None:
     for follow in (FollowState("a", None), FollowState(None, None)):
         connect(follow, model)
         follow.cursor = "gone#0@1@0"
-        follow._places["a"] = "gone#0@1@0"
+        follow._cursors["a"] = "gone#0@1@0"
         model.files["a"] = [["all", "of it"]]
         events = connect(follow, model)
         assert events[0].name == "session.resync" and texts(events) == ["all", "of it"]

@@ -26,7 +26,7 @@ def waited_s(attempts: Attempts, *errors: Exception) -> float:
     now, steps = 0.0, list(errors)
     while True:
         attempts.begin(now)
-        if not attempts.may_follow(steps.pop(0) if len(steps) > 1 else steps[0], now):
+        if not attempts.may_retry(steps.pop(0) if len(steps) > 1 else steps[0], now):
             return now
         now += attempts.backoff.next_s()
 
@@ -45,7 +45,7 @@ def test_each_interruption_of_a_long_wait_has_its_own_patience() -> None:
     asked: list[float] = []
     for began, lost in ((0, 100), (100, 150), (150, 152), (152, 161.9), (163, 1000)):
         asked.append(attempts.begin(began)["wait"])
-        assert attempts.may_follow(LOST, lost) is (lost < 1000)
+        assert attempts.may_retry(LOST, lost) is (lost < 1000)
     assert asked == [1000, 900, 850, 848, 837]
 
 
@@ -53,17 +53,17 @@ def test_a_daemon_that_ends_at_every_attempt_is_given_up() -> None:
     attempts = attempts_of("sessions_list")
     for began in range(10):
         attempts.begin(began)
-        assert attempts.may_follow(LOST, began + 0.5)
+        assert attempts.may_retry(LOST, began + 0.5)
     attempts.begin(10)
-    assert not attempts.may_follow(LOST, RECONNECT_S + 0.5)
+    assert not attempts.may_retry(LOST, RECONNECT_S + 0.5)
 
 
 def test_a_daemon_that_is_stuck_is_given_up_however_long_each_attempt_takes() -> None:
     attempts = attempts_of("sessions_list")
     attempts.begin(0)
-    assert attempts.may_follow(GONE, RECONNECT_S)
+    assert attempts.may_retry(GONE, RECONNECT_S)
     attempts.begin(RECONNECT_S)
-    assert not attempts.may_follow(GONE, 2 * RECONNECT_S)
+    assert not attempts.may_retry(GONE, 2 * RECONNECT_S)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_what_may_have_been_done_is_asked_again_where_it_is_done_once(
     first = attempts.begin(0)
     assert ("idempotencyKey" in first) is keyed
     for may_be_done in (LOST, CUT_OFF):
-        assert attempts.may_follow(may_be_done, 0) is repeats
+        assert attempts.may_retry(may_be_done, 0) is repeats
     # What the daemon never had, or refused before it did anything, is asked again whatever it is.
-    assert attempts.may_follow(NotSent("gone"), 0) and attempts.may_follow(STOPPING, 0)
-    assert not attempts.may_follow(CallTimeout("slow"), 0)
+    assert attempts.may_retry(NotSent("gone"), 0) and attempts.may_retry(STOPPING, 0)
+    assert not attempts.may_retry(CallTimeout("slow"), 0)
     assert attempts.begin(1) == first
 
 
@@ -98,14 +98,14 @@ def test_a_key_of_the_callers_own_is_kept() -> None:
 class TestReconnection:
     def test_what_never_worked_is_not_tried_again(self) -> None:
         retry = Reconnection()
-        assert not retry.may_follow(LOST)
+        assert not retry.may_retry(LOST)
         retry.note_success()
-        assert retry.may_follow(LOST) and retry.may_follow(GONE) and retry.may_follow(CUT_OFF)
-        assert not retry.may_follow(RpcError(-32002, "not_found", "no such session"))
+        assert retry.may_retry(LOST) and retry.may_retry(GONE) and retry.may_retry(CUT_OFF)
+        assert not retry.may_retry(RpcError(-32002, "not_found", "no such session"))
 
     def test_each_success_begins_the_delays_anew(self) -> None:
         retry = Reconnection(worked=True)
-        assert retry.may_follow(LOST)
+        assert retry.may_retry(LOST)
         waited = [retry.backoff.next_s() for _ in range(20)]
         assert all(delay_s <= MAX_DELAY_S for delay_s in waited) and waited[-1] >= MAX_DELAY_S / 2
         retry.note_success()

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.events.subscription import MAX_QUEUED_BYTES, Subscription
-from sessiond.model.event import LiveEvent, weight_of
+from sessiond.model.event import LiveEvent, approximate_bytes
 
 
 class Stuck:
@@ -28,7 +28,7 @@ def test_deltas_of_300_mb_are_told_of_and_not_kept():
     for _ in range(300):
         subscription.offer(delta("r", 1_000_000))
     queued = [subscription.take() for _ in range(len(subscription.queue))]
-    assert sum(map(weight_of, queued)) <= MAX_QUEUED_BYTES
+    assert sum(map(approximate_bytes, queued)) <= MAX_QUEUED_BYTES
     assert [event.size for event in queued] == [1_000_000] * 4 + [0]
     assert queued[-1].fields == {"runId": "r", "text": "", "omitted": {"bytes": 296_000_000}}
 
@@ -49,7 +49,11 @@ def test_every_byte_is_queued_or_told_of(deltas, limit):
     for run, size in deltas:
         subscription.offer(delta(run, size))
         assert len(subscription.queue) <= limit
-        assert subscription._queued_bytes == sum(map(weight_of, subscription.queue)) <= MAX_QUEUED_BYTES + 400 * limit
+        assert (
+            subscription._queued_bytes
+            == sum(map(approximate_bytes, subscription.queue))
+            <= MAX_QUEUED_BYTES + 400 * limit
+        )
     if limit > 3:
         told = sum(event.fields.get("omitted", {}).get("bytes", 0) + event.size for event in subscription.queue)
         assert told == sum(size for _, size in deltas)

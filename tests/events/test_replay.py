@@ -34,10 +34,10 @@ async def test_a_replay_from_the_start_gives_every_message_with_its_seq_and_curs
             2,
             parts.store.cursor(session, facts.folded_to, 2),
             b'{"role":"user","content":"two"}',
-            first.after,
+            first.end_offset,
             facts.folded_to,
         )
-        assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.after)
+        assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.end_offset)
 
 
 async def test_from_a_cursor_only_what_came_after_it(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(t
     call = call_of(tool, ARGUMENTS.get(tool, {}))
     attempts = Attempts(call.method, call.params_of, deadline=60)
     first = attempts.begin(0)
-    assert attempts.may_follow(ConnectionLost("sessiond closed the connection"), 1)
+    assert attempts.may_retry(ConnectionLost("sessiond closed the connection"), 1)
     again = attempts.begin(1)
     assert first.get("idempotencyKey") == again.get("idempotencyKey")
     assert ("idempotencyKey" in first) is (tool in ("sessions_send", "sessions_spawn"))

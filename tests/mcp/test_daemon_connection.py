@@ -11,7 +11,7 @@ from support.real_daemon import Daemon
 
 from sessiond.client import DaemonNotRunning
 from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
-from sessiond.model.keys import KeyRules, canonical, is_inbox
+from sessiond.model.keys import KeyRules, canonical_key, is_inbox
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_clients_name_in_a_key(name: str, key: str) -> None:
 
 @given(st.text())
 def test_every_name_makes_a_key_of_an_inbox(name: str) -> None:
-    key = canonical(f"mcp:{slug(name)}", KeyRules())
+    key = canonical_key(f"mcp:{slug(name)}", KeyRules())
     assert key == f"agent:main:mcp:{slug(name)}"
     assert is_inbox(key)
 

@@ -69,7 +69,7 @@ def test_whatever_stands_in_a_line_it_is_used_or_passed_over(name: str, data: st
         record = parsed(dialect, line)
         dialect.text_in(line)
         if record is not None:
-            dialect.complaint_of(entry, record)
+            dialect.ineffective_reason(entry, record)
             entry = dialect.fold(entry, record, offset, 1)
 
 
@@ -81,10 +81,10 @@ def test_a_short_cut_says_what_reading_each_line_says(name: str, data: st.DataOb
     records = [(line, record) for line, record in found if record is not None]
     block = b"".join(line + b"\n" for line, _ in records)
     assert dialect.count_messages(block) in (None, sum(record.message is not None for _, record in records))
-    opened = dialect.open_block(block)
+    opened = dialect.decode_block(block)
     assert len(opened) in (0, len(records))
     for one, (line, record) in zip(opened, records, strict=False):
-        message = dialect.message_in(one, line)
+        message = dialect.message_record(one, line)
         assert (message is not None) == (record.message is not None)
         if message is not None:
             assert (message.id, message.role, message.message) == (record.id, record.role, record.message)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun, Spawn
-from sessiond.model.fold import MAX_KEYED_RUNS, complaint_of, fold, fold_bad
+from sessiond.model.fold import MAX_KEYED_RUNS, fold, fold_bad_line, ineffective_reason
 from sessiond.model.patching import merge_patch
 
 T = 1795224660000
@@ -355,7 +355,7 @@ def test_usage_that_no_message_carries_is_told_by_the_end():
 
 
 def talk(talk_id: Any, status: Any) -> dict[str, Any]:
-    return {"type": "custom", "customType": records.TALK, "data": {"talkId": talk_id, "status": status}}
+    return {"type": "custom", "customType": records.CONVERSATION, "data": {"talkId": talk_id, "status": status}}
 
 
 def test_a_talk_is_open_until_it_is_closed():
@@ -374,7 +374,7 @@ def test_a_talk_record_that_says_nothing_new_does_nothing(talk_id, status):
 
 
 def test_a_bad_line_is_counted():
-    assert fold_bad(replace(EMPTY, corrupt_records=2)) == replace(EMPTY, corrupt_records=3)
+    assert fold_bad_line(replace(EMPTY, corrupt_records=2)) == replace(EMPTY, corrupt_records=3)
 
 
 scalars = (
@@ -429,7 +429,7 @@ def test_folding_anything_gives_an_entry_that_its_index_line_brings_back(bodies)
         try:
             record = records.parse(line)
         except records.BadLine:
-            entry = fold_bad(entry)
+            entry = fold_bad_line(entry)
         else:
             entry = fold(entry, record, offset, MTIME)
         offset += len(line) + 1
@@ -450,7 +450,7 @@ def test_folding_with_a_restart_from_the_saved_entry_in_between_is_the_same(bodi
         try:
             record = records.parse(line)
         except records.BadLine:
-            straight, restarted = fold_bad(straight), fold_bad(restarted)
+            straight, restarted = fold_bad_line(straight), fold_bad_line(restarted)
         else:
             straight, restarted = fold(straight, record, offset, MTIME), fold(restarted, record, offset, MTIME)
         offset += len(line) + 1
@@ -473,7 +473,7 @@ DATA = st.dictionaries(st.sampled_from(FIELDS), HOSTILE, max_size=6) | HOSTILE
 RECORDS = st.one_of(
     st.builds(
         lambda kind, data: {"type": "custom", "customType": kind, "data": data},
-        st.sampled_from([records.RUN, records.ENTRY, records.TALK, "x"]),
+        st.sampled_from([records.RUN, records.ENTRY, records.CONVERSATION, "x"]),
         DATA,
     ),
     st.builds(
@@ -494,9 +494,9 @@ def test_any_records_fold_into_an_entry_that_an_index_brings_back(bodies, offset
         try:
             record = records.parse(line)
         except records.BadLine:
-            entry = fold_bad(entry)
+            entry = fold_bad_line(entry)
         else:
-            complaint_of(entry, record)
+            ineffective_reason(entry, record)
             entry = fold(entry, record, offset, MTIME)
         offset += len(line) + 1
     assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
@@ -508,14 +508,14 @@ def test_a_status_that_is_no_word_does_nothing(status, wanted):
     accepted = folded(run("r", "accepted", T))
     body = {"type": "custom", "customType": wanted, "data": {"runId": "r", "talkId": "r", "at": T, "status": status}}
     assert folded(body, entry=accepted) == accepted
-    assert complaint_of(EMPTY, records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
+    assert ineffective_reason(EMPTY, records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
 
 
 def test_a_whole_number_of_four_hundred_digits_sets_nothing():
     huge = int("9" * 400)
     body = patch(contextTokens=huge, estimatedCostUsd=huge, startedAt=huge, label="x", deliveryContext={"to": huge})
     assert folded(body) == replace(EMPTY, label="x", delivery_context={})
-    complaint = complaint_of(EMPTY, records.parse(json.dumps(body).encode()))
+    complaint = ineffective_reason(EMPTY, records.parse(json.dumps(body).encode()))
     assert complaint == "a sessiond/entry record with contextTokens, estimatedCostUsd, startedAt of no use"
 
 
@@ -571,10 +571,12 @@ def test_an_entry_keeps_so_many_open_runs_and_what_is_beyond_does_nothing():
     for status in ("accepted", "running", "ok"):
         assert folded(beyond, run("beyond", status, T), entry=full) is full
     record = records.parse(json.dumps(beyond).encode())
-    assert complaint_of(full, record) == "a run accepted while 2000 were open already, as many as a session may have"
+    assert (
+        ineffective_reason(full, record) == "a run accepted while 2000 were open already, as many as a session may have"
+    )
     # One has ended, whichever it was: there is room for one.
     less = folded(run("r7", "ok", T), entry=full)
-    assert complaint_of(less, record) is None
+    assert ineffective_reason(less, record) is None
     again = folded(beyond, entry=less)
     assert [one.run_id for one in again.runs] == [*(one.run_id for one in full.runs if one.run_id != "r7"), "beyond"]
 

@@ -38,29 +38,29 @@ UUID = "0e821bfa-101c-4841-b9ad-71d2ff5627e8"
     ],
 )
 def test_what_a_caller_writes_resolves_to_a_canonical_key_or_needs_a_look_up(text, key):
-    assert keys.canonical(text, RULES) == key
+    assert keys.canonical_key(text, RULES) == key
 
 
 def test_main_is_the_callers_agents_main_session():
-    assert keys.canonical("main", RULES, agent_id="ops") == "agent:ops:main"
+    assert keys.canonical_key("main", RULES, agent_id="ops") == "agent:ops:main"
 
 
 def test_bare_keys_fall_under_the_default_agent_whoever_asks():
     rules = KeyRules(default_agent="home")
-    assert keys.canonical("cron:nightly", rules, agent_id="ops") == "agent:home:cron:nightly"
+    assert keys.canonical_key("cron:nightly", rules, agent_id="ops") == "agent:home:cron:nightly"
 
 
 def test_another_main_key_is_what_main_means():
     rules = KeyRules(main_key="desk")
-    assert [keys.canonical(text, rules) for text in ("main", "desk", "agent:main:main", "agent:main:desk")] == [
+    assert [keys.canonical_key(text, rules) for text in ("main", "desk", "agent:main:main", "agent:main:desk")] == [
         "agent:main:desk"
     ] * 4
 
 
 def test_global_is_main_where_the_scope_is_global():
     rules = KeyRules(scope="global")
-    assert keys.canonical("global", rules, agent_id="ops") == "agent:ops:main"
-    assert keys.canonical("agent:ops:global", rules) == "agent:ops:main"
+    assert keys.canonical_key("global", rules, agent_id="ops") == "agent:ops:main"
+    assert keys.canonical_key("agent:ops:global", rules) == "agent:ops:main"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_global_is_main_where_the_scope_is_global():
 )
 def test_a_malformed_key_is_refused_by_the_name_of_its_field(text):
     with pytest.raises(InvalidParams) as refused:
-        keys.canonical(text, RULES, field="$.key")
+        keys.canonical_key(text, RULES, field="$.key")
     assert refused.value.message.startswith("$.key ")
     assert refused.value.data == {"field": "$.key"}
 
@@ -93,13 +93,13 @@ def test_a_key_of_512_bytes_is_taken_and_one_of_513_is_not():
     prefix = "agent:main:"
     longest = prefix + "é" * ((512 - len(prefix)) // 2) + "x" * ((512 - len(prefix)) % 2)
     assert len(longest.encode()) == 512
-    assert keys.canonical(longest, RULES) == longest
+    assert keys.canonical_key(longest, RULES) == longest
     with pytest.raises(InvalidParams, match="513 bytes long, the limit is 512"):
-        keys.canonical(longest + "x", RULES)
+        keys.canonical_key(longest + "x", RULES)
 
 
 def test_an_agent_id_has_at_most_64_characters():
-    assert keys.canonical(f"agent:{'a' * 64}:main", RULES) == f"agent:{'a' * 64}:main"
+    assert keys.canonical_key(f"agent:{'a' * 64}:main", RULES) == f"agent:{'a' * 64}:main"
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_global_and_unknown_are_never_listed():
 @example("agent:a:global", KeyRules(scope="global"))
 def test_resolving_never_fails_otherwise_and_what_it_gives_stays_as_it_is(text, rules):
     try:
-        key = keys.canonical(text, rules)
+        key = keys.canonical_key(text, rules)
     except InvalidParams:
         return
     assume(key is not None)
-    assert keys.canonical(key, rules) == key
+    assert keys.canonical_key(key, rules) == key
     assert keys.AGENT_ID.fullmatch(keys.agent_of(key))
     assert key == f"agent:{keys.agent_of(key)}:{keys.rest_of(key)}"
     assert len(key.encode()) <= keys.MAX_KEY_BYTES + len("agent:") + 64 + len(":main")

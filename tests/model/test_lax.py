@@ -67,16 +67,16 @@ def test_any_text_that_javascript_writes_is_read(text):
 def test_any_bytes_are_decoded_or_nothing(data):
     lax.decode(data)
     assert isinstance(lax.decode_dict(data), dict)
-    lax.view_in(data, Sample)
+    lax.decode_fitting(data, Sample)
 
 
 @given(HOSTILE)
 def test_any_value_is_viewed_and_tamed(value):
-    lax.view(value, Sample)
+    lax.convert_fitting(value, Sample)
     lax.keep_fitting(value, Spawn)
     lax.whole_ms(value)
     lax.amount(value)
-    msgspec.json.decode(msgspec.json.encode(_encodable(lax.tame(value))))
+    msgspec.json.decode(msgspec.json.encode(_encodable(lax.keep_writable(value))))
 
 
 def _encodable(value: Any) -> Any:
@@ -85,25 +85,25 @@ def _encodable(value: Any) -> Any:
 
 def test_a_field_of_a_wrong_type_is_as_if_it_were_not_there():
     right = {"nameOfIt": "x", "count": 3, "usd": 1, "at": 5, "more": {"a": 1}}
-    assert lax.view(right, Sample) == Sample("x", 3, 1.0, 5, {"a": 1})
+    assert lax.convert_fitting(right, Sample) == Sample("x", 3, 1.0, 5, {"a": 1})
     wrong = {"nameOfIt": "x", "count": -1, "usd": 10**400, "at": "now", "more": []}
-    assert lax.view(wrong, Sample) == Sample("x")
-    assert lax.view({**right, "nameOfIt": ["x"]}, Sample) is None
-    assert lax.view([], Sample) is None
+    assert lax.convert_fitting(wrong, Sample) == Sample("x")
+    assert lax.convert_fitting({**right, "nameOfIt": ["x"]}, Sample) is None
+    assert lax.convert_fitting([], Sample) is None
 
 
 @pytest.mark.parametrize("beyond", [2**53 + 1, -(2**53) - 1, 10**400, 1e300])
 def test_numbers_that_no_program_counts_to_are_left_out_wherever_they_stand(beyond):
-    assert lax.tame({"a": beyond, "b": [1, beyond, {"c": beyond}], "d": 2**53}) == {"b": [1, {}], "d": 2**53}
-    assert lax.tame(beyond) is None
+    assert lax.keep_writable({"a": beyond, "b": [1, beyond, {"c": beyond}], "d": 2**53}) == {"b": [1, {}], "d": 2**53}
+    assert lax.keep_writable(beyond) is None
 
 
 def test_what_is_tamed_can_be_written_into_a_record_again():
     deep: Any = 1
     for _ in range(lax.MAX_NESTING):
         deep = [deep]
-    assert not lax.is_deep(msgspec.json.encode({"type": "custom", "data": lax.tame({"a": deep})}))
-    assert lax.tame([[1]]) == [[1]]
+    assert not lax.is_too_deep(msgspec.json.encode({"type": "custom", "data": lax.keep_writable({"a": deep})}))
+    assert lax.keep_writable([[1]]) == [[1]]
 
 
 def depth_of(value: Any) -> int:
@@ -131,4 +131,4 @@ def test_how_deep_a_line_is_nested_does_not_depend_on_its_text(value, text, leve
         b" " * (lax._PIECE_BYTES - 64)
         + json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"),
     ):
-        assert lax.is_deep(line) == (depth_of([value]) > lax.MAX_NESTING)
+        assert lax.is_too_deep(line) == (depth_of([value]) > lax.MAX_NESTING)

@@ -12,7 +12,7 @@ from sessiond.cli.frame.input import decode_words
 from sessiond.cli.frame.progress import show_progress
 from sessiond.client.blocking import Client
 from sessiond.client.errors import DaemonNotRunning, RpcError
-from sessiond.client.starting import is_listening, progress
+from sessiond.client.starting import is_listening, start_progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class CommandClient(Client):
     def _wait_for_start(self, error: DaemonNotRunning) -> None:
         """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""
         last_text = None
-        while (text := progress(error.path)) is not None:
+        while (text := start_progress(error.path)) is not None:
             if text != last_text:
                 sys.stderr.write(f"sessiond is starting{f': {text}' if text else ''}\n")
                 sys.stderr.flush()

@@ -37,10 +37,10 @@ def missing_session(error: RpcError, params: dict[str, Any]) -> str | None:
 def describe_bad_key(text: str) -> CommandFailed | None:
     """The refusal of what cannot become a session's key; None where it could."""
     from sessiond.errors import InvalidParams
-    from sessiond.model.keys import KeyRules, canonical
+    from sessiond.model.keys import KeyRules, canonical_key
 
     try:
-        is_key = canonical(text, KeyRules()) is not None
+        is_key = canonical_key(text, KeyRules()) is not None
     except InvalidParams:
         is_key = False
     if is_key:

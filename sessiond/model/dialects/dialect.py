@@ -1,4 +1,4 @@
-"""What is to be known of how one program writes its transcripts. One object for each program."""
+"""How one program writes its transcripts: a `TranscriptDialect` per program."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from sessiond.model.record import Record
 
 
 class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """Pure functions of bytes and records: no file, no clock, no folder. All of them are total but for `parse`.
+    """Pure functions of bytes and records: no file, no clock, no folder. All but `parse` are total: they never raise.
 
-    `parse(line)` is the record in a line (no newline); BadLine where there is none.
-    `fold(entry, record, offset, mtime_ms)` is the entry after a record, and `fold_version` is raised whenever the same
-    lines give another entry. `complaint_of(entry, record)` says why a record did nothing.
+    `parse(line)` returns the record in a line (without newline) or raises BadLine.
+    `fold(entry, record, offset, mtime_ms)` returns the entry after a record; `fold_version` must be raised whenever the
+    same lines give another entry. `ineffective_reason(entry, record)` says why a record had no effect.
 
-    The others save work, and say nothing that `parse` does not say. `text_in(line)` is the text of the message in a
-    line; where there is none it may be anything. `open_block(lines)` decodes lines together that were all found to be
-    records before, `message_in(opened, line)` is the record of one of them if it is a message; what cannot be decoded
-    so gives nothing, and is parsed. `count_messages(lines)` is how many messages they are, None where they have to be
-    parsed.
-    `usage_sign` is what stands in every line that has usage.
+    The others are faster ways to part of what `parse` gives. `text_in(line)` is the text of the message in a line,
+    anything where there is none. `decode_block(lines)` decodes lines together that were all parsed before, and
+    `message_record(opened, line)` is the record of one of them if it is a message; lines for which they return nothing
+    have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be parsed.
+    `usage_sign` is contained in every line with usage.
     """
 
     name: str
     parse: Callable[[bytes], Record]
     fold: Callable[[Entry, Record, int, int], Entry]
     fold_version: int
-    complaint_of: Callable[[Entry, Record], str | None]
+    ineffective_reason: Callable[[Entry, Record], str | None]
     text_in: Callable[[bytes], str]
-    open_block: Callable[[bytes], list[Any]]
-    message_in: Callable[[Any, bytes], Record | None]
+    decode_block: Callable[[bytes], list[Any]]
+    message_record: Callable[[Any, bytes], Record | None]
     count_messages: Callable[[bytes], int | None]
     usage_sign: bytes

@@ -7,10 +7,10 @@ import re
 import msgspec
 
 from sessiond.model.dialects.dialect import TranscriptDialect
-from sessiond.model.fold import FOLD_VERSION, complaint_of, fold
+from sessiond.model.fold import FOLD_VERSION, fold, ineffective_reason
 from sessiond.model.lax import mend_surrogates
 from sessiond.model.message import text_of
-from sessiond.model.record import message_in, open_block, parse
+from sessiond.model.record import decode_block, message_record, parse
 
 _LINE = b'\n{"type":"'
 _MESSAGE_LINE = b'\n{"type":"message",'
@@ -51,10 +51,10 @@ DIALECT = TranscriptDialect(
     parse=parse,
     fold=fold,
     fold_version=FOLD_VERSION,
-    complaint_of=complaint_of,
+    ineffective_reason=ineffective_reason,
     text_in=_text_in,
-    open_block=open_block,
-    message_in=message_in,
+    decode_block=decode_block,
+    message_record=message_record,
     count_messages=_count_messages,
     usage_sign=b'"usage"',
 )
