@@ -62,7 +62,7 @@ def check_twins(names: list[str]) -> None:
             )
 
 
-def check_mount_path(path: str, field: str = "$.attachAs.mountPath") -> str:
+def check_mount_path(path: str) -> str:
     """`path` without doubled slashes and `.` parts. It must be absolute and not `/`.
 
     InvalidParams with code `attachments_invalid_mount_path`.
@@ -79,9 +79,9 @@ def check_mount_path(path: str, field: str = "$.attachAs.mountPath") -> str:
         reason = "it is too long"
     if reason is not None:
         raise InvalidParams(
-            f"`{field}`: attachments cannot be mounted there: {reason}.",
+            f"`$.attachAs.mountPath`: attachments cannot be mounted there: {reason}.",
             code="attachments_invalid_mount_path",
-            field=field,
+            field="$.attachAs.mountPath",
             reason=reason,
         )
     return "/" + "/".join(parts)

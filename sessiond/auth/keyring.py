@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sessiond.errors import ConfigError
@@ -35,18 +33,3 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return "SigningKey(...)"
-
-
-def open_signing_key(
-    read: Callable[[], bytes | None],
-    create: Callable[[bytes], bytes],
-    *,
-    random: Callable[[int], bytes] = os.urandom,
-) -> SigningKey:
-    """The store's key; created if there is none.
-
-    `read()` returns the bytes of the key file, None if it does not exist. `create(seed)` writes them durably with mode
-    0600, never over an existing file, and returns what the file then holds. ConfigError if that is not a key.
-    """
-    seed = read()
-    return SigningKey(create(random(SEED_BYTES)) if seed is None else seed)

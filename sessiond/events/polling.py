@@ -36,8 +36,7 @@ class PollingBackend:
 
     name: Backend = "polling"
 
-    def __init__(self, interval_s: float = _INTERVAL_S) -> None:
-        self._interval_s = interval_s
+    def __init__(self) -> None:
         self._listings: dict[str, Listing] = {}
         self._identity: dict[str, int] = {}
         self._closed = trio.Event()
@@ -54,7 +53,7 @@ class PollingBackend:
         self._identity.pop(directory, None)
 
     async def next_batch(self) -> list[WatchEvent]:
-        pause_s = self._interval_s
+        pause_s = _INTERVAL_S
         while True:
             with trio.move_on_after(pause_s):
                 await self._closed.wait()
@@ -64,7 +63,7 @@ class PollingBackend:
             started = time.perf_counter()
             scan = partial(_scan, before, dict(self._identity))
             now = await trio.to_thread.run_sync(scan, limiter=self._limiter)
-            pause_s = max(self._interval_s, (time.perf_counter() - started) / _COST_SHARE)
+            pause_s = max(_INTERVAL_S, (time.perf_counter() - started) / _COST_SHARE)
             events = merge_events(self._compare(before, now))
             if events:
                 return events

@@ -107,13 +107,13 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def check_label(catalog: Catalog, key: str, label: str, sees: Sees, *, field: str = "$.label") -> str:
+def check_label(catalog: Catalog, key: str, label: str, sees: Sees) -> str:
     """The label, trimmed. It has to be printable and not in use by another session of the same agent (Conflict).
 
     Only sessions that the caller may see (`sees(key)`) are compared, so that a refusal does not reveal a hidden
     session. Two sessions may thus have the same label; a caller who sees both has to name them by key.
     """
-    text = check_line(label, field)
+    text = check_line(label, "$.label")
     agent_id = agent_of(key)
     taken = any(other != key and sees(other) for other in catalog.keys_with_label(agent_id, text))
     claimed = any(
@@ -146,15 +146,15 @@ def claimed_label(
         catalog.claims.pop(claim, None)
 
 
-def check_model(config: Config, model: str, *, field: str = "$.model") -> dict[str, Any]:
+def check_model(config: Config, model: str) -> dict[str, Any]:
     """The entry fields for a model. InvalidParams (`model_unknown`) if the configuration does not allow it."""
     text = model.strip()
     if not text:
-        raise InvalidParams(f"`{field}` is empty; null goes back to the default.", field=field)
+        raise InvalidParams("`$.model` is empty; null goes back to the default.", field="$.model")
     if config.models.allow and text not in config.models.allow:
         raise InvalidParams(
-            f"`{field}`: the model {quote(text)} is not in models.allow ({', '.join(config.models.allow)}).",
-            field=field,
+            f"`$.model`: the model {quote(text)} is not in models.allow ({', '.join(config.models.allow)}).",
+            field="$.model",
             code="model_unknown",
         )
     return {"model": text, "modelOverride": text}

@@ -122,7 +122,7 @@ def make_dir(dir_fd: int, name: str, mode: int = 0o700) -> int:
     return fd
 
 
-def open_path_dir(root_fd: int, relparts: Sequence[str], *, create: bool = False, mode: int = 0o700) -> int:
+def open_path_dir(root_fd: int, relparts: Sequence[str], *, create: bool = False) -> int:
     """A descriptor of the folder at `relparts` below `root_fd`; with `create` what is missing is made.
 
     No parts at all give a second descriptor of the root itself.
@@ -130,7 +130,7 @@ def open_path_dir(root_fd: int, relparts: Sequence[str], *, create: bool = False
     fd = os.dup(root_fd)
     for part in relparts:
         with closing(fd):
-            fd = _open_or_make_dir(fd, part, mode) if create else open_dir(fd, part)
+            fd = _open_or_make_dir(fd, part) if create else open_dir(fd, part)
     return fd
 
 
@@ -177,7 +177,7 @@ def read_file(fd: int, limit: int) -> bytes | None:
     return None
 
 
-def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: bool = True, mode: int = 0o600) -> None:
+def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: bool = True) -> None:
     """Replace `name` by `data`, all of it or nothing, also over a power cut (without `sync`: over a crash of ours).
 
     `data` is a bytes-like object or an iterable of them. A symlink at `name` is replaced, not followed. After an
@@ -185,7 +185,7 @@ def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: b
     """
     check_component(name)
     temporary = TEMP_PREFIX + os.urandom(8).hex()
-    fd = open_file(dir_fd, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    fd = open_file(dir_fd, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with closing(fd):
             for chunk in (data,) if isinstance(data, Data) else data:
@@ -287,12 +287,12 @@ def chmod_below(dir_fd: int, name: str, mode: int) -> None:
         os.chmod(f"/proc/self/fd/{fd}", mode)
 
 
-def _open_or_make_dir(dir_fd: int, name: str, mode: int) -> int:
+def _open_or_make_dir(dir_fd: int, name: str) -> int:
     while True:
         with contextlib.suppress(FileNotFoundError):
             return open_dir(dir_fd, name)
         with contextlib.suppress(FileExistsError):
-            return make_dir(dir_fd, name, mode)
+            return make_dir(dir_fd, name)
 
 
 def _open_regular(dir_fd: int, name: str, flags: int, mode: int) -> int:

@@ -33,11 +33,11 @@ class CursorPlaces:
                 check = 0  # whoever shows the cursor is told to read again from the start
         return self._cursors.text(session.session_id, facts.inode, check, Position(offset, seq))
 
-    def position(self, session: Session, text: str, field: str = "$.cursor") -> Position:
+    def position(self, session: Session, text: str) -> Position:
         """What a cursor says. InvalidParams where it is not this session's, or its file was written anew since."""
-        found = cursor_text.parse(text, field=field)
+        found = cursor_text.parse(text, field="$.cursor")
         if not self._is_from(found, session) or not self._still_in(found, session):
-            raise cursor_text.stale(field)
+            raise cursor_text.stale("$.cursor")
         return found.position
 
     def locate(self, session: Session, text: str, field: str = "$.cursor") -> tuple[Session, Position | None]:

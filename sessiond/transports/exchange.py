@@ -71,9 +71,9 @@ class HttpError(Exception):
         self.headers = headers
 
 
-def json_response(value: Any, status: int = 200) -> HttpResponse:
-    """`value` as JSON."""
-    return HttpResponse(status, msgspec.json.encode(value))
+def json_response(value: Any) -> HttpResponse:
+    """200 with `value` as JSON."""
+    return HttpResponse(200, msgspec.json.encode(value))
 
 
 def error_response(error: SessiondError | HttpError) -> HttpResponse:
