@@ -13,7 +13,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
-from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES
+from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ COMMAND = Command(
             "--kind",
             "Only this kind; may be repeated.",
             many=True,
-            choices=("main", "group", "cron", "hook", "node", "other"),
+            choices=SESSION_KINDS,
         ),
         Option("--active", "Only those with a message in the last MINUTES.", kind="count", metavar="MINUTES"),
         Option("--messages", f"The last N messages of each (at most {LIST_MESSAGES.most}).", kind="int", metavar="N"),

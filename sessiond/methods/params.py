@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from sessiond.errors import InvalidParams
+from sessiond.errors import InvalidParams, quote
 from sessiond.model.keys import AGENT_ID
 from sessiond.model.lax import MAX_MS
 from sessiond.policy.spawn import check_thinking
@@ -66,8 +66,10 @@ def allow_words(words: tuple[str, ...]) -> Meta:
     return Meta(extra={"check": partial(check_word, words=words)}, extra_json_schema={"enum": list(words)})
 
 
-def check_no_nul(text: str, field: str) -> None:
-    """InvalidParams where a text holds what no text has."""
+def check_text(text: str, field: str) -> None:
+    """InvalidParams where a text says nothing, or holds what no text has."""
+    if not text or text.isspace():
+        raise InvalidParams(f"`{field}`: text that is not blank is expected, not {quote(text[:40])}.", field=field)
     if "\0" in text:
         raise InvalidParams(f"`{field}` has a NUL character; text has none.", field=field)
 
@@ -79,15 +81,7 @@ def check_agent_id(text: str, field: str) -> None:
 
 
 SessionName = Annotated[str, says("The session: its key, an alias such as `main` or `current`, or its id.")]
-MessageText = Annotated[
-    str,
-    Meta(
-        pattern=r"\S",
-        extra={"check": check_no_nul, "expected": "text that is not blank"},
-        extra_json_schema={"x-takes": "not blank, no NUL"},
-        description="The text of the message.",
-    ),
-]
+MessageText = Annotated[str, check_by(check_text, "not blank, no NUL"), says("The text of the message.")]
 IdempotencyKey = Annotated[
     Annotated[str, Meta(min_length=1, max_length=256)] | None,
     says("A word of the caller's: the same request with the same key is done once, and answered again."),

@@ -15,7 +15,7 @@ from sessiond.methods.services import Context
 from sessiond.model.keys import canonical_key
 from sessiond.model.row import Row
 from sessiond.policy.visibility import Visibility
-from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES
+from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
 
@@ -23,13 +23,13 @@ from sessiond.sessions import history, listing
 MAX_MINUTES = 10**9
 # Of all rows together; what does not fit is shown as omitted.
 MAX_MESSAGES_BYTES = 8 << 20
-_KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
+_KINDS = frozenset(SESSION_KINDS)
 
 
 class SessionsListParams(Params, frozen=True, kw_only=True):
     kinds: Annotated[
         list[str] | None,
-        says("Only sessions of these kinds: main, group, cron, hook, node, other.", default="every kind"),
+        says(f"Only sessions of these kinds: {', '.join(SESSION_KINDS)}.", default="every kind"),
     ] = None
     limit: Annotated[int, clamp_to(LIST_LIMIT, "How many sessions at most.")] = LIST_LIMIT.default
     active_minutes: Annotated[

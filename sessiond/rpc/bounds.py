@@ -22,72 +22,61 @@ from msgspec.structs import FieldInfo, fields, force_setattr
 Check = Callable[[Any, str], object]
 
 
-class _Clamp:
-    """What is done with one clamped number."""
-
-    __slots__ = ("_default", "_least", "_most", "_name", "_whole")
-
-    def __init__(self, field: FieldInfo, number: inspect.IntType | inspect.FloatType) -> None:
-        assert number.ge is not None and number.le is not None, f"{field.name} has no range"
-        self._name, self._default = field.name, field.default
-        self._least, self._most = number.ge, number.le
-        self._whole = isinstance(number, inspect.IntType)
-
-    def __call__(self, params: msgspec.Struct) -> None:
-        value = getattr(params, self._name)
-        if value is self._default:
-            return
-        if value is not None:
-            inside = min(max(value, self._least), self._most)
-            value = int(inside) if self._whole else inside
-        else:
-            value = self._default
-        force_setattr(params, self._name, value)
-
-
 class ParamsDecoder:
-    """Makes the params of a method from JSON, or from builtin values. Errors are msgspec's, and those of the checks."""
+    """Makes the params of a method: `decode_wire` reads them from JSON, then `bind` makes them what their type says.
 
-    __slots__ = ("_bounds", "_decode", "decode", "wire")
+    Two steps, because each request goes through here: where `has_bounds` is false, the second is left out.
+    """
+
+    __slots__ = ("_checks", "_clamps", "decode_wire", "has_bounds", "wire")
 
     def __init__(self, params: type[msgspec.Struct]) -> None:
         self.wire = wire_type(params)
-        self._bounds = tuple(_bounds_of(params))
-        self._decode = msgspec.json.Decoder(self.wire).decode
-        self.decode: Callable[[Any], Any] = self._decode_bound if self._bounds else self._decode
-
-    def _decode_bound(self, text: Any) -> Any:
-        params = self._decode(text)
-        for apply in self._bounds:
-            apply(params)
-        return params
+        self._clamps = tuple(_clamps_of(params))
+        self._checks = tuple(_checks_of(params))
+        self.has_bounds = bool(self._clamps or self._checks)
+        self.decode_wire = msgspec.json.Decoder(self.wire).decode
 
     def convert(self, values: dict[str, Any]) -> Any:
         """The params by their names on the wire, for who has them from somewhere else than a message."""
-        params = msgspec.convert(values, self.wire)
-        for apply in self._bounds:
-            apply(params)
+        return self.bind(msgspec.convert(values, self.wire))
+
+    def bind(self, params: Any) -> Any:
+        """The same params with numbers in their range. InvalidParams for a text that is none."""
+        for name, default, least, most, is_whole in self._clamps:
+            value = getattr(params, name)
+            if value is default:
+                continue
+            if value is None:
+                value = default
+            elif value < least:
+                value = least
+            elif value > most:
+                value = most
+            elif is_whole:
+                value = int(value)
+            force_setattr(params, name, value)
+        for name, path, check in self._checks:
+            value = getattr(params, name)
+            if value is not None and value is not UNSET:
+                check(value, path)
         return params
 
 
-def _bounds_of(params: type[msgspec.Struct]) -> Iterator[Callable[[msgspec.Struct], None]]:
+def _clamps_of(params: type[msgspec.Struct]) -> Iterator[tuple[str, Any, float, float, bool]]:
+    """Name, default, least and most of each clamped number, and whether it is floored."""
     for field, kind in _kinds_of(params):
-        extra = extra_of(kind)
-        if extra.get("clamped"):
-            yield _Clamp(field, _number_in(kind))
-        if check := extra.get("check"):
-            yield _checking(field, check)
+        if extra_of(kind).get("clamped"):
+            number = _number_in(kind)
+            assert number.ge is not None and number.le is not None, f"{field.name} has no range"
+            yield field.name, field.default, number.ge, number.le, isinstance(number, inspect.IntType)
 
 
-def _checking(field: FieldInfo, check: Check) -> Callable[[msgspec.Struct], None]:
-    name, path = field.name, f"$.{field.encode_name}"
-
-    def apply(params: msgspec.Struct) -> None:
-        value = getattr(params, name)
-        if value is not None and value is not UNSET:
-            check(value, path)
-
-    return apply
+def _checks_of(params: type[msgspec.Struct]) -> Iterator[tuple[str, str, Check]]:
+    """Name, place in the params and function of each text that is checked."""
+    for field, kind in _kinds_of(params):
+        if check := extra_of(kind).get("check"):
+            yield field.name, f"$.{field.encode_name}", check
 
 
 @cache

@@ -25,7 +25,8 @@ def decode_params(decoder: ParamsDecoder, params: Raw) -> Any:
     `$.attachments[0].name`.
     """
     try:
-        return decoder.decode(_as_object(params))
+        decoded = decoder.decode_wire(_as_object(params))
+        return decoder.bind(decoded) if decoder.has_bounds else decoded
     except msgspec.ValidationError as error:
         raise refusal_of(error, decoder.wire, memoryview(_as_object(params))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
