@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NoReturn, Protocol
 import msgspec
 from msgspec import Meta
 
-from sessiond.attachments.names import check_name, check_twins
+from sessiond.attachments.names import check_duplicates, check_name
 from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import Forbidden, InvalidParams, LimitExceeded
 
@@ -81,7 +81,7 @@ def prepare(items: Sequence[AttachmentInput], config: AttachmentsConfig) -> Prep
     for index, item in enumerate(items):
         check_name(item.name, f"{_field_at(index)}.name")
         _check_mime_type(item.mime_type, f"{_field_at(index)}.mimeType")
-    check_twins([item.name for item in items])
+    check_duplicates([item.name for item in items])
     if not (config.enabled and _fits(items, config)):
         # A limit may be exceeded. Measure the exact sizes, so that the first refusal in the documented order is raised.
         _check_limits(list(_sizes(items)), config)

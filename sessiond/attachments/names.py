@@ -41,17 +41,17 @@ def check_name(name: str, field: str) -> str:
     return name
 
 
-def twin_key(name: str) -> str:
+def collision_key(name: str) -> str:
     """The form in which two names are equal if some file systems cannot hold both: NFC and case folded."""
     # Normalized again after folding, which can produce text that is not NFC ("ǰ" becomes two characters).
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def check_twins(names: list[str]) -> None:
-    """Refuse names with the same `twin_key`: InvalidParams, code `attachments_duplicate_name`."""
+def check_duplicates(names: list[str]) -> None:
+    """Refuse names with the same `collision_key`: InvalidParams, code `attachments_duplicate_name`."""
     seen: dict[str, int] = {}
     for index, name in enumerate(names):
-        first = seen.setdefault(twin_key(name), index)
+        first = seen.setdefault(collision_key(name), index)
         if first != index:
             field = f"$.attachments[{index}].name"
             raise InvalidParams(
@@ -102,6 +102,6 @@ def _reason(name: str) -> str | None:
     # Refuses `.` and `..` too.
     if any(end == "." or end.isspace() for end in (name[0], name[-1])):
         return "it starts or ends with a dot or a space"
-    if twin_key(name) == MANIFEST:
+    if collision_key(name) == MANIFEST:
         return f"{MANIFEST} is written by the daemon"
     return None

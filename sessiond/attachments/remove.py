@@ -74,12 +74,12 @@ class _Removal:
         """Remove `name`, whatever it is, with everything in it."""
         stack: list[_Folder] = []
         try:
-            self._try(dir_fd, name, path, 0, stack)
+            self._remove_or_push(dir_fd, name, path, 0, stack)
             while stack:
                 folder = stack[-1]
                 if folder.names:
                     inner = folder.names.pop()
-                    self._try(folder.fd, inner, f"{folder.path}/{inner}", 0, stack)
+                    self._remove_or_push(folder.fd, inner, f"{folder.path}/{inner}", 0, stack)
                 else:
                     stack.pop()
                     os.close(folder.fd)
@@ -94,13 +94,13 @@ class _Removal:
             self.left.append((_readable(path), reason))
 
     def _open_folder(self, dir_fd: int, name: str) -> int:
-        fd = _enter(dir_fd, name)
+        fd = _open_writable_dir(dir_fd, name)
         if os.fstat(fd).st_dev != self.device or _mount_of(fd) != self.mount:
             os.close(fd)
             raise _LeaveAlone(_MOUNTED)
         return fd
 
-    def _try(self, dir_fd: int, name: str, path: str, rounds: int, stack: list[_Folder]) -> None:
+    def _remove_or_push(self, dir_fd: int, name: str, path: str, rounds: int, stack: list[_Folder]) -> None:
         """Remove `name` at once, or push it on the stack to be emptied, or note why neither is possible."""
         while rounds < _MAX_ROUNDS:
             rounds += 1
@@ -143,7 +143,7 @@ class _Removal:
         if reason is None or self.left_count > folder.left_before:
             return
         if reason == _CHANGED:
-            self._try(folder.parent_fd, folder.name, folder.path, folder.rounds, stack)
+            self._remove_or_push(folder.parent_fd, folder.name, folder.path, folder.rounds, stack)
         else:
             self.note(folder.path, reason)
 
@@ -161,13 +161,13 @@ def remove_attachments(workspace: Path, attachments_id: str) -> RemovalReport:
         try:
             here = stack.enter_context(dirfd.closing(dirfd.open_root(workspace)))
             for part in FOLDERS:
-                here = stack.enter_context(dirfd.closing(_enter(here, part)))
+                here = stack.enter_context(dirfd.closing(_open_writable_dir(here, part)))
         except FileNotFoundError:
             return RemovalReport(removed=False, missing=True)
         except OSError as error:
             # Reported for the whole path, although one of the parents caused it.
             return RemovalReport(removed=False, left=((path, _sentence(error)),), left_count=1)
-        if not _is_there(here, attachments_id):
+        if not _exists(here, attachments_id):
             return RemovalReport(removed=False, missing=True)
         removal = _Removal(os.fstat(here).st_dev, _mount_of(here))
         removal.remove(here, attachments_id, path)
@@ -184,7 +184,7 @@ def discard(dir_fd: int, name: str) -> None:
         removal.remove(dir_fd, name, name)
 
 
-def _enter(dir_fd: int, name: str) -> int:
+def _open_writable_dir(dir_fd: int, name: str) -> int:
     """A descriptor of the folder `name`. Its mode is changed so that its owner can list and change it."""
     try:
         fd = dirfd.open_dir(dir_fd, name)
@@ -231,7 +231,7 @@ def _is_folder(dir_fd: int, name: str) -> bool:
         return False
 
 
-def _is_there(dir_fd: int, name: str) -> bool:
+def _exists(dir_fd: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:

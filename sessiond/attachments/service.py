@@ -50,7 +50,7 @@ class AttachmentService:
         report: RemovalReport = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
         return report
 
-    def is_there(self, workspace: Path, attachments_id: str) -> bool:
+    def exists(self, workspace: Path, attachments_id: str) -> bool:
         """Whether anything exists at the place for the files of this id."""
         return os.path.lexists(workspace.joinpath(*FOLDERS, _check_id(attachments_id)))
 

@@ -72,8 +72,8 @@ class TokenLog:
         self._issued: dict[str, Issue] = {}
         self._revoked: dict[str, Revocation] = {}
         # The revoked tokens and all that were minted with them.
-        self._dead: set[str] = set()
-        self._minted: dict[str, list[str]] = {}
+        self._invalid: set[str] = set()
+        self._children: dict[str, list[str]] = {}
         # The number of lines in the file, unreadable ones included.
         self._lines = 0
         self.skipped = 0
@@ -113,7 +113,7 @@ class TokenLog:
         """
         if not TOKEN_ID.fullmatch(token_id):
             raise InvalidParams("$.id is no token id: ids are 32 hex digits; tokens.list shows them", field="$.id")
-        if token_id in self._dead:
+        if token_id in self._invalid:
             return None
         issued = self._issued.get(token_id)
         return Revocation(token_id, now_ms, issued.expires_at if issued is not None else expires_at_ms)
@@ -125,26 +125,26 @@ class TokenLog:
             case Issue():
                 self._issued[line.id] = line
                 if line.parent is not None:
-                    self._minted.setdefault(line.parent, []).append(line.id)
-                    if line.parent in self._dead:
-                        self._bury(line.id)
+                    self._children.setdefault(line.parent, []).append(line.id)
+                    if line.parent in self._invalid:
+                        self._invalidate(line.id)
             case Revocation():
                 self._revoked.setdefault(line.id, line)
-                self._bury(line.id)
+                self._invalidate(line.id)
 
-    def _bury(self, token_id: str) -> None:
-        dying = [token_id]
-        while dying:
-            one = dying.pop()
-            if one not in self._dead:
-                self._dead.add(one)
-                dying += self._minted.get(one, ())
+    def _invalidate(self, token_id: str) -> None:
+        pending = [token_id]
+        while pending:
+            one = pending.pop()
+            if one not in self._invalid:
+                self._invalid.add(one)
+                pending += self._children.get(one, ())
 
     def is_revoked(self, token_id: str) -> bool:
         """Whether the token with this id was revoked, or any token that it was minted with."""
-        return token_id in self._dead
+        return token_id in self._invalid
 
-    def knows(self, token_id: str) -> bool:
+    def has(self, token_id: str) -> bool:
         """Whether a token with this id was issued, as far as the log remembers."""
         return token_id in self._issued
 
@@ -160,7 +160,7 @@ class TokenLog:
                 agent_id=record.agent_id,
                 run_id=record.run_id,
                 sandboxed=record.sandboxed,
-                revoked=record.id in self._dead,
+                revoked=record.id in self._invalid,
             )
             for record in self._issued.values()
         ]
@@ -181,7 +181,7 @@ class TokenLog:
             last = revocation.at + MAX_TTL_SECONDS * 1000 if revocation.expires_at is None else revocation.expires_at
             if last + MAX_SKEW_MS > now_ms:
                 log.take(revocation)
-        for token_id in self._dead - self._revoked.keys():
+        for token_id in self._invalid - self._revoked.keys():
             # Revoked through its parent: give it a revocation of its own, which outlives its `issued` line.
             expires_at = self._issued[token_id].expires_at
             if expires_at + MAX_SKEW_MS > now_ms:

@@ -134,7 +134,7 @@ def read(text: str, key: Ed25519PublicKey) -> Claims:
 def verify(text: str, key: Ed25519PublicKey, now_ms: int, is_revoked: Callable[[Claims], bool]) -> Caller:
     """The caller who holds the token. Unauthenticated if it is not ours, expired, revoked, or issued in the future."""
     claims = read(text, key)
-    _check_life(claims, now_ms, is_revoked)
+    _check_valid(claims, now_ms, is_revoked)
     return claims.caller()
 
 
@@ -166,7 +166,7 @@ class TokenVerifier:
             claims = read(text, self._key)
             known = claims, claims.caller()
         try:
-            _check_life(known[0], self._wall_ms(), self._is_revoked)
+            _check_valid(known[0], self._wall_ms(), self._is_revoked)
         except Unauthenticated:
             self._known.pop(text, None)
             raise
@@ -180,7 +180,7 @@ class TokenVerifier:
         return len(self._known)
 
 
-def _check_life(claims: Claims, now_ms: int, is_revoked: Callable[[Claims], bool]) -> None:
+def _check_valid(claims: Claims, now_ms: int, is_revoked: Callable[[Claims], bool]) -> None:
     if is_revoked(claims):
         raise Unauthenticated(REVOKED)
     if now_ms >= claims.expires_at_ms:

@@ -123,16 +123,16 @@ def _check_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -
         raise source.error(path, 'needs a command or a preset, like command = ["my-agent"] or preset = "claude"')
 
 
-def inherit(data: dict[str, Any], *, lone_agent: dict[str, Any]) -> dict[str, Any]:
+def inherit(data: dict[str, Any], *, default_agent: dict[str, Any]) -> dict[str, Any]:
     """The file's data with `agents.defaults` filled in for every agent.
 
     Tables are merged key by key: an agent that only sets `sandbox.mode` inherits the other settings. A file without
-    agents gets `lone_agent`.
+    agents gets `default_agent`.
     """
     agents = data.get("agents", {})
     defaults = agents.get("defaults", {})
     filled = []
-    for agent in agents.get("list") or [lone_agent]:
+    for agent in agents.get("list") or [default_agent]:
         full = dict(agent)
         for key in _INHERITED_TABLES:
             full[key] = {**defaults.get(key, {}), **agent.get(key, {})}

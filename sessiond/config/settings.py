@@ -274,7 +274,7 @@ def parse(text: str, name: str = "config.toml") -> Config:
     source = ConfigText(name, text)
     source.check(type_info(Config))
     config_rules.check(source)
-    data = config_rules.inherit(source.data, lone_agent={"id": "main", "runtime": {"type": "echo"}})
+    data = config_rules.inherit(source.data, default_agent={"id": "main", "runtime": {"type": "echo"}})
     return msgspec.convert(data, Config, dec_hook=_decode)
 
 

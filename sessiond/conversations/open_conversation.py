@@ -87,10 +87,10 @@ def find_closing_record(fd: int, talk_id: str, end: int | None, record_limit: in
     """The closing record of a conversation, searched backwards from `end` (None: the end of the file)."""
     if end is None:
         end = os.fstat(fd).st_size
-    needle = talk_id.encode()
+    id_bytes = talk_id.encode()
     for line in transcript.read_backwards(fd, end, record_limit):
         record = line.record
-        if record is None or record.custom_type != CONVERSATION or record.data is None or needle not in record.raw:
+        if record is None or record.custom_type != CONVERSATION or record.data is None or id_bytes not in record.raw:
             continue
         closed = _convert(lax.decode_dict(record.data), ClosingRecord)
         if closed is not None and closed.talk_id == talk_id:

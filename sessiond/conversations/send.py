@@ -79,17 +79,17 @@ class MessageSender:
         config: Callable[[], Config],
         clock: Clock,
         *,
-        births: SessionChanges,
+        session_changes: SessionChanges,
         feed: TranscriptFeed,
         attached: AttachedAgents,
         attachments: AttachmentService,
-        intents: SpawnJournal,
+        journal: SpawnJournal,
         workspace: Callable[[str], Path],
     ) -> None:
         self._store, self._supervisor, self._provenance = store, supervisor, provenance
         self._config, self._clock = config, clock
-        self._births, self._feed, self._attached = births, feed, attached
-        self._attachments, self._intents, self._workspace = attachments, intents, workspace
+        self._session_changes, self._feed, self._attached = session_changes, feed, attached
+        self._attachments, self._journal, self._workspace = attachments, journal, workspace
 
     async def send(self, target: Session, message: NewMessage, *, in_line: Callable[[], None]) -> SentMessage:
         """Accept the message: it is on disk and queued when this returns. `in_line` is called once it has its place.
@@ -142,7 +142,9 @@ class MessageSender:
 
         if not due(session):
             return session
-        new, _ = await lifecycle.reset(self._births, self._feed, session, self._supervisor.stop_for_reset, due=due)
+        new, _ = await lifecycle.reset(
+            self._session_changes, self._feed, session, self._supervisor.stop_for_reset, due=due
+        )
         return new
 
     async def _steer(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> SentMessage:
@@ -165,7 +167,7 @@ class MessageSender:
         return await accept_with_files(
             self._supervisor,
             self._attachments,
-            self._intents,
+            self._journal,
             session=session,
             request=request,
             prepared=prepared,

@@ -38,7 +38,7 @@ from sessiond.rpc.limits import Limits
 from sessiond.rpc.openrpc import openrpc_document
 from sessiond.runs.recovery import recover
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.runtimes import launcher as starting
+from sessiond.runtimes import launcher
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
@@ -147,7 +147,7 @@ async def _open_parts(
         lambda: parts.config().channels,
         environ=os.environ,
         cwd=Path("/"),
-        on_attach=lambda channel: outbox.hurry(channel),  # noqa: PLW0108 - made below
+        on_attach=lambda channel: outbox.make_due(channel),  # noqa: PLW0108 - made below
     )
     async with open_outbox(
         store,
@@ -166,7 +166,7 @@ async def _programs(store: SessionStore) -> AsyncIterator[None]:
     """A fork server for the programs of this daemon. Waits first until the programs of a killed daemon have ended."""
     # Each keeper of a program holds a lock on this file: the next daemon on this store waits until all have ended.
     with dirfd.closing(dirfd.open_file(store.root_fd, layout.STORE_FILE, os.O_RDONLY)) as hold_fd:
-        async with starting.open_fork_server(hold_fd) as over:
+        async with launcher.open_fork_server(hold_fd) as over:
             if not over:
                 log.warning("a program of an earlier daemon is still there; it may work beside the next run")
             yield
@@ -214,7 +214,7 @@ class _Parts:
             on_found=self.supervisor.handle_restored_transcript,
         )
         self.saver = IndexSaver(store, self.feed, clock)
-        self.births = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
+        self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
         self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
         self.spawner = self._build_spawner()
@@ -278,10 +278,10 @@ class _Parts:
         return ArchiveSweep(
             self.store,
             self.feed,
-            self.births,
+            self.session_changes,
             self.supervisor,
             self.attachments,
-            intents=self.spawner.intents,
+            journal=self.spawner.journal,
             config=self.config,
             clock=self.clock,
             workspace=self.host.workspace,
@@ -295,11 +295,11 @@ class _Parts:
             self.provenance,
             self.config,
             self.clock,
-            births=self.births,
+            session_changes=self.session_changes,
             feed=self.feed,
             attached=self.attached,
             attachments=self.attachments,
-            intents=self.spawner.intents,
+            journal=self.spawner.journal,
             workspace=self.host.workspace,
         )
 
@@ -310,7 +310,7 @@ class _Parts:
             feed=self.feed,
             supervisor=self.supervisor,
             attached=self.attached,
-            births=self.births,
+            session_changes=self.session_changes,
             tokens=self.tokens,
             spawner=self.spawner,
             attachments=self.attachments,

@@ -43,7 +43,7 @@ class Credentials(Protocol):
     def retire(self, run: Run) -> None: ...
 
 
-class _NotYet:
+class _AcpRuntime:
     """The runtime `acp`, which is not supported yet: every run fails and says so. Source: runs.md, "acp"."""
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:  # noqa: ARG002
@@ -53,7 +53,7 @@ class _NotYet:
         )
 
 
-_LATER = _NotYet()
+_ACP = _AcpRuntime()
 
 
 class DaemonHost:
@@ -81,10 +81,10 @@ class DaemonHost:
             return attached
         if agent.runtime.type == "exec":
             return self._exec_runtime(agent)
-        return self._echo if agent.runtime.type == "echo" else _LATER
+        return self._echo if agent.runtime.type == "echo" else _ACP
 
     def knows_agent(self, agent_id: str) -> bool:
-        return self._config().agent(agent_id) is not None or self._attached.was_here(agent_id)
+        return self._config().agent(agent_id) is not None or self._attached.was_attached(agent_id)
 
     def keeps_messages(self, key: str) -> bool:
         return is_inbox(key) and self._attached.runtime(agent_of(key)) is None

@@ -36,7 +36,7 @@ EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
 _DRAIN_S = 5.0
 # How often the progress of a long start is reported.
 _PROGRESS_S = 1.0
-_SWITCH_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 
 
 def run(
@@ -50,15 +50,15 @@ def run(
     """Run the daemon until it is told to stop; the exit code (cli.md, "Exit codes")."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
-    memory.give_back_what_is_freed()
+    memory.return_freed_memory()
     # A busy worker thread keeps the event loop waiting this long whenever the loop needs the interpreter. With the
     # default of 5 ms one answer, which needs it several times, was delayed by 20 ms.
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     forbid_dumps()
     if socket is not None:
         os.environ["SESSIOND_SOCKET"] = str(socket)
     try:
-        trio.run(_Life(store, config_path).live)
+        trio.run(_DaemonProcess(store, config_path).run)
     except BaseExceptionGroup as group:
         return _exit_code(group)
     except (ConfigError, StoreGone, StoreInUse) as error:
@@ -83,35 +83,35 @@ def _exit_code(error: BaseException) -> int:
     return code
 
 
-class _Life:
+class _DaemonProcess:
     def __init__(self, store: Path, config_path: Path | None) -> None:
         self._store, self._config_path = store, config_path
         self._config = configuration.load(config_path)
         self._manager = notify.from_environment()
-        self._told_at = 0.0
-        self._starting: Path | None = None
+        self._reported_at = 0.0
+        self._progress_path: Path | None = None
         self._stop = trio.Event()
-        self._hurry = trio.Event()
+        self._second_signal = trio.Event()
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         config = self._config
         sockets = listening.socket_paths(os.environ, self._store)
         listening.check_length(sockets.sessiond)
         listening.check_length(sockets.agent)
-        self._starting = sockets.sessiond.parent / STARTING
-        listening.prepare_folder(self._starting.parent, private=sockets.private)
-        self._tell_progress("")
+        self._progress_path = sockets.sessiond.parent / STARTING
+        listening.prepare_folder(self._progress_path.parent, private=sockets.private)
+        self._write_progress("")
         try:
-            await self._live(config, sockets)
+            await self._run(config, sockets)
         finally:
-            self._is_started()
+            self._remove_progress()
 
-    async def _live(self, config: Config, sockets: SocketPaths) -> None:
+    async def _run(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with open_app(
                 self._store, config, sockets.agent.parent, progress=self._progress, watching=_report_watch_backend
             ) as app:
-                app.background.start_soon(self._obey, signals, app)
+                app.background.start_soon(self._handle_signals, signals, app)
                 await self._serve(app, config)
         self._manager.close()
 
@@ -122,7 +122,7 @@ class _Life:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, listeners)
-                memory.keep_what_is_there()
+                memory.freeze_gc()
                 self._announce(app, listeners)
                 if (interval_s := notify.watchdog_seconds()) is not None:
                     app.background.start_soon(self._watchdog, interval_s)
@@ -130,46 +130,46 @@ class _Life:
                 self._manager.notify_stopping("finishing what is under way")
                 log.info("stopping")
                 async with trio.open_nursery() as drain:
-                    drain.start_soon(self._hurry_up, server)
+                    drain.start_soon(self._stop_on_second_signal, server)
                     await server.drain(_DRAIN_S, before_close=app.services.supervisor.interrupt_all)
                     drain.cancel_scope.cancel()
         finally:
             for listener in listeners:
                 listener.close()
 
-    async def _hurry_up(self, server: Server) -> None:
-        await self._hurry.wait()
+    async def _stop_on_second_signal(self, server: Server) -> None:
+        await self._second_signal.wait()
         await server.drain(0)
 
     def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
         sessions = len(app.services.store.catalog)
-        self._is_started()
+        self._remove_progress()
         self._manager.ready(pluralize(sessions, "session"))
         where = {
             one.name: str(one.path) if one.path is not None else ":".join(map(str, one.address)) for one in listeners
         }
         log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
 
-    def _tell_progress(self, text: str) -> None:
+    def _write_progress(self, text: str) -> None:
         """Write the progress of the start to a file, for clients that connect before the socket exists."""
-        if self._starting is not None:
-            written = self._starting.with_name(f".{STARTING}")
+        if self._progress_path is not None:
+            written = self._progress_path.with_name(f".{STARTING}")
             with suppress(OSError):
                 written.write_text(f"{os.getpid()}\n{text}")
-                written.replace(self._starting)  # atomically
+                written.replace(self._progress_path)  # atomically
 
-    def _is_started(self) -> None:
-        if self._starting is not None:
+    def _remove_progress(self) -> None:
+        if self._progress_path is not None:
             with suppress(OSError):
-                self._starting.unlink()
-            self._starting = None
+                self._progress_path.unlink()
+            self._progress_path = None
 
-    async def _obey(self, signals: object, app: App) -> None:
+    async def _handle_signals(self, signals: object, app: App) -> None:
         async for number in signals:  # type: ignore[attr-defined]
             if number == signal.SIGHUP:
                 self._reload(app)
             elif self._stop.is_set():
-                self._hurry.set()
+                self._second_signal.set()
             else:
                 self._stop.set()
 
@@ -189,7 +189,7 @@ class _Life:
             app.services.attached.forget(removed)
             app.services.supervisor.end_runs_of_removed_agents(removed)
             app.services.supervisor.agents_changed()
-            app.services.outbox.hurry()
+            app.services.outbox.make_due()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
         self._manager.ready(pluralize(len(app.services.store.catalog), "session"))
@@ -202,12 +202,12 @@ class _Life:
     def _progress(self, done: int, total: int, agent_id: str) -> None:
         """Report how many transcripts were read. Called from the worker thread that scans the store at the start."""
         now = time.monotonic()
-        if now - self._told_at < _PROGRESS_S and done:
+        if now - self._reported_at < _PROGRESS_S and done:
             return
-        self._told_at = now
+        self._reported_at = now
         text = f"reading transcripts of agent {agent_id}: {done} of {total}"
         self._manager.extend_timeout(30, text)
-        self._tell_progress(text)
+        self._write_progress(text)
         log.info("reading transcripts", agent=agent_id, done=done, total=total)
 
 

@@ -14,7 +14,7 @@ _LARGE_BYTES = 256 * 1024
 _ARENAS = 2
 
 
-def give_back_what_is_freed() -> None:
+def return_freed_memory() -> None:
     """Return freed memory to the system instead of keeping it for later allocations."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -25,7 +25,7 @@ def give_back_what_is_freed() -> None:
     mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-def keep_what_is_there() -> None:
+def freeze_gc() -> None:
     """Exempt all current objects from garbage collection; they live as long as the daemon.
 
     Collecting them blocked the event loop for 25 to 70 ms whenever many requests came at once.

@@ -36,13 +36,13 @@ class _Lane:
     `ids` are all of its deliveries, also the one that is being tried and therefore not in `waiting`.
     """
 
-    __slots__ = ("hurries", "ids", "waiting", "wake")
+    __slots__ = ("due_calls", "ids", "waiting", "wake")
 
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, Delivery]] = []
         self.ids: set[str] = set()
         self.wake = trio.Event()
-        self.hurries = 0
+        self.due_calls = 0
 
     def add(self, delivery: Delivery, place: int) -> None:
         """It is due now. `place` tells in which order deliveries came."""
@@ -50,9 +50,9 @@ class _Lane:
         heapq.heappush(self.waiting, (trio.current_time(), place, delivery))
         self._wake_up()
 
-    def hurry(self) -> None:
+    def make_due(self) -> None:
         """Make every delivery due now; one whose attempt is under way is due again at once if that fails."""
-        self.hurries += 1
+        self.due_calls += 1
         now = trio.current_time()
         self.waiting = [(now, place, delivery) for _, place, delivery in self.waiting]
         heapq.heapify(self.waiting)
@@ -142,11 +142,11 @@ class Outbox:
             return
         lane.add(delivery, next(self._places))
 
-    def hurry(self, channel: str | None = None) -> None:
+    def make_due(self, channel: str | None = None) -> None:
         """Make all deliveries to the channel (None: to all) due now: somebody may be able to deliver."""
         for where, lane in self._lanes.items():
             if channel is None or where[0] == channel:
-                lane.hurry()
+                lane.make_due()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver until cancelled."""
@@ -165,12 +165,12 @@ class Outbox:
                     await lane.wake.wait()
                 continue
             heapq.heappop(lane.waiting)
-            hurries = lane.hurries
+            due_calls = lane.due_calls
             again_at = await self._attempt(delivery)
             if again_at is None:
                 lane.ids.discard(delivery.delivery_id)
                 continue
-            if lane.hurries != hurries:
+            if lane.due_calls != due_calls:
                 again_at = trio.current_time()
             heapq.heappush(lane.waiting, (again_at, place, self._known[delivery.delivery_id]))
         del self._lanes[where]
@@ -193,11 +193,11 @@ class Outbox:
         return None
 
     async def _wait_for_somebody(self, delivery: Delivery, missing: str) -> float | None:
-        """No attempt: who attaches, or a configuration that is read again, hurries the lane."""
+        """No attempt: who attaches, or a configuration that is read again, due_calls the lane."""
         left_ms = delivery.created_at + self._settings().give_up_minutes * 60_000 - self._clock.wall_ms()
         if left_ms > 0:
             return trio.current_time() + left_ms / 1000
-        await self._bury(delivery, missing)
+        await self._give_up(delivery, missing)
         return None
 
     async def _settle(self, delivery: Delivery, status: DeliveryStatus) -> None:
@@ -215,12 +215,12 @@ class Outbox:
         attempts = delivery.attempts + 1
         delivery = self._known[delivery.delivery_id] = replace(delivery, attempts=attempts, last_error=reason)
         if self._clock.wall_ms() - delivery.created_at >= settings.give_up_minutes * 60_000:
-            await self._bury(delivery, reason)
+            await self._give_up(delivery, reason)
             return None
         waits = settings.retry_seconds
         return trio.current_time() + waits[min(attempts, len(waits)) - 1]
 
-    async def _bury(self, delivery: Delivery, reason: str) -> None:
+    async def _give_up(self, delivery: Delivery, reason: str) -> None:
         delivery = replace(delivery, last_error=reason, failed_at=self._clock.wall_ms())
         try:
             await self._write(delivery)

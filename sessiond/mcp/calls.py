@@ -41,7 +41,7 @@ class TokenConnection(Protocol):
     """The part of `DaemonConnection` that is used here."""
 
     def client(self) -> CallableClient: ...
-    def give_up(self, client: Any) -> None: ...
+    def drop_client(self, client: Any) -> None: ...
 
 
 class ToolCall:
@@ -54,7 +54,7 @@ class ToolCall:
         self.wait_s, self.method, self.params_of = wait_s, method, params_of
 
 
-def call_of(tool: str, arguments: Params) -> ToolCall:
+def build_call(tool: str, arguments: Params) -> ToolCall:
     """The request that a tool makes. BadAttachment if a file that it names cannot be read."""
     # A model may write null for a parameter that it does not set.
     given = {name: value for name, value in arguments.items() if value is not None}
@@ -72,7 +72,7 @@ def call_of(tool: str, arguments: Params) -> ToolCall:
     return ToolCall(0.0, tool, lambda _left_s: given)
 
 
-def reading_of(tool: str, answer: Params) -> ToolCall | None:
+def build_read_call(tool: str, answer: Params) -> ToolCall | None:
     """The request that marks the inbox messages in an answer as read; None if the answer has none."""
     if tool != "sessions_inbox" or not answer.get("messages"):
         return None
@@ -176,5 +176,5 @@ def ask(
             if error.slug != "unauthenticated" or is_renewed:
                 raise
         # The token has expired or was revoked; the next client gets another one.
-        connection.give_up(client)
+        connection.drop_client(client)
         is_renewed = True

@@ -27,7 +27,7 @@ RENEW_BEFORE_S = 2 * 3600
 # An answer usually takes milliseconds; this allows for a busy machine.
 ANSWER_S = 30.0
 # Programs that stop an MCP server kill it after a second or two.
-LEAVE_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 # If no daemon is running when the client connects, these are the first and last pause between attempts. The session is
 # created even if no tool is called, so that other sessions can send to it.
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
@@ -52,10 +52,10 @@ class DaemonConnection:
         self._opened: list[tuple[Client, str | None]] = []
         self._left = threading.Event()
 
-    def introduce(self, client_name: str) -> None:
+    def set_client_name(self, client_name: str) -> None:
         """Take the name of the MCP client, and create its session in the background as soon as a daemon runs."""
         self._client_name = slug(client_name)
-        threading.Thread(target=self._connect_soon, daemon=True).start()
+        threading.Thread(target=self._connect_in_background, daemon=True).start()
 
     def client(self) -> Client:
         """A client with a valid token for the session. ClientError if the daemon cannot be reached or refuses."""
@@ -73,7 +73,7 @@ class DaemonConnection:
                 self._opened.append((self._client, minted.get("id")))
             return self._client
 
-    def give_up(self, client: Client) -> None:
+    def drop_client(self, client: Client) -> None:
         """Drop a client whose token the daemon refused, so that the next call of `client` gets another token.
 
         Inside a run the token file is read again: the next run has another token in the same file.
@@ -85,20 +85,20 @@ class DaemonConnection:
     def close(self) -> None:
         """Close the connections and revoke the tokens that were minted for them."""
         self._left.set()
-        if not self._lock.acquire(timeout=LEAVE_S):
+        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return  # the daemon does not answer; the token will expire
         try:
             minted = [token_id for _, token_id in self._opened if token_id is not None]
             if minted:
                 with suppress(ClientError), self._owner() as owner:
                     for token_id in minted:
-                        owner.call("tokens.revoke", id=token_id, timeout_s=LEAVE_S)
+                        owner.call("tokens.revoke", id=token_id, timeout_s=CLOSE_TIMEOUT_S)
             for client, _ in self._opened:
                 client.close()
         finally:
             self._lock.release()
 
-    def _connect_soon(self) -> None:
+    def _connect_in_background(self) -> None:
         backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while not self._left.is_set():
             try:

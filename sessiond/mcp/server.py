@@ -20,7 +20,7 @@ from typing import IO, Any, NoReturn
 from sessiond import __version__
 from sessiond.client import Cancellation, ClientError, DaemonNotRunning, RpcError
 from sessiond.mcp import messages, tools
-from sessiond.mcp.calls import ToolCall, ask, call_of, hint_of, reading_of, useful_part
+from sessiond.mcp.calls import ToolCall, ask, build_call, build_read_call, hint_of, useful_part
 from sessiond.mcp.daemon_connection import DaemonConnection
 from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
 
@@ -48,7 +48,7 @@ class McpServer:
         self._writing = threading.Lock()
         # Held while unread messages are sent to the client and marked as read in the daemon, so that the next
         # `sessions_inbox` call does not return them again.
-        self._handing_over = threading.Lock()
+        self._inbox_lock = threading.Lock()
         self._calls_lock = threading.Lock()  # guards what follows
         self._calls: dict[messages.RequestId, tuple[Cancellation, float]] = {}
         # The threads of the calls. A thread ends after its answer was sent, when its id may already be in use again.
@@ -98,7 +98,7 @@ class McpServer:
     def _initialize(self, params: messages.Params) -> Result:
         client = params.get("clientInfo")
         name = client.get("name") if isinstance(client, dict) else None
-        self._connection.introduce(name if isinstance(name, str) else "")
+        self._connection.set_client_name(name if isinstance(name, str) else "")
         asked = params.get("protocolVersion")
         return {
             "protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[0],
@@ -118,7 +118,7 @@ class McpServer:
             self._send(messages.error(request.id, messages.INVALID_PARAMS, "`arguments` is to be an object"))
             return
         try:
-            call = call_of(name, arguments or {})
+            call = build_call(name, arguments or {})
         except ClientError as error:
             self._send(messages.result(request.id, _refusal(error)))
             return
@@ -150,37 +150,37 @@ class McpServer:
         if call.wait_s and progress_token is not None:
             report = (progress_token, call.wait_s, ended)
             threading.Thread(target=self._report, args=report, daemon=True).start()
-        reading = None
+        mark_read = None
         try:
             if tool == "sessions_inbox":
-                with self._handing_over:
+                with self._inbox_lock:
                     pass
             answer = ask(self._connection, call, cancellation)
-            reading = reading_of(tool, answer)
+            mark_read = build_read_call(tool, answer)
             data = useful_part(tool, answer)
-            said = {"content": _texts(_in_words(tool, answer)), "structuredContent": data, "isError": False}
+            result = {"content": _texts(_in_words(tool, answer)), "structuredContent": data, "isError": False}
         except ClientError as error:
-            said = _refusal(error, hint_of(tool, call, error))
+            result = _refusal(error, hint_of(tool, call, error))
         with self._writing:
             ended.set()
         with self._calls_lock:
             self._calls.pop(request_id, None)
         # A cancelled call gets no answer.
         if not cancellation.is_cancelled:
-            self._hand_over(messages.result(request_id, said), reading)
+            self._send_answer(messages.result(request_id, result), mark_read)
         with self._calls_lock:
             self._threads.discard(threading.current_thread())
 
-    def _hand_over(self, line: bytes, reading: ToolCall | None) -> None:
-        """Send an answer, then make the request `reading`, if any, which marks the messages in it as read."""
-        if reading is None:
+    def _send_answer(self, line: bytes, mark_read: ToolCall | None) -> None:
+        """Send an answer, then make the request `mark_read`, if any, which marks the messages in it as read."""
+        if mark_read is None:
             self._send(line)
             return
-        with self._handing_over:
+        with self._inbox_lock:
             self._send(line)
             # If this fails, the messages are delivered a second time, which is better than losing them.
             with suppress(ClientError):
-                ask(self._connection, reading, Cancellation())
+                ask(self._connection, mark_read, Cancellation())
 
     def _report(self, progress_token: messages.RequestId, wait_s: float, ended: threading.Event) -> None:
         """Send progress notifications for a call, for a client that asked for them."""

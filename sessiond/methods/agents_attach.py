@@ -72,10 +72,10 @@ class PeerConnection:
                 raise RefusedByAgent(f"the agent's connection may not run it any more: {error.message}") from None
         return await ask(self.peer, method, params, result_type=result_type)
 
-    def live_run(self, run_id: str, spec: RunSpec) -> None:
+    def begin_run(self, run_id: str, spec: RunSpec) -> None:
         # A run does here what it might, and no more than who lives it: attaching is no way to more scopes.
         held = frozenset(scope for scope in SCOPES if self.peer.caller.has(scope))
-        self._services.tokens.narrow_run(run_id, held)
+        self._services.tokens.restrict_run(run_id, held)
         self._callers[run_id] = Caller(
             kind="token",
             scopes=self._services.run_scopes(spec.session_key) & held,
@@ -85,9 +85,9 @@ class PeerConnection:
             sandboxed=spec.sandboxed,
         )
 
-    def part(self, run_id: str) -> None:
+    def end_run(self, run_id: str) -> None:
         self._callers.pop(run_id, None)
-        self._services.tokens.narrow_run(run_id, None)
+        self._services.tokens.restrict_run(run_id, None)
 
     def _caller_for(self, meta: Mapping[str, Any]) -> Caller:
         run_id = meta.get("runId")

@@ -61,7 +61,7 @@ async def get_or_create_session(ctx: Context, text: str) -> Session:
     if key is None:
         return services.find(ctx.caller, text, action="send")
     agent_id = _check_configured(ctx, key)
-    session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
+    session, _ = await services.session_changes.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
     return session
 
 

@@ -62,7 +62,7 @@ async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
 async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSendResult:
     """Accept the message for a session that was found."""
     services = ctx.services
-    send_policy.require(services.config.session.send_policy, session.key, session.entry)
+    send_policy.require_allowed(services.config.session.send_policy, session.key, session.entry)
     sent = await services.sends.send(session, message_of(ctx, session, params, METHOD.name), in_line=ctx.in_line)
     return _accepted_result(ctx, sent)
 
@@ -89,7 +89,7 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     # One that is being deleted or reset right now is waited for below.
     if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
-    send_policy.require(services.config.session.send_policy, key)
+    send_policy.require_allowed(services.config.session.send_policy, key)
     _model_of(ctx, params)  # a bad message makes no session
     return await get_or_create_session(ctx, params.session_key)
 

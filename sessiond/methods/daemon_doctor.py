@@ -62,7 +62,7 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
     services = ctx.services
     for agent in services.config.agents.list:
         workspace = agent.workspace or default_workspace(services.store.path, agent.id)
-        found = services.spawner.intents.unclaimed_folders(agent.id, workspace)
+        found = services.spawner.journal.unclaimed_folders(agent.id, workspace)
         if found:
             shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
             folders = pluralize(len(found), "folder")

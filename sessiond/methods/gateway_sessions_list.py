@@ -1,4 +1,4 @@
-"""`sessions.list`: the rows of sessions_list with a title and a glimpse of the last message. For people's clients.
+"""`sessions.list`: the rows of sessions_list with a title and a preview of the last message. For people's clients.
 
 The guess rule gives this file's place to the tool `sessions_list`; hence the prefix.
 """

@@ -61,7 +61,7 @@ class Services:
     bus: EventBus
     feed: TranscriptFeed
     supervisor: RunSupervisor
-    births: SessionChanges
+    session_changes: SessionChanges
     config: Config
     clock: Clock
     ids: Ids

@@ -45,7 +45,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     if parent is not None:
         parent = services.find(ctx.caller, parent, field="$.parentSessionKey", action="send").key
     sight = services.sight_of(ctx.caller, "send")
-    spawned_by = resolve.birthplace(services.store.catalog, sight, key, parent, named=params.key is not None)
+    spawned_by = resolve.choose_spawner(services.store.catalog, sight, key, parent, named=params.key is not None)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
     # The inbox of a program goes on where its agent was taken out of the configuration: no agent runs there.
@@ -77,7 +77,9 @@ async def _get_or_create(
     if ctx.caller.sandboxed and key not in services.store.catalog.by_key:
         entry["sandboxed"] = True
     parts = [Custom(ENTRY, entry)] if entry else []
-    session, created = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts)
+    session, created = await services.session_changes.ensure(
+        key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts
+    )
     if not created and parts:
         await services.store.append(session, parts)
     return session, created

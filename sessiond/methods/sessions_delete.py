@@ -30,7 +30,7 @@ async def handle(ctx: Context, params: SessionsDeleteParams) -> SessionsDeleteRe
             f"{session.key} is its agent's main session and cannot be deleted; `sessions.reset` begins it anew",
             code="main_session",
         )
-    archived = await lifecycle.delete(services.births, services.feed, session, services.supervisor.stop)
+    archived = await lifecycle.delete(services.session_changes, services.feed, session, services.supervisor.stop)
     return SessionsDeleteResult(key=session.key, deleted=True, archived=archived)
 
 

@@ -46,7 +46,7 @@ async def kill(services: Services, root: Session) -> list[str]:
                 except StorageError as error:
                     refusal = error
             # What it was about to spawn is there now, and found below, or never will be.
-            await services.spawner.offspring.call_off(key)
+            await services.spawner.pending_children.cancel(key)
         level = [child for key in level for child in catalog.children_of(key) if child not in seen]
     if refusal is not None:
         raise refusal

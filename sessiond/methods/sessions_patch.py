@@ -53,7 +53,7 @@ async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResu
     services = ctx.services
     session = services.find_live(ctx.caller, params.key)
     wanted = {wire_name: value for name, wire_name in _PATCHED if (value := getattr(params, name)) is not UNSET}
-    session = await patch.apply(services.births, services.config, session, wanted, services.sees(ctx.caller))
+    session = await patch.apply(services.session_changes, services.config, session, wanted, services.sees(ctx.caller))
     row = listing.row(services.store, session, ctx.caller.agent_id, services.sight_of(ctx.caller))
     return SessionsPatchResult(key=session.key, row=row)
 

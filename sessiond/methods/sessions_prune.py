@@ -50,7 +50,7 @@ async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResu
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller, "send")
     visible = [session for session in catalog.by_id.values() if reaches(catalog, sight, session.key)]
-    chosen = prune.old(visible, int(params.older_than_ms), services.clock.wall_ms())
+    chosen = prune.find_old(visible, int(params.older_than_ms), services.clock.wall_ms())
     if not params.confirm:
         return _result(ctx, [one.session for one in chosen], [], confirmed=False)
     removal = prune.Removal(chosen)

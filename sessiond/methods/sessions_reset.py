@@ -29,7 +29,7 @@ async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResu
 
 async def reset(services: Services, session: Session) -> tuple[Session, bool]:
     """The new session of the key, and whether the old transcript is in the archive."""
-    return await lifecycle.reset(services.births, services.feed, session, services.supervisor.stop_for_reset)
+    return await lifecycle.reset(services.session_changes, services.feed, session, services.supervisor.stop_for_reset)
 
 
 METHOD = Method(

@@ -57,7 +57,7 @@ class SessionsSendResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:
     services = ctx.services
     target = _target(ctx, params)
-    send_policy.require(services.config.session.send_policy, target.key, target.entry)
+    send_policy.require_allowed(services.config.session.send_policy, target.key, target.entry)
     timeout_s = params.timeout_seconds
     source = services.source(ctx.caller)
     # Asked before the message is in line: it would wait for itself then.

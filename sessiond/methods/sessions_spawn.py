@@ -125,7 +125,7 @@ async def _requester(ctx: Context) -> Session:
     services, caller = ctx.services, ctx.caller
     key = caller.session_key or main_key(caller.agent_id or services.config.default_agent(), services.rules)
     agent_id = agent_of(key)
-    session, _ = await services.births.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
+    session, _ = await services.session_changes.ensure(key, agent_id, cwd=str(services.workspace(agent_id)))
     return session
 
 

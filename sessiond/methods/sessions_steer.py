@@ -38,7 +38,7 @@ class SessionsSteerResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResult:
     services = ctx.services
     session = services.find(ctx.caller, params.key, field="$.key", action="send")
-    send_policy.require(services.config.session.send_policy, session.key, session.entry)
+    send_policy.require_allowed(services.config.session.send_policy, session.key, session.entry)
     sent = ChatSendParams(
         session_key=params.key,
         message=params.message,

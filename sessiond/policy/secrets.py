@@ -48,8 +48,8 @@ _NO_SECRET = frozenset({
 })  # fmt: skip
 
 
-def _shape(needle: str, pattern: str, flags: int = re.IGNORECASE) -> tuple[str, re.Pattern[str]]:
-    return needle, re.compile(pattern, flags)
+def _shape(keyword: str, pattern: str, flags: int = re.IGNORECASE) -> tuple[str, re.Pattern[str]]:
+    return keyword, re.compile(pattern, flags)
 
 
 def _prefix_pattern(prefix: str, rest: str) -> tuple[str, re.Pattern[str]]:
@@ -181,7 +181,7 @@ def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
     """The places of the secrets, in order and without overlaps."""
-    spans = sorted([*_find_shaped(text), *_pem(text), *_find_matches(text, patterns)], key=lambda span: span[:2])
+    spans = sorted([*_find_shaped(text), *_find_pem(text), *_find_matches(text, patterns)], key=lambda span: span[:2])
     return list(_merge_spans(spans)) if spans else []
 
 
@@ -190,27 +190,27 @@ def _find_shaped(text: str) -> Iterator[Span]:
         return
     low = _lower(text)
     find = low.find if len(low) <= _PIECE else partial(_find, low)
-    for needle, pattern in _SHAPES:
-        at = find(needle, 0)
+    for keyword, pattern in _SHAPES:
+        at = find(keyword, 0)
         while at >= 0:
             hit = pattern.match(text, at, at + _PIECE)
             if hit is None:
-                at = find(needle, at + 1)
+                at = find(keyword, at + 1)
                 continue
             start, end = hit.span(hit.lastindex or 0)
-            is_secret = _is_secret(needle, hit[0], text[start:end])
+            is_secret = _is_secret(keyword, hit[0], text[start:end])
             if hit.end() == at + _PIECE:
                 line_end = _find(text, "\n", end)
                 end = len(text) if line_end < 0 else line_end
             if is_secret:
                 yield start, end, None
-            at = find(needle, max(hit.end(), at + 1, end if is_secret else 0))
+            at = find(keyword, max(hit.end(), at + 1, end if is_secret else 0))
 
 
-def _find(text: str, needle: str, at: int) -> int:
+def _find(text: str, keyword: str, at: int) -> int:
     """Like `text.find`, but searching one piece at a time."""
     while at < len(text):
-        found = text.find(needle, at, at + _PIECE + len(needle) - 1)
+        found = text.find(keyword, at, at + _PIECE + len(keyword) - 1)
         if found >= 0:
             return found
         at += _PIECE
@@ -229,21 +229,21 @@ def _lower_pieces(text: str) -> str:
     return "".join(text[at : at + _PIECE].lower() for at in range(0, len(text), _PIECE))
 
 
-def _is_secret(needle: str, whole: str, value: str) -> bool:
+def _is_secret(keyword: str, whole: str, value: str) -> bool:
     if value == MASK or (len(value) == 11 and value[6] == "…") or value.lower() in _NO_SECRET:
         return False
-    if needle == "token":
+    if keyword == "token":
         # `maxToken: 4096` is a setting, not a secret.
         return not (value.isdecimal() and len(value) < 9)
-    if needle == "--":
+    if keyword == "--":
         return _FLAG_NAME.search(whole.split(None, 1)[0][-40:]) is not None
-    if needle == "authorization":
+    if keyword == "authorization":
         # Three or more words without `=` are a sentence about authorization, not a header value.
         return "=" in value or len(value.split(None, 2)) <= 2
     return True
 
 
-def _pem(text: str) -> Iterator[Span]:
+def _find_pem(text: str) -> Iterator[Span]:
     """The places of PEM private keys: all between BEGIN and END lines; without an END line, the rest of the text."""
     at = _find(text, "-----BEGIN ", 0)
     while at >= 0:

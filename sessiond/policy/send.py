@@ -39,7 +39,7 @@ def decide(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> Ve
     return verdict or policy.default
 
 
-def require(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> None:
+def require_allowed(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> None:
     """Raise Forbidden (`send_denied`) if the policy denies sending."""
     if decide(policy, key, entry) == "deny":
         raise Forbidden(
@@ -50,7 +50,7 @@ def require(policy: SendPolicyConfig, key: str, entry: Entry | None = None) -> N
 def _matches(match: SendMatch, key: str, channel: str | None, chat_type: str | None) -> bool:
     if match.channel is not None and match.channel.strip().lower() != channel:
         return False
-    if match.chat_type is not None and _same_word(match.chat_type) != chat_type:
+    if match.chat_type is not None and _normalize_chat_type(match.chat_type) != chat_type:
         return False
     if match.key_prefix is not None:
         return any(text.startswith(match.key_prefix.strip().lower()) for text in (key, keys.rest_of(key)))
@@ -67,11 +67,11 @@ def _channel(key: str, entry: Entry | None) -> str | None:
 
 def _chat_type(key: str, entry: Entry | None) -> str | None:
     if entry is not None and entry.chat_type:
-        return _same_word(entry.chat_type)
+        return _normalize_chat_type(entry.chat_type)
     return keys.chat_type_of(key)
 
 
-def _same_word(chat_type: str) -> str:
+def _normalize_chat_type(chat_type: str) -> str:
     word = chat_type.strip().lower()
     return "direct" if word == "dm" else word
 

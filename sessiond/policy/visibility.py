@@ -89,9 +89,9 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rank = _RANK[self.level]
         if rank >= _RANK["agent"] and agent_id == self.agent_id:
             return True
-        return self.level == "all" and self._crosses_to(agent_id)
+        return self.level == "all" and self._may_cross_to(agent_id)
 
-    def _crosses_to(self, target_agent: str) -> bool:
+    def _may_cross_to(self, target_agent: str) -> bool:
         if not self.agent_to_agent:
             return False
         return matches_any(self.allow, self.agent_id or "") and matches_any(self.allow, target_agent)
@@ -183,10 +183,10 @@ def in_tree(root_key: str, target_key: str, spawner_of: SpawnerOf, least_steps: 
 
 def matches_any(patterns: tuple[str, ...], agent_id: str) -> bool:
     """Whether one of the patterns matches. They are trimmed; a blank one matches nothing."""
-    return any(wildcard(pattern.strip(), agent_id) for pattern in patterns if pattern.strip())
+    return any(matches_wildcard(pattern.strip(), agent_id) for pattern in patterns if pattern.strip())
 
 
-def wildcard(pattern: str, text: str) -> bool:
+def matches_wildcard(pattern: str, text: str) -> bool:
     """Whether the whole `text` matches `pattern`, ignoring case; `*` stands for any text.
 
     Each piece between the stars is searched once, from left to right, so that no pattern takes exponential time.

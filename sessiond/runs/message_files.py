@@ -32,7 +32,7 @@ _ORIGIN = "They came with the message below."
 async def accept_with_files(
     supervisor: RunSupervisor,
     attachments: AttachmentService,
-    intents: SpawnJournal,
+    journal: SpawnJournal,
     *,
     session: Session,
     request: RunRequest,
@@ -48,11 +48,11 @@ async def accept_with_files(
     # Shielded: once files are written they belong to a run or are removed, even if the caller disconnects.
     with trio.CancelScope(shield=True):
         attachments_id = attachments.new_id()
-        await attachments.run_sync(intents.begin, agent_of(session.key), attachments_id, session.session_id)
+        await attachments.run_sync(journal.begin, agent_of(session.key), attachments_id, session.session_id)
         try:
             receipt = await attachments.materialize(prepared, workspace, attachments_id)
         except SessiondError:
-            intents.complete(attachments_id)
+            journal.complete(attachments_id)
             raise
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
         request = replace(
@@ -64,23 +64,23 @@ async def accept_with_files(
         try:
             run_id = await supervisor.accept_once(session, request, in_line=in_line)
         except SessiondError:
-            await _remove_files(attachments, intents, workspace, attachments_id)
+            await _remove_files(attachments, journal, workspace, attachments_id)
             raise
         run = supervisor.registry.get(run_id)
         if run is None or run.request.attachments != handed:
             # The same request came twice at once, and the run has the files of the other one.
-            await _remove_files(attachments, intents, workspace, attachments_id)
+            await _remove_files(attachments, journal, workspace, attachments_id)
         else:
-            intents.keep(attachments_id, run.session.session_id)
+            journal.keep(attachments_id, run.session.session_id)
     return run_id
 
 
 async def _remove_files(
-    attachments: AttachmentService, intents: SpawnJournal, workspace: Path, attachments_id: str
+    attachments: AttachmentService, journal: SpawnJournal, workspace: Path, attachments_id: str
 ) -> None:
     report = await attachments.remove(workspace, attachments_id)
     if not report.left:
-        intents.complete(attachments_id)
+        journal.complete(attachments_id)
 
 
 def add_images(message: dict[str, Any], prepared: PreparedFiles) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Registry:
 
 
 def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunView | None:
-    needle = run_id.encode()
+    id_bytes = run_id.encode()
     lines = transcript.read_backwards(fd, end, record_limit)
     facts: dict[str, Any] = {}
     reply_id: object = None
@@ -104,7 +104,7 @@ def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunV
         if record.message is not None and reply_id is not None and reply_id in (True, record.id):
             facts["reply"] = text_of(record.message)
             reply_id = None
-        if record.custom_type != RUN or needle not in record.raw or record.data is None:
+        if record.custom_type != RUN or id_bytes not in record.raw or record.data is None:
             continue
         data = lax.decode_fitting(record.data, _RunFacts)
         if data is None or data.run_id != run_id:

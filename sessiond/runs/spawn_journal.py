@@ -127,7 +127,7 @@ class SpawnJournal:
                         continue
                 elif child := self._child_of(agent_id, attachments_id):
                     is_on_record = (child.entry.spawn or Spawn()).attachments_removed
-                    if is_on_record or attachments.is_there(workspace(agent_id), attachments_id):
+                    if is_on_record or attachments.exists(workspace(agent_id), attachments_id):
                         self.complete(attachments_id)
                     # Else this was the note of their removal, which is to be put on record without surprise.
                     continue

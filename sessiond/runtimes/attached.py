@@ -42,10 +42,10 @@ class Connection(Protocol):
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
         """The answer to a request. AgentConnectionLost or RefusedByAgent. Cancelling it cancels the request."""
 
-    def live_run(self, run_id: str, spec: RunSpec) -> None:
+    def begin_run(self, run_id: str, spec: RunSpec) -> None:
         """Note that the connection executes this run now."""
 
-    def part(self, run_id: str) -> None:
+    def end_run(self, run_id: str) -> None:
         """Note that it no longer does."""
 
 
@@ -65,7 +65,7 @@ class Turn:
         self.connection, self.sink = connection, sink
         self.failure: SessiondError | None = None
         self._unwritten = 0
-        self._put, self._take = trio.open_memory_channel[msgspec.Raw](math.inf)
+        self._sending, self._receiving = trio.open_memory_channel[msgspec.Raw](math.inf)
 
     def append(self, message: msgspec.Raw) -> None:
         """Queue the message to be written. LimitExceeded if over MAX_UNWRITTEN_BYTES are queued."""
@@ -75,15 +75,15 @@ class Turn:
                 value=MAX_UNWRITTEN_BYTES,
             )
         self._unwritten += len(message)
-        self._put.send_nowait(message)
+        self._sending.send_nowait(message)
 
     def close(self) -> None:
         """Close the queue; `write` returns when it is empty."""
-        self._put.close()
+        self._sending.close()
 
     async def write(self, scope: trio.CancelScope) -> None:
         """Write the queued messages until `close`. If one cannot be stored, set `failure` and cancel `scope`."""
-        async for message in self._take:
+        async for message in self._receiving:
             try:
                 await self.sink.message(message)
             except SessiondError as error:
@@ -101,12 +101,12 @@ class AttachedAgents:
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
         # Agents that had a connection: their runs wait for one to attach again.
-        self._seen: set[str] = set()
-        self._last = 0
+        self._attached_before: set[str] = set()
+        self._round = 0
 
     def attach(self, agent_id: str, connection: Connection) -> None:
         """Let the connection run this agent. Several connections of one agent share its runs."""
-        self._seen.add(agent_id)
+        self._attached_before.add(agent_id)
         held = self._connections.setdefault(agent_id, [])
         if connection not in held:
             held.append(connection)
@@ -125,13 +125,13 @@ class AttachedAgents:
         """How many connections each agent has."""
         return {agent_id: len(held) for agent_id, held in self._connections.items()}
 
-    def was_here(self, agent_id: str) -> bool:
+    def was_attached(self, agent_id: str) -> bool:
         """Whether a connection has ever been attached for the agent, since `forget`."""
-        return agent_id in self._seen
+        return agent_id in self._attached_before
 
     def forget(self, agent_ids: set[str]) -> None:
         """Forget agents that were removed from the configuration, unless they are attached: do not wait for them."""
-        self._seen -= agent_ids - self._connections.keys()
+        self._attached_before -= agent_ids - self._connections.keys()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         """The runtime of an agent; None while no connection is attached for it."""
@@ -143,8 +143,8 @@ class AttachedAgents:
         if not held:
             return None
         busy = [sum(turn.connection is one for turn in self._turns.values()) for one in held]
-        self._last += 1
-        return held[min(range(len(held)), key=lambda place: (busy[place], (place - self._last) % len(held)))]
+        self._round += 1
+        return held[min(range(len(held)), key=lambda place: (busy[place], (place - self._round) % len(held)))]
 
     def turn(self, run_id: str, connection: Connection | None) -> Turn | None:
         """The turn of this run, if this connection executes it; else None."""
@@ -169,10 +169,10 @@ class AttachedAgents:
                 return False
         return False
 
-    async def live(self, connection: Connection, spec: RunSpec, sink: RunSink) -> RunOutcome:
+    async def execute(self, connection: Connection, spec: RunSpec, sink: RunSink) -> RunOutcome:
         """Execute one turn on one connection."""
         turn = self._turns[spec.run_id] = Turn(connection, sink)
-        connection.live_run(spec.run_id, spec)
+        connection.begin_run(spec.run_id, spec)
         answer: _Answer | RunOutcome | AgentAway | None = None
         try:
             params = await run_start_params(spec)
@@ -187,7 +187,7 @@ class AttachedAgents:
                 raise answer
             return answer if isinstance(answer, RunOutcome) else await _outcome(answer, sink)
         finally:
-            connection.part(spec.run_id)
+            connection.end_run(spec.run_id)
             del self._turns[spec.run_id]
 
 
@@ -200,7 +200,7 @@ class _AttachedRuntime:
         if connection is None:
             raise AgentAway
         try:
-            return await self._agents.live(connection, spec, sink)
+            return await self._agents.execute(connection, spec, sink)
         except AgentAway:
             # The connection is broken, but is detached only after all its tasks have ended; pick no more runs for it.
             self._agents.detach(connection)

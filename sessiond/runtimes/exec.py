@@ -79,18 +79,22 @@ class ExecRuntime:
 
         A program that does not know the conversation that it was told to resume is started again with a new one.
         """
-        if spec.sandboxed and not self._keeps_home(spec):
+        if spec.sandboxed and not self._has_persistent_home(spec):
             spec = msgspec.structs.replace(spec, native_session_id=None)
-        tally = TurnSummary()
-        outcome = await self._attempt(spec, sink, tally)
-        lost = self._preset is not None and session_to_resume(spec) and self._preset.gone.search(outcome.error or "")
-        if not lost or tally.messages:
+        summary = TurnSummary()
+        outcome = await self._attempt(spec, sink, summary)
+        lost = (
+            self._preset is not None
+            and session_to_resume(spec)
+            and self._preset.session_lost.search(outcome.error or "")
+        )
+        if not lost or summary.messages:
             return outcome
         outcome = await self._attempt(msgspec.structs.replace(spec, native_session_id=None), sink, TurnSummary())
         note = "the agent did not know its earlier conversation any more and began a new one"
         return msgspec.structs.replace(outcome, notes=(note, *outcome.notes))
 
-    async def _attempt(self, spec: RunSpec, sink: RunSink, tally: TurnSummary) -> RunOutcome:
+    async def _attempt(self, spec: RunSpec, sink: RunSink, summary: TurnSummary) -> RunOutcome:
         output = self._output(spec)
 
         async def read(data: bytes) -> None:
@@ -98,7 +102,7 @@ class ExecRuntime:
             for start in range(0, len(data), size):
                 if start:
                     await trio.lowlevel.checkpoint()
-                await _apply(output.feed(data[start : start + size]), sink, tally)
+                await _apply(output.feed(data[start : start + size]), sink, summary)
 
         try:
             with ExitStack() as stack:
@@ -106,16 +110,16 @@ class ExecRuntime:
                 ended = await process.run(
                     command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
                 )
-            await _apply(output.end(), sink, tally)
+            await _apply(output.end(), sink, summary)
         except (CannotStart, NoSandbox) as error:
             return RunOutcome(error=str(error))
         except SessiondError as error:
-            tally.end()
-            return RunOutcome(error=error.message, usage=tally.usage, model=tally.model)
-        tally.end()
-        return _outcome(ended, output, tally)
+            summary.end()
+            return RunOutcome(error=error.message, usage=summary.usage, model=summary.model)
+        summary.end()
+        return _outcome(ended, output, summary)
 
-    def _keeps_home(self, spec: RunSpec) -> bool:
+    def _has_persistent_home(self, spec: RunSpec) -> bool:
         """Whether the home of a sandboxed program persists between runs: only if it is in the workspace."""
         home = _fill(self._runtime.env.get("HOME", str(HOME)), spec)
         return Path(home).is_relative_to(spec.workspace)
@@ -137,10 +141,10 @@ class ExecRuntime:
         fds: Mapping[int, int] = {}
         if spec.sandboxed:
             with raise_shortage("the sandbox cannot be made"):
-                missing = await self._bubblewrap.unavailable()
+                missing = await self._bubblewrap.find_problem()
                 if missing is not None:
                     raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
-                box = stack.enter_context(self._bubblewrap.box(argv, spec, self._sandbox_config, env["PATH"]))
+                box = stack.enter_context(self._bubblewrap.wrap(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
         return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
 
@@ -208,7 +212,7 @@ async def _json_input(spec: RunSpec) -> bytes:
     return msgspec.json.encode(data) + b"\n"
 
 
-async def _apply(events: Iterator[Event], sink: RunSink, tally: TurnSummary) -> None:
+async def _apply(events: Iterator[Event], sink: RunSink, summary: TurnSummary) -> None:
     for event in events:
         match event:
             case Delta():
@@ -216,28 +220,28 @@ async def _apply(events: Iterator[Event], sink: RunSink, tally: TurnSummary) -> 
             case Tool():
                 sink.tool(event.phase, event.tool_call_id, event.name, **event.extra)
             case MessageOutput():
-                tally.add(event)
+                summary.add(event)
                 await sink.message(event.message if event.raw is None else msgspec.Raw(event.raw))
             case CustomOutput():
                 await sink.custom(event.custom_type, event.data)
             case NativeSession():
                 sink.native_session(event.session_id)
             case Ended():
-                tally.add(event)
+                summary.add(event)
 
 
-def _outcome(ended: process.ProgramExit, output: Output, tally: TurnSummary) -> RunOutcome:
+def _outcome(ended: process.ProgramExit, output: Output, summary: TurnSummary) -> RunOutcome:
     failure = ended.describe()
     if failure is not None:
         # Many programs print their errors on stdout only.
-        detail = tally.error or ended.stderr or output.tail
-        return RunOutcome(error=f"{failure}: {detail}" if detail else failure, usage=tally.usage, model=tally.model)
-    if tally.error is not None:
-        return RunOutcome(error=tally.error, usage=tally.usage, model=tally.model)
+        detail = summary.error or ended.stderr or output.tail
+        return RunOutcome(error=f"{failure}: {detail}" if detail else failure, usage=summary.usage, model=summary.model)
+    if summary.error is not None:
+        return RunOutcome(error=summary.error, usage=summary.usage, model=summary.model)
     notes: tuple[str, ...] = ()
     if output.bad_lines:
         note = f"{output.bad_lines} lines of output were no JSON objects and were left out, the last: {output.tail}"
-        if not tally.messages:
-            return RunOutcome(error=f"the agent said nothing that can be read: {note}", usage=tally.usage)
+        if not summary.messages:
+            return RunOutcome(error=f"the agent said nothing that can be read: {note}", usage=summary.usage)
         notes = (note,)
-    return RunOutcome(reply=tally.reply, usage=tally.usage, model=tally.model, notes=notes)
+    return RunOutcome(reply=summary.reply, usage=summary.usage, model=summary.model, notes=notes)

@@ -21,12 +21,12 @@ from sessiond.runtimes import keeper
 SOCKET_FD, HOLD_FD = 3, 4
 # The kernel's limit of descriptors in one message (SCM_MAX_FD).
 MAX_FDS = 253
-_PATIENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
     """Serve until the daemon is gone."""
-    for number in _PATIENT:
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, keeper.ignore_signal)
     keeper.become_subreaper()
     server = socket.socket(fileno=SOCKET_FD)
@@ -89,11 +89,11 @@ def _fork(server: socket.socket, others: tuple[int, ...], fds: list[int]) -> int
 
 def _reap(keepers: set[int]) -> None:
     """Reap the keepers that have ended, and kill the orphans of any that was killed."""
-    bereft = False
+    has_orphans = False
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             pid, status = ended
-            bereft = bereft or status != 0 or pid not in keepers
+            has_orphans = has_orphans or status != 0 or pid not in keepers
             keepers.discard(pid)
-    if bereft:
+    if has_orphans:
         keeper.kill_children(os.getpid(), tuple(keepers))

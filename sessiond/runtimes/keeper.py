@@ -49,8 +49,8 @@ def become_subreaper() -> None:
 
 def keep(control: socket.socket, fds: list[int]) -> None:
     """Start the program described on `control` with `fds` (stdin, stdout, stderr, inherited); wait for all to end."""
-    control = _move_out_of_reach(control)
-    wake_fd = _woken_by_children()
+    control = _move_fd_up(control)
+    wake_fd = _open_child_wakeup()
     become_subreaper()
     try:
         command = _read_command(control)
@@ -65,12 +65,12 @@ def keep(control: socket.socket, fds: list[int]) -> None:
     try:
         program = _start(command, moved)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _tell(control, error=getattr(error, "errno", None), text=str(error))
+        _send(control, error=getattr(error, "errno", None), text=str(error))
         return
     for fd in (*moved, *command["numbers"]):
         os.close(fd)
-    _tell(control, started=program)
-    _Kept(control, wake_fd, program, command["grace_s"]).live()
+    _send(control, started=program)
+    _KeptProgram(control, wake_fd, program, command["grace_s"]).supervise()
 
 
 def _start(command: dict[str, Any], fds: list[int]) -> int:
@@ -94,18 +94,18 @@ def _start(command: dict[str, Any], fds: list[int]) -> int:
         pass_fds=command["numbers"],
         preexec_fn=prepare_child,  # noqa: PLW1509
     )
-    program.returncode = 0  # reaped here, by `_Kept`
+    program.returncode = 0  # reaped here, by `_KeptProgram`
     return program.pid
 
 
-class _Kept:
+class _KeptProgram:
     """A running program. `kill_at`: when TERM is followed by KILL; `give_up_at`: when the keeper stops waiting."""
 
     def __init__(self, control: socket.socket, wake_fd: int, program: int, grace_s: float) -> None:
         self.control, self.wake_fd, self.program, self.grace_s = control, wake_fd, program, grace_s
         self.kill_at = self.give_up_at = float("inf")
 
-    def live(self) -> None:
+    def supervise(self) -> None:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_fd, select.POLLIN)
@@ -115,13 +115,13 @@ class _Kept:
                 return
             if now >= self.kill_at:
                 self._kill()
-            for fd, _ in poll.poll(self._patience_ms()):
+            for fd, _ in poll.poll(self._poll_timeout_ms()):
                 if fd == self.wake_fd:
                     os.read(fd, 4096)
-                elif not self._obey():
+                elif not self._handle_message():
                     poll.unregister(self.control)
 
-    def _patience_ms(self) -> float | None:
+    def _poll_timeout_ms(self) -> float | None:
         if self.kill_at == float("inf"):
             return None
         left_s = self.kill_at - time.monotonic()
@@ -137,9 +137,9 @@ class _Kept:
             if pid == 0:
                 return True
             if pid == self.program:
-                _tell(self.control, exited=os.waitstatus_to_exitcode(status))
+                _send(self.control, exited=os.waitstatus_to_exitcode(status))
 
-    def _obey(self) -> bool:
+    def _handle_message(self) -> bool:
         """Handle a message of the daemon; False once the daemon is gone."""
         try:
             said = self.control.recv(64)
@@ -160,8 +160,8 @@ class _Kept:
         except FileNotFoundError:  # no /proc
             os.killpg(self.program, signal.SIGTERM)
             return
-        for pid, born in found:
-            _signal(pid, born, signal.SIGTERM)
+        for pid, started_ticks in found:
+            _signal(pid, started_ticks, signal.SIGTERM)
 
     def _kill(self) -> None:
         """Kill every child. Only this process reaps them, so no pid is reused; their children are reparented here."""
@@ -170,10 +170,10 @@ class _Kept:
             os.killpg(self.program, signal.SIGKILL)
 
 
-def kill_children(parent: int, spared: tuple[int, ...]) -> None:
-    """Kill the children of this process but `spared`."""
+def kill_children(parent: int, excepted: tuple[int, ...]) -> None:
+    """Kill the children of this process except those in `excepted`."""
     for pid, (its_parent, _) in _processes().items():
-        if its_parent == parent and pid not in spared:
+        if its_parent == parent and pid not in excepted:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
@@ -213,7 +213,7 @@ def _stat(pid: int) -> tuple[int, str] | None:
         return None
 
 
-def _signal(pid: int, born: str, number: signal.Signals) -> None:
+def _signal(pid: int, started_ticks: str, number: signal.Signals) -> None:
     """Signal the process `pid` with this start time, never another process that has reused the pid."""
     try:
         fd = os.pidfd_open(pid)
@@ -221,7 +221,7 @@ def _signal(pid: int, born: str, number: signal.Signals) -> None:
         return
     try:
         stat = _stat(pid)
-        if stat is not None and stat[1] == born:
+        if stat is not None and stat[1] == started_ticks:
             signal.pidfd_send_signal(fd, number)
     except OSError:
         pass  # it has ended, or belongs to another user
@@ -229,13 +229,13 @@ def _signal(pid: int, born: str, number: signal.Signals) -> None:
         os.close(fd)
 
 
-def _move_out_of_reach(control: socket.socket) -> socket.socket:
+def _move_fd_up(control: socket.socket) -> socket.socket:
     fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
     control.close()
     return socket.socket(fileno=fd)
 
 
-def _woken_by_children() -> int:
+def _open_child_wakeup() -> int:
     """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
     pair = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in (reader, writer)]
@@ -268,7 +268,7 @@ def _read_exactly(control: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _tell(control: socket.socket, **fields: object) -> None:
-    # `_obey` notices that the daemon is gone.
+def _send(control: socket.socket, **fields: object) -> None:
+    # `_handle_message` notices that the daemon is gone.
     with contextlib.suppress(OSError):
         control.sendall(json.dumps(fields).encode() + b"\n")

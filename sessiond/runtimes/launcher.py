@@ -51,26 +51,26 @@ class Program:
 
     def __init__(self, control: trio.SocketStream, pipes: tuple[int, int, int]) -> None:
         self._control = control
-        self._heard = b""
+        self._received = b""
         self.stdin, self.stdout, self.stderr = (trio.lowlevel.FdStream(fd) for fd in pipes)
         self.status: int | None = None
 
-    async def hear(self) -> dict[str, Any] | None:
+    async def receive(self) -> dict[str, Any] | None:
         """The keeper's next message; None once nothing of the program is left."""
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             try:
                 piece = await self._control.receive_some(4096)
             except trio.BrokenResourceError:
                 piece = b""
             if not piece:
                 return None
-            self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        self.status = told.get("exited", self.status)
-        return told
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        self.status = message.get("exited", self.status)
+        return message
 
-    async def command(self, text: bytes) -> None:
+    async def send_command(self, text: bytes) -> None:
         """Send the keeper the description of the program."""
         with contextlib.suppress(trio.BrokenResourceError):
             await self._control.send_all(LENGTH.pack(len(text)) + text)
@@ -80,7 +80,7 @@ class Program:
         with trio.move_on_after(patience_s):
             with contextlib.suppress(trio.BrokenResourceError):
                 await self._control.send_all(END)
-            while await self.hear() is not None:
+            while await self.receive() is not None:
                 pass
             return True
         return False
@@ -113,19 +113,19 @@ class ForkServer:
             program = Program(control, (our_stdin, our_stdout, our_stderr))
             kept.pop_all()
         try:
-            await program.command(_encode(command, grace_s))
-            told = await program.hear()
+            await program.send_command(_encode(command, grace_s))
+            message = await program.receive()
         except BaseException:
             await program.aclose()
             raise
-        if told is not None and "started" in told:
+        if message is not None and "started" in message:
             return program
         await program.aclose()
-        if told is None:
+        if message is None:
             raise CannotStart(f"command cannot be started: {command.argv[0]} (no process could be made for it)")
-        if told["error"] is not None:
-            raise OSError(told["error"], os.strerror(told["error"]))
-        raise ValueError(told["text"])
+        if message["error"] is not None:
+            raise OSError(message["error"], os.strerror(message["error"]))
+        raise ValueError(message["text"])
 
     def close(self) -> None:
         """End the fork server. Programs that it started keep running until their own control streams close."""

@@ -60,7 +60,7 @@ class Mounts:
             parts = real.parts
             if "node_modules" in parts:
                 there = (*there, real := Path(*parts[: parts.index("node_modules") + 1]))
-            self._keep_out(real, inside=True)
+            self._refuse_private(real, inside=True)
             self.args += ["--ro-bind", str(real), str(real)]
         if program != program.resolve() and not _is_below(program, there):
             # A symlink, not a second mount: Node looks for packages next to the real file.
@@ -70,7 +70,7 @@ class Mounts:
         """Mount a file or folder of `sandbox.readOnly` outside the workspace, at its own path."""
         if not path.exists():
             raise NoSandbox(f"{path} is to be mounted read-only (sandbox.readOnly) and does not exist")
-        self._keep_out(path.resolve(), inside=True)
+        self._refuse_private(path.resolve(), inside=True)
         self.args += ["--ro-bind", str(path), str(path)]
 
     def read_only_inside(self, path: Path, workspace: Path) -> None:
@@ -92,7 +92,7 @@ class Mounts:
 
     def workspace(self, spec: RunSpec) -> None:
         """Mount the workspace, the run's attachments, the socket and the token."""
-        self._keep_out(spec.workspace.resolve())
+        self._refuse_private(spec.workspace.resolve())
         try:
             root = self._open(dirfd.open_root(spec.workspace))
             # Created now, so that the mount over it also hides attachments that other sessions get later.
@@ -145,7 +145,7 @@ class Mounts:
         self.args += [f"{option}-fd", str(number), str(target)]
         self.fds[number] = fd
 
-    def _keep_out(self, source: Path, *, inside: bool = False) -> None:
+    def _refuse_private(self, source: Path, *, inside: bool = False) -> None:
         """Raise NoSandbox if `source` contains one of the daemon's folders; with `inside` also if it is in one."""
         for private in self._private:
             if private.is_relative_to(source) or (inside and source.is_relative_to(private)):

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from sessiond.errors import SessiondError
-from sessiond.runtimes import launcher as starting
+from sessiond.runtimes import launcher
 from sessiond.runtimes.launcher import CannotStart, Program, ProgramCommand
 from sessiond.runtimes.runtime import raise_shortage
 
@@ -143,7 +143,7 @@ async def run(
             nursery.start_soon(watched_read)
             nursery.start_soon(readers[1].read)
             # Returns at the exit of the program, or if its keeper was killed, which kills the program too.
-            await program.hear()
+            await program.receive()
             for reader in readers:
                 reader.program_is_gone(pipe_grace_s)
             for reader in readers:
@@ -163,12 +163,12 @@ async def _start(command: ProgramCommand, grace_s: float) -> Program:
         raise CannotStart("the runtime has no command")
     try:
         with raise_shortage(f"command cannot be started: {command.argv[0]}"):
-            return await starting.current().start(command, grace_s)
+            return await launcher.current().start(command, grace_s)
     except (OSError, ValueError) as error:
-        raise CannotStart(_why(command, error)) from None
+        raise CannotStart(_explain(command, error)) from None
 
 
-def _why(command: ProgramCommand, error: OSError | ValueError) -> str:
+def _explain(command: ProgramCommand, error: OSError | ValueError) -> str:
     """Why the program could not be started, without the paths in the message of the exception."""
     program = command.argv[0] if command.argv else ""
     match error:

@@ -60,7 +60,7 @@ class Bubblewrap:
         self._program = program
         self._options: frozenset[str] | None = None
 
-    async def unavailable(self) -> str | None:
+    async def find_problem(self) -> str | None:
         """Why this machine cannot run a sandbox; None if it can. Success is cached, a failure is probed again.
 
         OSError if the machine lacks the resources to start the probe.
@@ -85,8 +85,8 @@ class Bubblewrap:
         return None
 
     @contextmanager
-    def box(self, argv: Sequence[str], spec: RunSpec, config: SandboxConfig, path: str) -> Iterator[SandboxedCommand]:
-        """`argv` in a sandbox. NoSandbox. Call `unavailable` first.
+    def wrap(self, argv: Sequence[str], spec: RunSpec, config: SandboxConfig, path: str) -> Iterator[SandboxedCommand]:
+        """`argv` in a sandbox. NoSandbox. Call `find_problem` first.
 
         `path` is the PATH in which the program is looked up. The environment is passed on as it is, not as arguments,
         which every user of the machine could read.

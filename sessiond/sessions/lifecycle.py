@@ -106,7 +106,7 @@ async def current_session(catalog: Catalog, session: Session) -> Session:
 
 
 async def reset(
-    births: SessionChanges,
+    session_changes: SessionChanges,
     feed: TranscriptFeed,
     session: Session,
     stop: Stop,
@@ -118,8 +118,8 @@ async def reset(
     The new transcript is created before the old one is moved: whenever a crash interrupts this, the key has one session
     with its settings. `due` is called once no other task can change the key; if it returns False, nothing is changed.
     """
-    store = births.store
-    async with births.alone(session.key):
+    store = session_changes.store
+    async with session_changes.alone(session.key):
         old = store.catalog.by_key.get(session.key)
         if old is None:
             raise no_such_session(session.key)
@@ -134,14 +134,14 @@ async def reset(
                 # session before its first message.
                 feed.session_replaced(new)
                 archived = await _put_away(store, new.key)
-    births.on_put_away(old)
+    session_changes.on_put_away(old)
     return new, archived
 
 
-async def delete(births: SessionChanges, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
+async def delete(session_changes: SessionChanges, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
     """Delete the key's session; whether its transcript was archived. Its runs are aborted first."""
-    store = births.store
-    async with births.alone(session.key):
+    store = session_changes.store
+    async with session_changes.alone(session.key):
         live = store.catalog.by_key.get(session.key)
         if live is None:
             raise no_such_session(session.key)
@@ -153,7 +153,7 @@ async def delete(births: SessionChanges, feed: TranscriptFeed, session: Session,
                 # The event is published while the catalog still has the session, whose lineage decides who may see it.
                 archived = await store.archive(live, on_leave=lambda: feed.publish(live, "delete", None, deleted=True))
                 feed.changed.set()
-    births.on_put_away(live)
+    session_changes.on_put_away(live)
     return archived
 
 

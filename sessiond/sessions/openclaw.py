@@ -72,29 +72,29 @@ def plan(root_fd: int, agent: str, skipped: list[SkippedFile]) -> ImportPlan | N
     except OSError as error:
         skipped.append(SkippedFile(path, reason_of(error)))
         return None
-    made = ImportPlan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
-    live, aside = _list_files(made, skipped)
-    made.foreign = _by_file(index.load(fd).foreign, live)
-    made.items += [PlannedSession(session_id=stem, name=name, key_id=stem) for stem, name in live.items()]
-    made.items += _set_aside(live, aside)
-    known = {item.session_id for item in made.items}
-    for session_id, used_ms in adoption.session_ids(made.foreign):
+    found = ImportPlan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
+    live, aside = _list_files(found, skipped)
+    found.foreign = _by_file(index.load(fd).foreign, live)
+    found.items += [PlannedSession(session_id=stem, name=name, key_id=stem) for stem, name in live.items()]
+    found.items += _plan_archived(live, aside)
+    known = {item.session_id for item in found.items}
+    for session_id, used_ms in adoption.session_ids(found.foreign):
         if session_id not in known and layout.session_id_of(session_id + layout.SUFFIX) is not None:
-            made.items.append(PlannedSession(session_id=session_id, name=None, key_id=session_id, created_ms=used_ms))
+            found.items.append(PlannedSession(session_id=session_id, name=None, key_id=session_id, created_ms=used_ms))
             known.add(session_id)
-    return made
+    return found
 
 
-def _list_files(made: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+def _list_files(found: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     """Transcripts by session id, and those set aside as `(session id, when and why, name)`."""
     live: dict[str, str] = {}
     aside: list[tuple[str, str, str]] = []
-    with os.scandir(made.fd) as entries:
+    with os.scandir(found.fd) as entries:
         for name, entry in sorted((entry.name, entry) for entry in entries):
             set_aside = _SET_ASIDE.fullmatch(name)
             if set_aside is None and not name.endswith(layout.SUFFIX):
                 continue
-            path = f"{made.path}/{name}"
+            path = f"{found.path}/{name}"
             stem = _NOT_IN_IDS.sub("_", set_aside[1] if set_aside is not None else name[: -len(layout.SUFFIX)])
             if entry.is_symlink():
                 skipped.append(SkippedFile(path, "a symlink; it is not followed"))
@@ -111,7 +111,7 @@ def _list_files(made: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str,
     return live, aside
 
 
-def _set_aside(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
+def _plan_archived(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
     """The sessions that were reset or deleted. If another file has the same id, reason and time are added to the id."""
     stems = [*live, *(stem for stem, _, _ in aside)]
     for stem, when, name in aside:

@@ -40,24 +40,24 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 async def apply(
-    births: SessionChanges, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees
+    session_changes: SessionChanges, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees
 ) -> Session:
     """Change the metadata to `wanted`, which is by wire name; None clears. One record, on disk when this returns.
 
     Returns the session that was changed, which is another one if `session` was reset meanwhile. InvalidParams for a bad
     value, Conflict for a label in use; then nothing is changed.
     """
-    store = births.store
+    store = session_changes.store
     if wanted.get("label") is None:
-        return await _append(births, session, fields(config, session, wanted))
+        return await _append(session_changes, session, fields(config, session, wanted))
     with claimed_label(store.catalog, session.key, wanted["label"], sees) as label:
-        return await _append(births, session, fields(config, session, {**wanted, "label": label}))
+        return await _append(session_changes, session, fields(config, session, {**wanted, "label": label}))
 
 
-async def _append(births: SessionChanges, session: Session, data: dict[str, Any]) -> Session:
-    session = await current_session(births.store.catalog, session)
+async def _append(session_changes: SessionChanges, session: Session, data: dict[str, Any]) -> Session:
+    session = await current_session(session_changes.store.catalog, session)
     if data:
-        await births.store.append(session, [Custom(ENTRY, data)])
+        await session_changes.store.append(session, [Custom(ENTRY, data)])
     return session
 
 
@@ -92,17 +92,17 @@ def _delivery_context(value: DeliveryContext) -> dict[str, Any]:
     return data
 
 
-def _as_it_is(value: object) -> object:
+def _identity(value: object) -> object:
     return value
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "label": _as_it_is,
+    "label": _identity,
     "displayName": lambda value: check_line(value, "$.displayName"),
     "thinkingLevel": lambda value: check_thinking(value, "$.thinkingLevel"),
     "verboseLevel": lambda value: check_word(value, "$.verboseLevel", VERBOSE_LEVELS),
     "sendPolicy": lambda value: check_word(value, "$.sendPolicy", SEND_POLICIES),
-    "contextTokens": _as_it_is,
+    "contextTokens": _identity,
     "deliveryContext": _delivery_context,
 }
 

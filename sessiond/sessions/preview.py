@@ -23,8 +23,8 @@ from sessiond.store.store import SessionStore
 _TITLE_BYTES = 8192
 _TITLE_CHARS = 60
 # How far back the last messages are searched: lines per wanted message, and bytes.
-_GLIMPSE_LINES = 20
-_GLIMPSE_BYTES = 4 * 2**20
+_PREVIEW_LINES = 20
+_PREVIEW_BYTES = 4 * 2**20
 # Longer texts are cut to this before they are masked: some thirty times what is shown at most.
 _MASKED_CHARS = 64 * 1024
 
@@ -53,7 +53,7 @@ async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: S
     entries = [session.entry for session in sessions]
     kept = [_current(session) if shown is None else None for session in sessions]
     unknown = [session for session, preview in zip(sessions, kept, strict=True) if preview is None]
-    show = shown or _as_it_is
+    show = shown or _identity
     read = iter(await store.read_each(unknown, _read, store.record_limit, show) if unknown else ())
     found = []
     for session, entry, preview in zip(sessions, entries, kept, strict=True):
@@ -72,7 +72,7 @@ def _current(session: Session) -> CurrentTexts | None:
     return texts if texts is not None and texts.entry is session.entry else None
 
 
-def _as_it_is(text: str) -> str:
+def _identity(text: str) -> str:
     return text
 
 
@@ -102,7 +102,7 @@ def _read(
 def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted, dialect: TranscriptDialect) -> list[PreviewItem]:
     found: list[PreviewItem] = []
     for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit, dialect=dialect)):
-        if len(found) == wanted.limit or seen >= wanted.limit * _GLIMPSE_LINES or end - line.end > _GLIMPSE_BYTES:
+        if len(found) == wanted.limit or seen >= wanted.limit * _PREVIEW_LINES or end - line.end > _PREVIEW_BYTES:
             break
         record = line.record
         if record is None or record.message is None or record.role in TOOL_ROLES:

@@ -24,7 +24,7 @@ class PrunableTranscript(msgspec.Struct, frozen=True):
     age_ms: int
 
 
-def old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[PrunableTranscript]:
+def find_old(sessions: Iterable[Session], older_than_ms: int, now_ms: int) -> list[PrunableTranscript]:
     """The archived transcripts older than that, the oldest first."""
     found: list[PrunableTranscript] = []
     for session in sessions:

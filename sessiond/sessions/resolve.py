@@ -87,7 +87,7 @@ def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str |
     return catalog.by_key[visible[0]]
 
 
-def birthplace(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, named: bool) -> str | None:
+def choose_spawner(catalog: Catalog, sight: Sight, key: str, parent: str | None, *, named: bool) -> str | None:
     """The key of the spawner for a session `key` that is being found or created by a caller with this sight.
 
     A caller that does not see everything may only name keys in its sight, may only create sessions of its own agent,

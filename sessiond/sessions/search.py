@@ -69,7 +69,7 @@ class Search:
         self._limit = store.record_limit
         self._query = query
         self._folded = fold_case(query.text)
-        self._needle = Prefilter(self._folded)
+        self._prefilter = Prefilter(self._folded)
         self._earliest = query.since_ms if query.since_ms is not None else -_SLACK_MS
         self._found: list[tuple[int, int, Match]] = []
         self._waiting = list(sessions)
@@ -114,7 +114,7 @@ class Search:
         if block is None:
             place.end = 0
             return
-        for read, (begin, end) in enumerate(self._needle.candidates(block.data)):
+        for read, (begin, end) in enumerate(self._prefilter.candidates(block.data)):
             if end - begin <= self._limit:
                 self._examine(place, block.start + begin, block.data[begin:end])
             if read % _LINES_A_STEP == _LINES_A_STEP - 1:

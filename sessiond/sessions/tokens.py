@@ -42,23 +42,23 @@ class Tokens:
     ) -> None:
         self._store, self._clock, self._alive, self.on_dead = store, clock, alive, on_dead
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
-        self._narrowed: dict[str, frozenset[str]] = {}
+        self._restricted: dict[str, frozenset[str]] = {}
         # False after a failed write: the next write replaces the whole file.
-        self._sound = True
+        self._is_intact = True
         self._writing = trio.Lock()
 
     def caller(self, text: str) -> Caller:
         """The caller who holds this token. Unauthenticated if it is invalid."""
         caller = self._load()[2].authenticate(text)
-        held = self._narrowed.get(caller.run_id or "")
+        held = self._restricted.get(caller.run_id or "")
         return caller if held is None else replace(caller, scopes=caller.scopes & held)
 
-    def narrow_run(self, run_id: str, held: frozenset[str] | None) -> None:
+    def restrict_run(self, run_id: str, held: frozenset[str] | None) -> None:
         """Restrict the run's token to the scopes in `held`; None lifts the restriction. For runs of attached agents."""
         if held is None:
-            self._narrowed.pop(run_id, None)
+            self._restricted.pop(run_id, None)
         else:
-            self._narrowed[run_id] = held
+            self._restricted[run_id] = held
 
     def is_dead(self, caller: Caller) -> bool:
         """Whether the token of an authenticated caller has become invalid since."""
@@ -179,7 +179,7 @@ class Tokens:
             with trio.CancelScope(shield=True):
                 key, log, verifier = self._load()
                 now_ms = self._clock.wall_ms()
-                if not self._sound or log.is_outgrown(now_ms):
+                if not self._is_intact or log.is_outgrown(now_ms):
                     log = log.drop_expired(now_ms)
                     log.take(line)
                     await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, log.encode()))
@@ -194,9 +194,9 @@ class Tokens:
             await self._store.run_sync(write)
         except OSError as error:
             # The state of the file is unknown now; the next write replaces it.
-            self._sound = False
+            self._is_intact = False
             raise _storage_refused("write", error, "nothing was changed") from None
-        self._sound = True
+        self._is_intact = True
 
 
 def append(root_fd: int, data: bytes) -> None:

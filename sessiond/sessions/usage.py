@@ -127,13 +127,13 @@ class UsageCount:
         cost = cost_of(usage)
         if cost is None:
             cost = price_of(self._pricing, model, usage)
-        for tally in (
+        for usage_sum in (
             self.totals,
             self.by_session.setdefault(session, UsageSum()),
             self.by_model.setdefault(model, UsageSum()),
             self.by_day.setdefault(iso_ms(stamp)[:10], UsageSum()),
         ):
-            tally.add(usage, cost)
+            usage_sum.add(usage, cost)
 
     def _is_copy(self, record: Record, stamp: int) -> bool:
         if record.id is None:

@@ -46,18 +46,18 @@ class ArchiveSweep:
         self,
         store: SessionStore,
         feed: TranscriptFeed,
-        births: SessionChanges,
+        session_changes: SessionChanges,
         supervisor: RunSupervisor,
         attachments: AttachmentService,
         *,
-        intents: SpawnJournal,
+        journal: SpawnJournal,
         config: Callable[[], Config],
         clock: Clock,
         workspace: Callable[[str], Path],
         has_open_conversation: Callable[[str], bool],
     ) -> None:
-        self._store, self._feed, self._births, self._supervisor = store, feed, births, supervisor
-        self._intents, self._has_open_conversation = intents, has_open_conversation
+        self._store, self._feed, self._session_changes, self._supervisor = store, feed, session_changes, supervisor
+        self._journal, self._has_open_conversation = journal, has_open_conversation
         self._attachments, self._config, self._clock, self._workspace = attachments, config, clock, workspace
         # A heap of `(when, session id)`. Session ids, because a child that was deleted may have left attachments
         # behind.
@@ -73,7 +73,7 @@ class ArchiveSweep:
 
     def put_away(self, session: Session) -> None:
         """The session was archived: schedule the removal of the files that came with its messages."""
-        if self._intents.message_files(session.session_id):
+        if self._journal.message_files(session.session_id):
             self._schedule(session, self._clock.wall_ms())
 
     def run_ended(self, child: Session) -> None:
@@ -93,8 +93,8 @@ class ArchiveSweep:
     async def run(self) -> None:
         """Clean up each session when it is due; until cancelled."""
         for session in list(self._store.catalog.by_id.values()):
-            self._take_up(session)
-        for _, session_id in self._intents.message_files():
+            self._schedule_leftover(session)
+        for _, session_id in self._journal.message_files():
             put_away = self._store.catalog.by_id.get(session_id)
             if put_away is not None and put_away.archived:
                 self._schedule(put_away, self._clock.wall_ms())
@@ -110,7 +110,7 @@ class ArchiveSweep:
                 await self._changed.wait()
             self._changed = trio.Event()
 
-    def _take_up(self, session: Session) -> None:
+    def _schedule_leftover(self, session: Session) -> None:
         """Schedule the cleanup of a child that an earlier process did not finish."""
         spawn = session.entry.spawn
         if spawn is None or session.entry.runs or session.entry.ended_at is None:
@@ -141,12 +141,12 @@ class ArchiveSweep:
     async def _attempt(self, child: Session) -> None:
         try:
             if child.archived:
-                await self._remove_handed(child)
+                await self._remove_message_files(child)
                 if child.key in self._store.catalog.by_key:
                     return  # it was reset; the session that replaced it has the same `spawn` data
             await self._remove_attachments(child)
             if is_to_be_deleted(child) and self._store.catalog.by_key.get(child.key) is child:
-                await lifecycle.delete(self._births, self._feed, child, self._stop_nothing)
+                await lifecycle.delete(self._session_changes, self._feed, child, self._stop_nothing)
                 log.info("child archived", session_key=child.key)
         except _AtWork:
             pass
@@ -173,26 +173,26 @@ class ArchiveSweep:
         child_id = rest_of(child.key).rpartition(":")[2]
         agent_id = agent_of(child.key)
         # The note in the journal tells, after a crash, that missing files were removed here and not by somebody else.
-        begun_before = self._intents.has(child_id)
-        self._intents.begin(agent_id, child_id, sync=False)
+        begun_before = self._journal.has(child_id)
+        self._journal.begin(agent_id, child_id, sync=False)
         report = await self._attachments.remove(self._workspace(agent_id), child_id)
         if report.left:
-            self._tell_left(child, report)
+            self._log_left(child, report)
             return
         facts: dict[str, Any] = {"attachmentsRemoved": True}
         if report.missing and not begun_before:
             log.warning("attachments are gone from where they were put", session_key=child.key, attachments_id=child_id)
             facts["attachmentsMissing"] = True
         await self._store.append(child, [Custom(ENTRY, {"spawn": facts})])
-        self._intents.complete(child_id)
+        self._journal.complete(child_id)
 
-    async def _remove_handed(self, session: Session) -> None:
+    async def _remove_message_files(self, session: Session) -> None:
         """Remove the files that came with messages of an archived session."""
-        for attachments_id, session_id in self._intents.message_files(session.session_id):
-            begun_before = self._intents.begin_removal(attachments_id, session_id)
+        for attachments_id, session_id in self._journal.message_files(session.session_id):
+            begun_before = self._journal.begin_removal(attachments_id, session_id)
             report = await self._attachments.remove(self._workspace(agent_of(session.key)), attachments_id)
             if report.left:
-                self._tell_left(session, report)
+                self._log_left(session, report)
                 continue
             if report.missing and not begun_before:
                 log.warning(
@@ -200,9 +200,9 @@ class ArchiveSweep:
                     session_key=session.key,
                     attachments_id=attachments_id,
                 )
-            self._intents.forget(attachments_id, session_id)
+            self._journal.forget(attachments_id, session_id)
 
-    def _tell_left(self, session: Session, report: RemovalReport) -> None:
+    def _log_left(self, session: Session, report: RemovalReport) -> None:
         left = [f"{path}: {reason}" for path, reason in report.left[:5]]
         log.warning("attachments left", session_key=session.key, count=report.left_count, left=left)
         self._schedule(session, self._clock.wall_ms() + AGAIN_MS)

@@ -20,7 +20,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     mount_path: str | None
     payload: str | None
     label: str | None
-    unborn: PendingChild
+    pending: PendingChild
 
 
 def preamble(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:

@@ -16,23 +16,23 @@ class PendingChild:
     def __init__(self) -> None:
         self.counted = False
         self.scope = trio.CancelScope()
-        self._called_off = False
-        self.over = trio.Event()
+        self._is_cancelled = False
+        self.finished = trio.Event()
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Cancel its creation. If its transcript is already being written it is created, and its run stopped then."""
-        self._called_off = True
+        self._is_cancelled = True
         self.scope.cancel()
 
-    def check_made(self, made: object) -> None:
+    def check_created(self, made: object) -> None:
         """Raise Conflict if no child was created because its creation was cancelled."""
         if made is None:
-            self._called_off = True
+            self._is_cancelled = True
             self.check()
 
     def check(self) -> None:
         """Raise Conflict if its creation was cancelled."""
-        if self._called_off:
+        if self._is_cancelled:
             raise Conflict("the session that asked for this sub-agent was killed meanwhile; nothing was spawned")
 
 
@@ -40,30 +40,30 @@ class PendingChildren:
     """The children being created, by the key of the requester."""
 
     def __init__(self) -> None:
-        self._unborn: dict[str, list[PendingChild]] = {}
+        self._pending: dict[str, list[PendingChild]] = {}
 
     def count_of(self, requester_key: str) -> int:
         """How many children of this requester are being created and count as running."""
-        return sum(one.counted for one in self._unborn.get(requester_key, ()))
+        return sum(one.counted for one in self._pending.get(requester_key, ()))
 
     @contextmanager
     def begin(self, requester_key: str) -> Iterator[PendingChild]:
         """Register a child of this requester for as long as the context lasts."""
-        unborn = PendingChild()
-        siblings = self._unborn.setdefault(requester_key, [])
-        siblings.append(unborn)
+        pending = PendingChild()
+        siblings = self._pending.setdefault(requester_key, [])
+        siblings.append(pending)
         try:
-            yield unborn
+            yield pending
         finally:
-            siblings.remove(unborn)
+            siblings.remove(pending)
             if not siblings:
-                self._unborn.pop(requester_key, None)
-            unborn.over.set()
+                self._pending.pop(requester_key, None)
+            pending.finished.set()
 
-    async def call_off(self, requester_key: str) -> None:
+    async def cancel(self, requester_key: str) -> None:
         """Cancel all children of this requester that are being created; returns when each exists or never will."""
-        called = list(self._unborn.get(requester_key, ()))
+        called = list(self._pending.get(requester_key, ()))
         for one in called:
-            one.call_off()
+            one.cancel()
         for one in called:
-            await one.over.wait()
+            await one.finished.wait()

@@ -87,13 +87,13 @@ class Spawner:
         self._store, self._supervisor, self._attachments = store, supervisor, attachments
         self._channels, self._config, self._clock, self._ids = channels, config, clock, ids
         self._workspace, self._sandboxed = workspace, sandboxed
-        self.intents = SpawnJournal(store)
+        self.journal = SpawnJournal(store)
         self._under_way: dict[str, trio.Lock] = {}
-        self.offspring = PendingChildren()
+        self.pending_children = PendingChildren()
 
     async def recover(self) -> None:
         """Remove the attachments of spawns that a crash cut off before there was a child."""
-        await self.intents.undo(self._attachments, self._workspace)
+        await self.journal.undo(self._attachments, self._workspace)
 
     async def spawn(
         self, requester: Session, wanted: SpawnOrder, *, sandboxed: bool, sees: Sees = lambda _key: True
@@ -106,12 +106,12 @@ class Spawner:
         agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
         child_key = f"agent:{agent_id}:subagent:{child_id}"
         made: SpawnedChild | None = None
-        with self.offspring.begin(requester.key) as unborn:
-            with unborn.scope:
+        with self.pending_children.begin(requester.key) as pending:
+            with pending.scope:
                 # If the same request comes twice at once, the second finds the child of the first.
                 async with self._alone(child_key):
-                    made = await self._spawn(requester, wanted, child_key, unborn, sandboxed=sandboxed, sees=sees)
-            unborn.check_made(made)
+                    made = await self._spawn(requester, wanted, child_key, pending, sandboxed=sandboxed, sees=sees)
+            pending.check_created(made)
         assert made is not None
         return made
 
@@ -120,7 +120,7 @@ class Spawner:
         requester: Session,
         wanted: SpawnOrder,
         child_key: str,
-        unborn: PendingChild,
+        pending: PendingChild,
         *,
         sandboxed: bool,
         sees: Sees,
@@ -146,10 +146,10 @@ class Spawner:
                 mount_path=mount_path,
                 payload=payload,
                 label=label,
-                unborn=unborn,
+                pending=pending,
             )
             # Counts as running from here on, so that concurrent spawns cannot exceed maxChildrenPerAgent.
-            unborn.counted = True
+            pending.counted = True
             return await self._make(requester, wanted, child, prepared)
 
     async def _make(
@@ -170,16 +170,16 @@ class Spawner:
     ) -> tuple[Run, Receipt]:
         agent_id = child.plan.agent_id
         workspace = self._workspace(agent_id)
-        await self._attachments.run_sync(self.intents.begin, agent_id, child.id)
+        await self._attachments.run_sync(self.journal.begin, agent_id, child.id)
         try:
             receipt = await self._attachments.materialize(prepared, workspace, child.id)
             run = await self._create(requester, wanted, child, receipt, thread)
         except SessiondError:
             report = await self._attachments.remove(workspace, child.id)
             if not report.left:
-                self.intents.complete(child.id)
+                self.journal.complete(child.id)
             raise
-        self.intents.complete(child.id)
+        self.journal.complete(child.id)
         return run, receipt
 
     @asynccontextmanager
@@ -227,7 +227,8 @@ class Spawner:
             requester_agent=agent_of(requester.key),
             requester_depth=policy.spawn_depth(requester.key, depth_of, lambda key: spawner_of(catalog, key)),
             max_spawn_depth=limits.max_spawn_depth,
-            children_running=sum(bool(child.entry.runs) for child in children) + self.offspring.count_of(requester.key),
+            children_running=sum(bool(child.entry.runs) for child in children)
+            + self.pending_children.count_of(requester.key),
             max_children=limits.max_children_per_agent,
             configured_agents=tuple(one.id for one in config.agents.list),
             allow_agents=tuple(limits.allow_agents or ()),
@@ -245,7 +246,7 @@ class Spawner:
     async def _create(
         self, requester: Session, wanted: SpawnOrder, child: Child, receipt: Receipt | None, thread: str | None
     ) -> Run:
-        child.unborn.check()
+        child.pending.check()
         plan, facts = child.plan, child.facts
         agent = self._config().agent(plan.agent_id)
         subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents

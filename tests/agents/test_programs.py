@@ -180,7 +180,7 @@ async def test_a_model_that_does_not_answer_is_an_error_with_the_programs_words(
 async def test_in_a_sandbox_it_works_with_its_home_in_the_workspace(
     program, program_path, make_spec, workspace, model
 ) -> None:
-    reason = await Bubblewrap(private=()).unavailable()
+    reason = await Bubblewrap(private=()).find_problem()
     if reason is not None:
         pytest.skip(reason)
     home = workspace / "home"

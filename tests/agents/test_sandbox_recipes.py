@@ -108,7 +108,7 @@ class Box:
 
 @pytest.fixture
 def box(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> Box:
-    reason = trio.run(Bubblewrap(private=()).unavailable)
+    reason = trio.run(Bubblewrap(private=()).find_problem)
     if reason is not None:
         pytest.skip(reason)
     return Box(daemon, program, program_path, model, home)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.attachments.names import check_mount_path, check_name, check_twins, twin_key
+from sessiond.attachments.names import check_duplicates, check_mount_path, check_name, collision_key
 from sessiond.errors import InvalidParams
 
 FIELD = "$.attachments[0].name"
@@ -99,9 +99,9 @@ def test_letters_and_digits_in_nfc_are_always_accepted(text: str) -> None:
 
 @given(st.text(max_size=40))
 def test_the_twin_key_does_not_change_by_what_it_ignores(name: str) -> None:
-    key = twin_key(name)
-    assert twin_key(unicodedata.normalize("NFD", name)) == key
-    assert twin_key(key) == key
+    key = collision_key(name)
+    assert collision_key(unicodedata.normalize("NFD", name)) == key
+    assert collision_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_twin_key_does_not_change_by_what_it_ignores(name: str) -> None:
 )  # fmt: skip
 def test_names_that_are_one_after_nfc_and_casefold_are_duplicates(names: list[str]) -> None:
     last = len(names) - 1
-    first = next(i for i, name in enumerate(names) if twin_key(name) == twin_key(names[last]))
+    first = next(i for i, name in enumerate(names) if collision_key(name) == collision_key(names[last]))
     with pytest.raises(InvalidParams) as caught:
-        check_twins(names)
+        check_duplicates(names)
     assert (caught.value.code, caught.value.data) == (
         "attachments_duplicate_name",
         {"field": f"$.attachments[{last}].name", "first": f"$.attachments[{first}].name"},
@@ -123,7 +123,7 @@ def test_names_that_are_one_after_nfc_and_casefold_are_duplicates(names: list[st
 
 
 def test_names_that_only_look_alike_are_no_duplicates() -> None:
-    check_twins(["a", "\u0430", "b", "ab", "a b", "1", "l"])
+    check_duplicates(["a", "\u0430", "b", "ab", "a b", "1", "l"])
 
 
 @pytest.mark.parametrize(

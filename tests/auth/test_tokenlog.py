@@ -37,7 +37,7 @@ def taken(log: TokenLog, line: Issue | Revocation) -> bytes:
 def test_what_is_not_on_disk_yet_has_not_happened() -> None:
     log = TokenLog()
     line = log.issue(claims(A))
-    assert not log.knows(A) and log.rows() == []
+    assert not log.has(A) and log.rows() == []
     log.take(line)
     assert log.revoke(A, 5) == log.revoke(A, 5)
     assert not log.is_revoked(A)
@@ -87,7 +87,7 @@ def test_a_file_read_again_is_the_same_log() -> None:
     again = TokenLog.parse(written)
     assert (again.rows(), again.skipped) == (log.rows(), 0)
     assert [again.is_revoked(x) for x in (A, B, C)] == [True, False, False]
-    assert [again.knows(x) for x in (A, B, C)] == [True, True, False]
+    assert [again.has(x) for x in (A, B, C)] == [True, True, False]
 
 
 def test_bad_lines_cost_themselves_alone() -> None:
@@ -101,7 +101,7 @@ def test_bad_lines_cost_themselves_alone() -> None:
 def test_a_revocation_counts_for_an_id_the_log_does_not_know() -> None:
     log = TokenLog()
     assert revoke(log, C, 5)
-    assert log.is_revoked(C) and not log.knows(C) and log.rows() == []
+    assert log.is_revoked(C) and not log.has(C) and log.rows() == []
 
 
 @pytest.mark.parametrize("token_id", ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "a" * 32 + "\n", "../" * 10])

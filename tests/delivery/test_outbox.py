@@ -88,7 +88,7 @@ async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> 
             dict,
             environ={},
             cwd=Path("/"),
-            on_attach=lambda channel: outbox.hurry(channel),  # noqa: PLW0108 - opened below
+            on_attach=lambda channel: outbox.make_due(channel),  # noqa: PLW0108 - opened below
         )
         denied: set[str] = set()
         looked_at: list[str] = []

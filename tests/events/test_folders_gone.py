@@ -45,7 +45,7 @@ async def test_a_folder_that_is_replaced_by_a_copy_is_gone_on_with(tmp_path: Pat
         (tmp_path / "store" / part).rename(old)
         shutil.copytree(old, tmp_path / "store" / part)
         await until_moved(there, KEY, folder)
-        assert not (await there.births.ensure(KEY, "main", cwd=""))[1]
+        assert not (await there.session_changes.ensure(KEY, "main", cwd=""))[1]
         await there.say(KEY, "after")
         there.write(KEY, "of a stranger")
         await reader.until_said("of a stranger")
@@ -67,7 +67,7 @@ async def test_whoever_asks_while_a_folder_is_being_replaced_gets_the_session_th
         shutil.copytree(old, agents)
         await until_moved(there, "agent:main:s39", folder)
         for number in range(40):
-            session, created = await there.births.ensure(f"agent:main:s{number}", "main", cwd="")
+            session, created = await there.session_changes.ensure(f"agent:main:s{number}", "main", cwd="")
             assert not created
             assert session.folder is not folder
         assert len(transcripts(tmp_path / "store")) == 40
@@ -83,7 +83,7 @@ async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tm
         with pytest.raises(StorageError, match="its folder is not where it was"):
             await there.create("agent:main:new", "x")
         away.rename(agents)
-        session, created = await there.births.ensure(KEY, "main", cwd="")
+        session, created = await there.session_changes.ensure(KEY, "main", cwd="")
         assert (created, session.entry.message_count) == (False, 1)
         await there.say(KEY, "after")
         assert transcripts(tmp_path / "store") == [str(session.path)]

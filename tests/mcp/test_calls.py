@@ -11,7 +11,7 @@ import pytest
 from sessiond.client import Cancellation, ConnectionLost, RpcError
 from sessiond.client.retry import Attempts
 from sessiond.mcp import calls, tools
-from sessiond.mcp.calls import ToolCall, ask, call_of, hint_of, useful_part
+from sessiond.mcp.calls import ToolCall, ask, build_call, hint_of, useful_part
 from sessiond.mcp.daemon_connection import ANSWER_S
 
 Step = Exception | dict[str, Any]
@@ -31,7 +31,7 @@ class Connection:
     def client(self) -> Connection:
         return self
 
-    def give_up(self, client: Connection) -> None:
+    def drop_client(self, client: Connection) -> None:
         assert client is self
         self.given_up += 1
 
@@ -48,7 +48,7 @@ class Connection:
 
 
 def answer(connection: Connection, tool: str, **arguments: Any) -> Any:
-    return ask(connection, call_of(tool, arguments), connection.cancellation, now=lambda: connection.now_s)
+    return ask(connection, build_call(tool, arguments), connection.cancellation, now=lambda: connection.now_s)
 
 
 def failure(connection: Connection, tool: str, **arguments: Any) -> Exception:
@@ -68,7 +68,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("tool", tools.NAMES)
 def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(tool: str) -> None:
-    call = call_of(tool, ARGUMENTS.get(tool, {}))
+    call = build_call(tool, ARGUMENTS.get(tool, {}))
     attempts = Attempts(call.method, call.params_of, deadline=60)
     first = attempts.begin(0)
     assert attempts.may_retry(ConnectionLost("sessiond closed the connection"), 1)
@@ -78,9 +78,9 @@ def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(t
 
 
 def test_what_is_asked_again_has_what_is_left_of_the_wait() -> None:
-    send = call_of("sessions_send", {"message": "x"})
+    send = build_call("sessions_send", {"message": "x"})
     assert [send.params_of(left)["timeoutSeconds"] for left in (30, 20, 0)] == [30, 20, 0]
-    inbox = call_of("sessions_inbox", {"wait": 1000})
+    inbox = build_call("sessions_inbox", {"wait": 1000})
     assert [inbox.params_of(left)["wait"] for left in (1000, 899.5, 0)] == [1000, 900, 0]
 
 
@@ -143,7 +143,7 @@ def request(call: ToolCall, left_s: float) -> dict[str, Any]:
     ],
 )
 def test_how_long_a_call_may_take(tool: str, arguments: dict[str, Any], wait_s: float) -> None:
-    assert call_of(tool, arguments).wait_s == wait_s
+    assert build_call(tool, arguments).wait_s == wait_s
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_how_long_a_call_may_take(tool: str, arguments: dict[str, Any], wait_s: 
     ],
 )
 def test_what_is_no_number_is_left_for_the_daemon_to_refuse(tool: str, name: str, wrong: Any) -> None:
-    assert request(call_of(tool, {name: wrong}), 3)[name] == wrong
+    assert request(build_call(tool, {name: wrong}), 3)[name] == wrong
 
 
 def test_a_wait_that_is_no_number_is_left_for_the_daemon_to_refuse() -> None:
-    assert request(call_of("sessions_wait", {"runId": "r", "timeoutSeconds": "x"}), 3) == {
+    assert request(build_call("sessions_wait", {"runId": "r", "timeoutSeconds": "x"}), 3) == {
         "runId": "r",
         "timeoutMs": "x",
     }
 
 
 def test_a_negative_wait_is_left_for_the_daemon_to_refuse() -> None:
-    assert request(call_of("sessions_send", {"timeoutSeconds": -1}), 0)["timeoutSeconds"] == -1
+    assert request(build_call("sessions_send", {"timeoutSeconds": -1}), 0)["timeoutSeconds"] == -1
 
 
 ROW = {
@@ -206,7 +206,7 @@ def test_a_listed_session_costs_a_model_what_it_can_use() -> None:
 def test_a_model_that_writes_to_a_session_that_has_not_begun_is_told_what_to_do() -> None:
     def hint(tool: str, key: str, slug: str = "session_not_found", **data: str) -> str:
         error = RpcError(-32002, "not_found", "no session", {"code": slug, **data})
-        return hint_of(tool, call_of(tool, {"sessionKey": key, "message": "x"}), error)
+        return hint_of(tool, build_call(tool, {"sessionKey": key, "message": "x"}), error)
 
     assert "sessiond create agent:b:main" in hint("sessions_send", "agent:b:main")
     assert "sessiond create agent:a:main" in hint("sessions_send", "main", sessionKey="agent:a:main")

@@ -27,7 +27,7 @@ FIELDS = st.fixed_dictionaries(
 class NoDaemon:
     """A connection that nobody asks; what is tested is answered without one."""
 
-    def introduce(self, client_name: str) -> None:
+    def set_client_name(self, client_name: str) -> None:
         assert isinstance(client_name, str)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sessiond.mcp import tools
-from sessiond.mcp.calls import call_of
+from sessiond.mcp.calls import build_call
 from sessiond.methods.table import METHODS
 from sessiond.rpc.bounds import wire_type
 from sessiond.rpc.openrpc import openrpc_document
@@ -63,5 +63,5 @@ def test_all_that_a_model_reads_of_them_is_under_2000_tokens() -> None:
 
 
 def test_what_a_model_leaves_empty_is_left_out() -> None:
-    call = call_of("sessions_list", {"limit": 3, "search": None})
+    call = build_call("sessions_list", {"limit": 3, "search": None})
     assert (call.method, call.params_of(0)) == ("sessions_list", {"limit": 3})

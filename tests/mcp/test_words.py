@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.mcp.calls import reading_of
+from sessiond.mcp.calls import build_read_call
 from sessiond.mcp.words import MESSAGE_CHARS, TEXT_CHARS, words
 
 RUN = "s.1"
@@ -135,10 +135,10 @@ def test_of_a_full_inbox_only_what_is_shown_counts_as_read() -> None:
     shown = said.count("--- from")
     assert 1 < shown < 12
     assert said.startswith(f"{shown} messages to k; there are more: call again")
-    reading = reading_of("sessions_inbox", page)
+    reading = build_read_call("sessions_inbox", page)
     assert reading is not None and reading.params_of(0) == {"cursor": f"c{shown - 1}"}
     few = {**page, "messages": kept[:2]}
-    reading = reading_of("sessions_inbox", few)
+    reading = build_read_call("sessions_inbox", few)
     assert reading is not None and reading.params_of(0) == {"cursor": "end"}
-    assert reading_of("sessions_inbox", {**page, "messages": []}) is None
-    assert reading_of("sessions_history", page) is None
+    assert build_read_call("sessions_inbox", {**page, "messages": []}) is None
+    assert build_read_call("sessions_history", page) is None

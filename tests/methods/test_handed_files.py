@@ -53,7 +53,7 @@ async def test_files_of_a_session_that_was_put_away_go_at_the_next_start_if_a_cr
     async with inside(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key=OTHER)
         session_id = await send(there, owner, OTHER)
-        there.services.births.on_put_away = lambda _session: None  # the daemon dies right there
+        there.services.session_changes.on_put_away = lambda _session: None  # the daemon dies right there
         await owner.call("sessions.delete", key=OTHER)
     assert [note.partition(".")[2] for note in notes(tmp_path)] == [session_id]
     async with inside(tmp_path):

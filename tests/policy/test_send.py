@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sessiond.config.settings import SendMatch, SendPolicyConfig, SendRule
 from sessiond.errors import Forbidden
 from sessiond.model.entry import Entry
-from sessiond.policy.send import USAGE, OwnerCommand, decide, parse_command, require
+from sessiond.policy.send import USAGE, OwnerCommand, decide, parse_command, require_allowed
 
 MAIN = "agent:main:main"
 GROUP = "agent:main:discord:group:7"
@@ -82,9 +82,9 @@ def test_all_that_a_match_names_must_hold() -> None:
 
 def test_a_denied_send_is_forbidden_with_its_code() -> None:
     with pytest.raises(Forbidden, match="sending to agent:main:main is turned off") as caught:
-        require(policy(default="deny"), MAIN)
+        require_allowed(policy(default="deny"), MAIN)
     assert caught.value.code == "send_denied"
-    require(policy(), MAIN)
+    require_allowed(policy(), MAIN)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         home.agent.act = home.agent.wait
         live, queued = await home.accept("live"), await home.accept("queued")
         await home.agent.lives("live").wait()
-        session, births = live.session, SessionChanges(home.store, pass_over)
+        session, session_changes = live.session, SessionChanges(home.store, pass_over)
         path, away = home.store.path / session.path, tmp_path / "away"
         path.rename(away)
         home.store.catalog.remove(session)
@@ -182,7 +182,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         async with trio.open_nursery() as nursery:
 
             async def ensure() -> None:
-                assert await births.ensure(MAIN, "main", cwd="") == (session, False)
+                assert await session_changes.ensure(MAIN, "main", cwd="") == (session, False)
 
             nursery.start_soon(ensure)
             await trio.sleep(home.store.standing.patience_s / 2)
@@ -244,8 +244,10 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         run = await talking.send("please")
         await alice.lives("b0").wait()
         key = BOB if who == "target" else ALICE
-        births, feed = SessionChanges(home.store, pass_over), home.feed
-        new, archived = await reset(births, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset)
+        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
+        new, archived = await reset(
+            session_changes, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset
+        )
         assert archived
         alice.gate.set()
         while not telegram.texts:  # noqa: ASYNC110
@@ -279,7 +281,7 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
         await bob.lives(ANNOUNCE_MESSAGE).wait()
         if killed:
             talking.conversations._announce = never  # type: ignore[method-assign]
-        births, feed = SessionChanges(home.store, pass_over), home.feed
+        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
 
         async def stop(session: Session) -> None:
             await home.supervisor.stop_for_reset(session)
@@ -287,7 +289,7 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
                 await trio.testing.wait_all_tasks_blocked()
                 home.photo(tmp_path / "photo")
 
-        await reset(births, feed, home.store.catalog.by_key[BOB], stop)
+        await reset(session_changes, feed, home.store.catalog.by_key[BOB], stop)
         if not killed:
             while not telegram.texts:  # noqa: ASYNC110 - as in `settled`, which does not see archived sessions
                 await trio.sleep(1)
@@ -315,9 +317,9 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         asked = request("hello", idempotency_key="k", payload="p")
         first = await home.supervisor.accept_once(await home.session(), asked)
         await home.supervisor.registry.live[first].done.wait()
-        births, feed = SessionChanges(home.store, pass_over), home.feed
+        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
         for number in range(2):
-            await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
+            await reset(session_changes, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
             await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
         session = home.store.catalog.by_key[MAIN]
         assert await home.supervisor.accept_once(session, asked) == first
@@ -350,9 +352,9 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
         for text in ("live", "queued 1", "queued 2"):
             await home.accept(text, idempotency_key=text, payload="p")
         await home.agent.lives("live").wait()
-        births, feed = SessionChanges(home.store, pass_over), home.feed
+        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
         home.store.on_committed = photograph
-        await reset(births, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
+        await reset(session_changes, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
         home.agent.gate.set()
         for text in ("after 1", "after 2"):
             await home.accept(text, idempotency_key=text, payload="p")

@@ -26,55 +26,55 @@ class Root:
 
 
 @pytest.fixture
-def intents(tmp_path: Path) -> Iterator[SpawnJournal]:
+def journal(tmp_path: Path) -> Iterator[SpawnJournal]:
     root_fd = os.open(tmp_path, os.O_RDONLY)
     yield SpawnJournal(cast(SessionStore, Root(root_fd)))
     os.close(root_fd)
 
 
-def test_a_spawn_under_way_is_left_until_it_is_done(intents: SpawnJournal, tmp_path: Path) -> None:
-    assert intents.unfinished_notes() == []
-    intents.begin("main", ID)
-    assert intents.unfinished_notes() == [("main", ID, "")]
+def test_a_spawn_under_way_is_left_until_it_is_done(journal: SpawnJournal, tmp_path: Path) -> None:
+    assert journal.unfinished_notes() == []
+    journal.begin("main", ID)
+    assert journal.unfinished_notes() == [("main", ID, "")]
     file = tmp_path / "spawning" / ID
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("main\n", 0o600)
     assert (tmp_path / "spawning").stat().st_mode & 0o777 == 0o700
-    intents.complete(ID)
-    intents.complete(ID)
-    assert (intents.unfinished_notes(), file.exists()) == ([], False)
+    journal.complete(ID)
+    journal.complete(ID)
+    assert (journal.unfinished_notes(), file.exists()) == ([], False)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"../../etc\n", b"x" * 4096, b"a:b\n", b"main", b"main 3333"])
-def test_a_file_without_an_agent_in_it_is_removed(intents: SpawnJournal, tmp_path: Path, content: bytes) -> None:
-    intents.begin("main", ID)
+def test_a_file_without_an_agent_in_it_is_removed(journal: SpawnJournal, tmp_path: Path, content: bytes) -> None:
+    journal.begin("main", ID)
     (tmp_path / "spawning" / ID).write_bytes(content)
-    assert intents.unfinished_notes() == []
+    assert journal.unfinished_notes() == []
     assert list((tmp_path / "spawning").iterdir()) == []
 
 
-def test_other_files_are_not_looked_at(intents: SpawnJournal, tmp_path: Path) -> None:
-    intents.begin("main", ID)
+def test_other_files_are_not_looked_at(journal: SpawnJournal, tmp_path: Path) -> None:
+    journal.begin("main", ID)
     (tmp_path / "spawning" / "notes.txt").write_text("mine")
-    assert intents.unfinished_notes() == [("main", ID, "")]
+    assert journal.unfinished_notes() == [("main", ID, "")]
     assert (tmp_path / "spawning" / "notes.txt").read_text() == "mine"
 
 
-def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(intents: SpawnJournal, tmp_path: Path) -> None:
-    intents.begin("main", ID)
-    intents.complete(ID)
+def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(journal: SpawnJournal, tmp_path: Path) -> None:
+    journal.begin("main", ID)
+    journal.complete(ID)
     (tmp_path / "agent").write_text("main")
     link = tmp_path / "spawning" / ID
     link.symlink_to(tmp_path / "agent")
     with pytest.raises(StorageError):
-        intents.begin("main", ID)
-    assert (intents.unfinished_notes(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
+        journal.begin("main", ID)
+    assert (journal.unfinished_notes(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
 
 
-def test_a_store_that_cannot_be_written_refuses_the_spawn(intents: SpawnJournal, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_refuses_the_spawn(journal: SpawnJournal, tmp_path: Path) -> None:
     (tmp_path / "spawning").write_text("not a folder")
     with pytest.raises(StorageError, match="nothing was made"):
-        intents.begin("main", ID)
-    intents.complete(ID)
+        journal.begin("main", ID)
+    journal.complete(ID)
 
 
 def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
 import os
 from types import SimpleNamespace
 from sessiond.runs.spawn_journal import SpawnJournal
-intents = SpawnJournal(SimpleNamespace(root_fd=os.open(root, os.O_RDONLY)))
-intents.begin("main", "{ID}")
-intents.begin("main", "{ID}", sync=False)
+journal = SpawnJournal(SimpleNamespace(root_fd=os.open(root, os.O_RDONLY)))
+journal.begin("main", "{ID}")
+journal.begin("main", "{ID}", sync=False)
 """,
     )
     note = f"/spawning/{ID}"
@@ -104,21 +104,21 @@ intents.begin("main", "{ID}", sync=False)
     ]
 
 
-def test_files_of_messages_are_kept_under_their_session(intents: SpawnJournal, tmp_path: Path) -> None:
+def test_files_of_messages_are_kept_under_their_session(journal: SpawnJournal, tmp_path: Path) -> None:
     session = "33333333-3333-4333-8333-333333333333"
-    intents.begin("main", ID, session)
-    assert (intents.unfinished_notes(), intents.message_files(), intents.has(ID)) == ([("main", ID, session)], [], True)
-    intents.keep(ID, session)
-    assert (intents.unfinished_notes(), intents.message_files(), intents.has(ID)) == ([], [(ID, session)], False)
-    assert (intents.message_files(session), intents.message_files("another")) == ([(ID, session)], [])
-    intents.forget(ID, session)
-    assert (intents.message_files(), list((tmp_path / "spawning").iterdir())) == ([], [])
+    journal.begin("main", ID, session)
+    assert (journal.unfinished_notes(), journal.message_files(), journal.has(ID)) == ([("main", ID, session)], [], True)
+    journal.keep(ID, session)
+    assert (journal.unfinished_notes(), journal.message_files(), journal.has(ID)) == ([], [(ID, session)], False)
+    assert (journal.message_files(session), journal.message_files("another")) == ([(ID, session)], [])
+    journal.forget(ID, session)
+    assert (journal.message_files(), list((tmp_path / "spawning").iterdir())) == ([], [])
 
 
-def test_a_session_id_that_is_no_file_name_leaves_the_first_note(intents: SpawnJournal) -> None:
-    intents.begin("main", ID, "x")
-    intents.keep(ID, "x" * 240)
-    assert intents.unfinished_notes() == [("main", ID, "x")]
+def test_a_session_id_that_is_no_file_name_leaves_the_first_note(journal: SpawnJournal) -> None:
+    journal.begin("main", ID, "x")
+    journal.keep(ID, "x" * 240)
+    assert journal.unfinished_notes() == [("main", ID, "x")]
 
 
 def test_who_looks_for_folders_of_nobody_takes_no_note_that_is_just_being_written(tmp_path: Path) -> None:
@@ -127,25 +127,25 @@ def test_who_looks_for_folders_of_nobody_takes_no_note_that_is_just_being_writte
     root_fd = os.open(tmp_path, os.O_RDONLY)
     root = Root(root_fd)
     root.catalog = Catalog()  # type: ignore[attr-defined]
-    intents = SpawnJournal(cast(SessionStore, root))
-    intents.begin("main", ID)
+    journal = SpawnJournal(cast(SessionStore, root))
+    journal.begin("main", ID)
     note = tmp_path / "spawning" / ID
     for written in (b"", b"ma", b"main\n"):
         note.write_bytes(written)
-        assert intents.unclaimed_folders("main", tmp_path / "workspace") == []
+        assert journal.unclaimed_folders("main", tmp_path / "workspace") == []
         assert note.read_bytes() == written
     note.unlink()
-    assert intents.unclaimed_folders("main", tmp_path / "workspace") == [ID]
+    assert journal.unclaimed_folders("main", tmp_path / "workspace") == [ID]
     os.close(root_fd)
 
 
-def test_a_removal_is_begun_once(intents: SpawnJournal) -> None:
+def test_a_removal_is_begun_once(journal: SpawnJournal) -> None:
     session = "33333333-3333-4333-8333-333333333333"
-    intents.begin("main", ID, session)
-    intents.keep(ID, session)
-    assert [intents.begin_removal(ID, session) for _ in range(3)] == [False, True, True]
-    assert intents.message_files() == [(ID, session)]
+    journal.begin("main", ID, session)
+    journal.keep(ID, session)
+    assert [journal.begin_removal(ID, session) for _ in range(3)] == [False, True, True]
+    assert journal.message_files() == [(ID, session)]
     # One whose note somebody took away.
-    intents.forget(ID, session)
-    assert not intents.begin_removal(ID, session)
-    assert intents.message_files() == []
+    journal.forget(ID, session)
+    assert not journal.begin_removal(ID, session)
+    assert journal.message_files() == []

@@ -80,7 +80,7 @@ def make_spec(workspace: Path, tmp_path: Path) -> Callable[..., RunSpec]:
 
 @pytest.fixture(scope="module")
 def bubblewrap_reason() -> str | None:
-    return trio.run(Bubblewrap(private=()).unavailable)
+    return trio.run(Bubblewrap(private=()).find_problem)
 
 
 @pytest.fixture

@@ -54,10 +54,10 @@ class Wire:
         except msgspec.DecodeError as error:
             raise RefusedByAgent(f"The answer is not what was asked for: {error}.") from None
 
-    def live_run(self, run_id: str, spec: RunSpec) -> None:
+    def begin_run(self, run_id: str, spec: RunSpec) -> None:
         self.lives.add(run_id)
 
-    def part(self, run_id: str) -> None:
+    def end_run(self, run_id: str) -> None:
         self.lives.remove(run_id)
 
 

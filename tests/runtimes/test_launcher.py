@@ -14,8 +14,7 @@ import pytest
 import trio
 from support.patience import PATIENCE_S
 
-from sessiond.runtimes import keeper, process
-from sessiond.runtimes import launcher as starting
+from sessiond.runtimes import keeper, launcher, process
 from sessiond.runtimes.launcher import ProgramCommand
 
 # What leaves: the group and session by setsid, the parent too by a second fork.
@@ -121,7 +120,7 @@ async def test_a_program_is_the_child_of_a_process_with_one_thread(workspace: Pa
 
 async def test_programs_start_without_holding_up_the_loop(workspace: Path) -> None:
     """A program that cannot even be started meets no worker thread, and no other task waits for it."""
-    with pytest.raises(starting.CannotStart, match="command not found: no-such"):
+    with pytest.raises(launcher.CannotStart, match="command not found: no-such"):
         await process.run(ProgramCommand(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
     statuses: list[int] = []
 
@@ -154,12 +153,12 @@ DAEMON = """
 import os, sys, trio
 from pathlib import Path
 from sessiond.runtimes import process
-from sessiond.runtimes import launcher as starting
+from sessiond.runtimes import launcher
 async def ignore(data):
     await trio.lowlevel.checkpoint()
 async def main():
-    async with starting.open_fork_server(os.open(sys.argv[2], os.O_RDONLY)):
-        command = starting.ProgramCommand(argv=("/bin/sh", "-c", sys.argv[1]), env=dict(os.environ), cwd=Path.cwd())
+    async with launcher.open_fork_server(os.open(sys.argv[2], os.O_RDONLY)):
+        command = launcher.ProgramCommand(argv=("/bin/sh", "-c", sys.argv[1]), env=dict(os.environ), cwd=Path.cwd())
         await process.run(command, ignore)
 trio.run(main)
 """
@@ -178,7 +177,7 @@ async def test_nothing_works_on_when_the_daemon_was_killed_and_the_next_one_wait
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     daemon.kill()
     daemon.wait()
-    async with starting.open_fork_server(lock) as over:
+    async with launcher.open_fork_server(lock) as over:
         assert over
         assert not any(map(is_alive, pids))
         # And what is started now holds the lock in its turn.
@@ -191,7 +190,7 @@ async def test_a_lock_that_is_never_given_back_does_not_keep_the_daemon_from_sta
 ) -> None:
     held, lock = os.open(workspace, os.O_RDONLY), os.open(workspace, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    async with starting.open_fork_server(lock) as over:
+    async with launcher.open_fork_server(lock) as over:
         assert not over
     os.close(held)
     os.close(lock)

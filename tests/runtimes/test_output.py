@@ -112,29 +112,34 @@ def message(**fields: Any) -> MessageOutput:
 
 
 def test_the_tally_is_the_last_text_the_sum_of_usage_and_the_last_model() -> None:
-    tally = TurnSummary()
-    tally.add(message(content="first", model="a", usage={"input": 1, "cost": {"total": 0.5}}))
-    tally.add(MessageOutput({"role": "toolResult", "content": "no", "usage": {"input": 100}}))
+    summary = TurnSummary()
+    summary.add(message(content="first", model="a", usage={"input": 1, "cost": {"total": 0.5}}))
+    summary.add(MessageOutput({"role": "toolResult", "content": "no", "usage": {"input": 100}}))
     blocks = [{"type": "text", "text": "la"}, {"type": "image"}, {"type": "text", "text": "st"}]
-    tally.add(message(content=blocks, model="b", usage={"input": 2, "output": 3, "cost": {"total": 0.25}}))
-    tally.add(message(content=[{"type": "toolCall"}], model=None, usage="odd"))
-    tally.end()
-    assert (tally.reply, tally.model, tally.messages) == ("last", "b", 4)
-    assert tally.usage == {"input": 3, "output": 3, "cost": {"total": 0.75}}
+    summary.add(message(content=blocks, model="b", usage={"input": 2, "output": 3, "cost": {"total": 0.25}}))
+    summary.add(message(content=[{"type": "toolCall"}], model=None, usage="odd"))
+    summary.end()
+    assert (summary.reply, summary.model, summary.messages) == ("last", "b", 4)
+    assert summary.usage == {"input": 3, "output": 3, "cost": {"total": 0.75}}
 
 
 def test_what_the_program_says_of_the_end_wins_where_it_knows_better() -> None:
-    tally = TurnSummary()
-    tally.add(message(content="", usage={"input": 1}))
-    tally.add(Ended(reply="said at the end", usage={"input": 9}, model="m", error="but failed"))
-    tally.end()
-    assert (tally.reply, tally.usage, tally.model, tally.error) == ("said at the end", {"input": 9}, "m", "but failed")
+    summary = TurnSummary()
+    summary.add(message(content="", usage={"input": 1}))
+    summary.add(Ended(reply="said at the end", usage={"input": 9}, model="m", error="but failed"))
+    summary.end()
+    assert (summary.reply, summary.usage, summary.model, summary.error) == (
+        "said at the end",
+        {"input": 9},
+        "m",
+        "but failed",
+    )
 
 
 def test_a_turn_without_words_is_an_empty_reply() -> None:
-    tally = TurnSummary()
-    tally.end()
-    assert (tally.reply, tally.usage) == ("", None)
+    summary = TurnSummary()
+    summary.end()
+    assert (summary.reply, summary.usage) == ("", None)
 
 
 USAGE = st.dictionaries(

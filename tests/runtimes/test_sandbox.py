@@ -398,10 +398,10 @@ async def test_a_bubblewrap_that_may_not_make_namespaces_says_so(tmp_path) -> No
     refusing.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     refusing.chmod(0o755)
     bubblewrap = Bubblewrap(private=(), program=str(refusing))
-    assert await bubblewrap.unavailable() == (
+    assert await bubblewrap.find_problem() == (
         "bubblewrap cannot make a sandbox on this machine: bwrap: No permissions to create new namespace"
     )
     refusing.write_text("#!/bin/sh\nexit 0\n")
-    assert await bubblewrap.unavailable() is None, "an administrator has repaired it"
+    assert await bubblewrap.find_problem() is None, "an administrator has repaired it"
     refusing.unlink()
-    assert await bubblewrap.unavailable() is None, "success is remembered"
+    assert await bubblewrap.find_problem() is None, "success is remembered"

@@ -25,7 +25,7 @@ KEY = "agent:main:work"
 
 
 @asynccontextmanager
-async def _births(
+async def _session_changes(
     folder: Path, ids: Ids | None = None, **options: Any
 ) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
     async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids, **options) as store:
@@ -42,11 +42,11 @@ def _said(store: SessionStore) -> int:
 
 
 async def test_however_many_ask_a_session_is_made_once(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, _):
+    async with _session_changes(tmp_path) as (session_changes, _):
         made: list[tuple[Session, bool]] = []
 
         async def ask() -> None:
-            made.append(await births.ensure(KEY, "main", cwd="/"))
+            made.append(await session_changes.ensure(KEY, "main", cwd="/"))
 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
@@ -56,13 +56,13 @@ async def test_however_many_ask_a_session_is_made_once(tmp_path: Path) -> None:
 
 
 async def test_one_at_a_time_has_a_key_to_itself_also_while_others_give_up(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, _):
+    async with _session_changes(tmp_path) as (session_changes, _):
         inside, most = 0, 0
 
         async def take(patience_s: float) -> None:
             nonlocal inside, most
             with trio.move_on_after(patience_s):
-                async with births.alone(KEY):
+                async with session_changes.alone(KEY):
                     inside += 1
                     most = max(most, inside)
                     with trio.CancelScope(shield=True):
@@ -77,50 +77,50 @@ async def test_one_at_a_time_has_a_key_to_itself_also_while_others_give_up(tmp_p
 
 
 async def test_what_is_settled_goes_to_the_old_session_or_to_the_new_one_and_nothing_is_lost(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        first, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        first, _ = await session_changes.ensure(KEY, "main", cwd="/")
         written = 0
 
         async def write(session: Session) -> None:
             nonlocal written
             for _ in range(40):
                 # The session was looked up long ago, as by one who waited for something else.
-                target = await current_session(births.store.catalog, session)
-                await births.store.append(target, [Message({"role": "user", "content": "x"})])
+                target = await current_session(session_changes.store.catalog, session)
+                await session_changes.store.append(target, [Message({"role": "user", "content": "x"})])
                 written += 1
 
         async def reset() -> None:
             for _ in range(20):
-                await lifecycle.reset(births, feed, first, _nothing)
+                await lifecycle.reset(session_changes, feed, first, _nothing)
 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(write, first)
             nursery.start_soon(reset)
         assert written == 200
-        assert _said(births.store) == 200
-        sessions = births.store.catalog.by_id.values()
+        assert _said(session_changes.store) == 200
+        sessions = session_changes.store.catalog.by_id.values()
         assert sum(not session.archived for session in sessions) == 1
         assert len(sessions) == 21
 
 
 async def test_a_reset_waits_until_nobody_else_writes_and_late_appends_are_kept(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
 
         async def write() -> None:
             for _ in range(50):
-                await births.store.append(session, [Message({"role": "user", "content": "x"})])
+                await session_changes.store.append(session, [Message({"role": "user", "content": "x"})])
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            nursery.start_soon(lifecycle.reset, births, feed, session, _nothing)
-        assert _said(births.store) == 50
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _nothing)
+        assert _said(session_changes.store) == 50
 
 
 async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_makes_a_new_one(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         stopping, go_on = trio.Event(), trio.Event()
 
         async def stop(_session: Session) -> None:
@@ -130,56 +130,56 @@ async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_
         made: list[Session] = []
 
         async def ensure() -> None:
-            made.append((await births.ensure(KEY, "main", cwd="/"))[0])
+            made.append((await session_changes.ensure(KEY, "main", cwd="/"))[0])
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lifecycle.delete, births, feed, session, stop)
+            nursery.start_soon(lifecycle.delete, session_changes, feed, session, stop)
             await stopping.wait()
             nursery.start_soon(ensure)
             await trio.testing.wait_all_tasks_blocked()
             assert made == []
             go_on.set()
         assert made[0] is not session
-        assert await current_session(births.store.catalog, session) is made[0]
-        await lifecycle.delete(births, feed, made[0], _nothing)
+        assert await current_session(session_changes.store.catalog, session) is made[0]
+        await lifecycle.delete(session_changes, feed, made[0], _nothing)
         with pytest.raises(NotFound):
-            await current_session(births.store.catalog, session)
+            await current_session(session_changes.store.catalog, session)
         with pytest.raises(NotFound):
-            await lifecycle.delete(births, feed, session, _nothing)
+            await lifecycle.delete(session_changes, feed, session, _nothing)
         with pytest.raises(NotFound):
-            await lifecycle.reset(births, feed, session, _nothing)
+            await lifecycle.reset(session_changes, feed, session, _nothing)
 
 
 async def test_a_reset_that_cannot_be_written_leaves_the_session_as_it_is(tmp_path: Path) -> None:
     same = Ids(uuid=lambda: "00000000-0000-4000-8000-000000000001")
-    async with _births(tmp_path, same) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path, same) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         with pytest.raises(StorageError):
-            await lifecycle.reset(births, feed, session, _nothing)
-        assert births.store.catalog.by_key[KEY] is session
+            await lifecycle.reset(session_changes, feed, session, _nothing)
+        assert session_changes.store.catalog.by_key[KEY] is session
         assert session.leaving is None
-        await births.store.append(session, [Message({"role": "user", "content": "x"})])
+        await session_changes.store.append(session, [Message({"role": "user", "content": "x"})])
 
 
 async def test_a_reset_called_off_while_runs_end_changes_nothing(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
 
         async def never(_session: Session) -> None:
             await trio.sleep_forever()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lifecycle.reset, births, feed, session, never)
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, never)
             await trio.testing.wait_all_tasks_blocked()
             assert session.leaving is not None
             nursery.cancel_scope.cancel()
-        assert await current_session(births.store.catalog, session) is session
-        await lifecycle.reset(births, feed, session, _nothing)
+        assert await current_session(session_changes.store.catalog, session) is session
+        await lifecycle.reset(session_changes, feed, session, _nothing)
 
 
 async def test_a_reset_that_is_not_due_any_more_is_none(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         asked: list[Session] = []
 
         def due(live: Session) -> bool:
@@ -189,29 +189,29 @@ async def test_a_reset_that_is_not_due_any_more_is_none(tmp_path: Path) -> None:
         results: list[tuple[Session, bool]] = []
 
         async def reset() -> None:
-            results.append(await lifecycle.reset(births, feed, session, _nothing, due=due))
+            results.append(await lifecycle.reset(session_changes, feed, session, _nothing, due=due))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(reset)
-        new = births.store.catalog.by_key[KEY]
+        new = session_changes.store.catalog.by_key[KEY]
         assert results == [(new, True), (new, False), (new, False)]
         assert asked == [session, new, new]
 
 
 async def test_a_reader_of_a_transcript_that_moves_just_then_reads_it_all_the_same(tmp_path: Path) -> None:
-    async with _births(tmp_path) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         sizes: set[int] = set()
 
         async def read() -> None:
             for _ in range(100):
-                sizes.add(await births.store.read(session, lambda fd: os.fstat(fd).st_size))
+                sizes.add(await session_changes.store.read(session, lambda fd: os.fstat(fd).st_size))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(read)
-            nursery.start_soon(lifecycle.reset, births, feed, session, _nothing)
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _nothing)
         assert sizes == {session.entry.file.bytes}
 
 
@@ -224,22 +224,22 @@ async def _slow(function: Any, *args: Any) -> Any:
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
 async def test_a_reset_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object, seconds: float) -> None:
-    async with _births(tmp_path, run_sync=_slow) as (births, feed):
-        old, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path, run_sync=_slow) as (session_changes, feed):
+        old, _ = await session_changes.ensure(KEY, "main", cwd="/")
         put_away: list[Session] = []
-        births.on_put_away = put_away.append
+        session_changes.on_put_away = put_away.append
         with trio.move_on_after(seconds):
-            await lifecycle.reset(births, feed, old, _nothing)
-        new = births.store.catalog.by_key[KEY]
+            await lifecycle.reset(session_changes, feed, old, _nothing)
+        new = session_changes.store.catalog.by_key[KEY]
         files = sorted(path.stem for path in (tmp_path / "agents").rglob("*.jsonl") if path.parent.name != "archive")
         assert (new is not old, old.archived, files, put_away) == (True, True, [new.session_id], [old])
 
 
 async def test_a_delete_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object) -> None:
-    async with _births(tmp_path, run_sync=_slow) as (births, feed):
-        session, _ = await births.ensure(KEY, "main", cwd="/")
+    async with _session_changes(tmp_path, run_sync=_slow) as (session_changes, feed):
+        session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         put_away: list[Session] = []
-        births.on_put_away = put_away.append
+        session_changes.on_put_away = put_away.append
         with trio.move_on_after(0.5):
-            await lifecycle.delete(births, feed, session, _nothing)
-        assert (KEY in births.store.catalog.by_key, session.archived, put_away) == (False, True, [session])
+            await lifecycle.delete(session_changes, feed, session, _nothing)
+        assert (KEY in session_changes.store.catalog.by_key, session.archived, put_away) == (False, True, [session])

@@ -8,7 +8,7 @@ import pytest
 from sessiond.errors import StorageError
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import FOLD_VERSION
-from sessiond.sessions.prune import PrunableTranscript, Removal, old
+from sessiond.sessions.prune import PrunableTranscript, Removal, find_old
 from sessiond.store.catalog import Folder, Session
 
 NOW = 1_795_300_000_000
@@ -20,14 +20,14 @@ def _session(updated_at: int, written_at: int, *, archived: bool = True) -> Sess
 
 
 def test_a_transcript_is_as_old_as_the_last_thing_written_to_it() -> None:
-    assert old([_session(NOW - 1001, NOW - 5000)], 1000, NOW)[0].age_ms == 1001
-    assert old([_session(NOW - 1000, NOW - 5000)], 1000, NOW) == []
-    assert old([_session(NOW - 5000, NOW - 1000)], 1000, NOW) == []
-    assert old([_session(NOW - 5000, NOW - 1001)], 1000, NOW)[0].age_ms == 1001
+    assert find_old([_session(NOW - 1001, NOW - 5000)], 1000, NOW)[0].age_ms == 1001
+    assert find_old([_session(NOW - 1000, NOW - 5000)], 1000, NOW) == []
+    assert find_old([_session(NOW - 5000, NOW - 1000)], 1000, NOW) == []
+    assert find_old([_session(NOW - 5000, NOW - 1001)], 1000, NOW)[0].age_ms == 1001
 
 
 def test_the_oldest_comes_first_and_live_ones_never() -> None:
-    found = old([_session(NOW - age, 0, archived=age != 4) for age in (2, 5, 4, 3, 0)], 0, NOW)
+    found = find_old([_session(NOW - age, 0, archived=age != 4) for age in (2, 5, 4, 3, 0)], 0, NOW)
     assert [one.age_ms for one in found] == [5, 3, 2]
 
 

@@ -570,8 +570,8 @@ async def test_what_was_announced_is_known_however_many_keys_were_used_since(
     # The requester has it, and the child does not know so yet.
     last = photos[-1]
     async with house(last) as home:
-        births, feed = SessionChanges(home.store, pass_over), home.feed
-        await lifecycle.reset(births, feed, await home.session(), home.supervisor.stop)
+        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
+        await lifecycle.reset(session_changes, feed, await home.session(), home.supervisor.stop)
         used = {"status": "noted", "at": NOW, "payload": "p"}
         keys = [Custom(RUN, {"runId": f"r{one}", "idempotencyKey": f"k{one}", **used}) for one in range(MAX_KEYED_RUNS)]
         await home.store.append(await home.session(), keys)

@@ -49,7 +49,7 @@ class Swept:
             SessionChanges(home.store, pass_over),
             home.supervisor,
             self.files,
-            intents=SpawnJournal(home.store),
+            journal=SpawnJournal(home.store),
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
@@ -290,10 +290,10 @@ async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
         await swept.sweep.child_announced(run.session)
         assert swept.state() == (True, False)
         # The crash came between the record and the end of the note.
-        intents = SpawnJournal(swept.home.store)
-        intents.begin("main", ID)
-        await intents.undo(swept.files, lambda _agent: swept.workspace)
-        assert intents.unfinished_notes() == []
+        journal = SpawnJournal(swept.home.store)
+        journal.begin("main", ID)
+        await journal.undo(swept.files, lambda _agent: swept.workspace)
+        assert journal.unfinished_notes() == []
 
 
 @pytest.mark.parametrize("due", ["announced", "overdue"])
@@ -332,17 +332,17 @@ async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_
         await swept.files.materialize(
             swept.files.check([Attachment(name="a.txt", content="a")], config), swept.workspace, ID
         )
-        intents = SpawnJournal(swept.home.store)
-        intents.begin("main", ID, session.session_id)
-        intents.keep(ID, session.session_id)
+        journal = SpawnJournal(swept.home.store)
+        journal.begin("main", ID, session.session_id)
+        journal.keep(ID, session.session_id)
         await swept.home.store.archive(session)
         if begun:
-            assert not intents.begin_removal(ID, session.session_id)
+            assert not journal.begin_removal(ID, session.session_id)
         shutil.rmtree(swept.folder)  # and there the daemon was killed, or somebody else did it
         with capture_logs() as logs:
             swept.sweep.put_away(session)
             await trio.testing.wait_all_tasks_blocked()
-        assert intents.message_files() == []
+        assert journal.message_files() == []
         assert len(log_of_gone(logs)) == (0 if begun else 1)
 
 

@@ -255,7 +255,7 @@ async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojum
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(made.spawner.offspring.call_off, GROUP)
+            nursery.start_soon(made.spawner.pending_children.cancel, GROUP)
             await trio.testing.wait_all_tasks_blocked()
             made.gate.set()
         assert "was killed meanwhile; nothing was spawned" in errors[0].message
@@ -283,7 +283,7 @@ async def test_a_child_whose_transcript_is_being_written_is_there_when_the_kill_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(made.spawner.spawn, requester, wanted, sandboxed=False))
             await held.wait()
-            nursery.start_soon(made.spawner.offspring.call_off, MAIN)
+            nursery.start_soon(made.spawner.pending_children.cancel, MAIN)
             await trio.testing.wait_all_tasks_blocked()
             gate.set()
         [child] = made.children()

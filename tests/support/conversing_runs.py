@@ -82,7 +82,7 @@ class TalkHouse:
             lambda: self.config.channels,
             environ={},
             cwd=Path("/"),
-            on_attach=lambda channel: self.outbox.hurry(channel),  # noqa: PLW0108 - opened later
+            on_attach=lambda channel: self.outbox.make_due(channel),  # noqa: PLW0108 - opened later
         )
         self.outbox: Outbox
         self.conversations: ReplyBack
@@ -103,11 +103,11 @@ class TalkHouse:
             ProvenanceStamp(announcing, lambda: self.config, clock(), Ids()),
             lambda: self.config,
             clock(),
-            births=SessionChanges(home.store, pass_over),
+            session_changes=SessionChanges(home.store, pass_over),
             feed=home.feed,
             attached=AttachedAgents(pass_over),
             attachments=AttachmentService(run_sync=inline),
-            intents=SpawnJournal(home.store),
+            journal=SpawnJournal(home.store),
             workspace=lambda agent_id: home.host.folder / agent_id,
         )
         self.announcing = announcing

@@ -118,7 +118,7 @@ class Live:
 
     def __init__(self, store: SessionStore, bus: EventBus, feed: TranscriptFeed, nursery: trio.Nursery) -> None:
         self.store, self.bus, self.feed = store, bus, feed
-        self.births = lifecycle.SessionChanges(store, pass_over)
+        self.session_changes = lifecycle.SessionChanges(store, pass_over)
         self._nursery = nursery
         self._scopes: dict[Subscription, trio.CancelScope] = {}
 
@@ -150,10 +150,10 @@ class Live:
             append(self.file(key), b"".join(map(line, texts)), create=False)
 
     async def reset(self, key: str) -> None:
-        await lifecycle.reset(self.births, self.feed, self.session(key), _stop)
+        await lifecycle.reset(self.session_changes, self.feed, self.session(key), _stop)
 
     async def delete(self, key: str) -> None:
-        await lifecycle.delete(self.births, self.feed, self.session(key), _stop)
+        await lifecycle.delete(self.session_changes, self.feed, self.session(key), _stop)
 
     def now(self, key: str) -> FollowPlace:
         """The place behind the session's newest record."""

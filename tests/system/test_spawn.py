@@ -104,7 +104,7 @@ sandbox = {{ mode = "all"{sandbox} }}
 @pytest.fixture(scope="module")
 def no_sandbox() -> str | None:
     """Why there is none here, if there is none."""
-    return trio.run(Bubblewrap(private=()).unavailable)
+    return trio.run(Bubblewrap(private=()).find_problem)
 
 
 class NobodysDaemon(Daemon):

@@ -193,5 +193,5 @@ PRESET = Preset(
     program="claude",
     arguments=_arguments,
     parser=ClaudeLines,
-    gone=re.compile(r"No conversation found with session ID"),
+    session_lost=re.compile(r"No conversation found with session ID"),
 )

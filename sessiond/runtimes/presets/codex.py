@@ -163,5 +163,5 @@ PRESET = Preset(
     program="codex",
     arguments=_arguments,
     parser=CodexLines,
-    gone=re.compile(r"no rollout found for thread id"),
+    session_lost=re.compile(r"no rollout found for thread id"),
 )

@@ -94,5 +94,5 @@ PRESET = Preset(
     program="gemini",
     arguments=_arguments,
     parser=GeminiLines,
-    gone=re.compile(r"Error resuming session"),
+    session_lost=re.compile(r"Error resuming session"),
 )

@@ -104,5 +104,5 @@ PRESET = Preset(
     program="opencode",
     arguments=_arguments,
     parser=OpencodeLines,
-    gone=re.compile(r"Session not found"),
+    session_lost=re.compile(r"Session not found"),
 )

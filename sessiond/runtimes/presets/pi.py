@@ -88,5 +88,5 @@ PRESET = Preset(
     program="pi",
     arguments=_arguments,
     parser=PiLines,
-    gone=re.compile(r"No session found matching"),
+    session_lost=re.compile(r"No session found matching"),
 )

@@ -18,15 +18,15 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """One agent program. All of them read the message from stdin.
 
     `arguments(spec, resume, extra)` are the arguments: `resume` is the program's own id of the conversation to resume,
-    if any, `extra` the arguments in the configuration. `gone` matches the error of a program that no longer knows the
-    conversation.
+    if any, `extra` the arguments in the configuration. `session_lost` matches the error of a program that no longer
+    knows the conversation.
     """
 
     name: str
     program: str
     arguments: Callable[[RunSpec, str | None, Sequence[str]], list[str]]
     parser: Callable[[RunSpec], LineParser]
-    gone: re.Pattern[str]
+    session_lost: re.Pattern[str]
 
     def command(self, spec: RunSpec, configured: Sequence[str]) -> list[str]:
         """The whole command line.

@@ -56,13 +56,13 @@ def test_a_recording_becomes_its_events(recording, step, make_spec) -> None:
 def test_usage_is_counted_once_for_each_request(recording, make_spec) -> None:
     """The model server said 60 input, 40 cached and 7 output tokens for each request."""
     events, _ = read(recording, make_spec, 1_000_000)
-    tally = TurnSummary()
+    summary = TurnSummary()
     for event in events:
         if isinstance(event, MessageOutput | Ended):
-            tally.add(event)
-    tally.end()
+            summary.add(event)
+    summary.end()
     turns = TURNS[recording.partition("-")[2]]
-    usage = {key: value for key, value in (tally.usage or {}).items() if key != "cost"}
+    usage = {key: value for key, value in (summary.usage or {}).items() if key != "cost"}
     assert usage == {
         "input": 60 * turns,
         "output": 7 * turns,
@@ -70,7 +70,7 @@ def test_usage_is_counted_once_for_each_request(recording, make_spec) -> None:
         "cacheWrite": 0,
         "totalTokens": 107 * turns,
     }
-    assert tally.error is None
+    assert summary.error is None
 
 
 @pytest.mark.parametrize("recording", [name for name in RECORDINGS if not name.endswith("-gone")])
