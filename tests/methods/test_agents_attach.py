@@ -39,6 +39,14 @@ async def test_an_agent_that_is_no_id_is_refused(tmp_path: Path):
         assert (await owner.failure("agents.attach", agentId="a", capabilities=["fly"]))["code"] == -32602
 
 
+async def test_an_agent_that_is_not_configured_is_refused_with_the_lines_to_add(tmp_path: Path):
+    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+        error = await owner.failure("agents.attach", agentId="bob")
+        assert (error["code"], error["data"]["code"]) == (-32002, "agent_not_found")
+        assert 'id = "bob"' in error["message"] and "sessiond config reload" in error["message"]
+        assert await owner.call("agents.attach", agentId="alice") == {"agentId": "alice", "attached": True}
+
+
 async def test_who_may_attach(tmp_path: Path):
     async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
 
