@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, connect_quietly, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.run_ends import SessionRunEnds, is_run_end
 from sessiond.cli.terminal.escape import one_line
@@ -88,7 +88,8 @@ def run(args: Args) -> int | None:
         if args.limit == 0:  # as `tail -n 0`: nothing, and with -f only what comes
             page |= {"messages": [], "positions": [], "runs": [], "hasMore": False}
         if args.follow:
-            _follow(client, page, args, since_ms=began_ms)
+            with connect_quietly(args) as beside:
+                _follow(client, beside, page, args, since_ms=began_ms)
             return None
     if args.json:
         as_json(page)
@@ -99,7 +100,7 @@ def run(args: Args) -> int | None:
     return None
 
 
-def _follow(client: Client, page: dict[str, Any], args: Args, *, since_ms: int) -> None:
+def _follow(client: Client, beside: Client, page: dict[str, Any], args: Args, *, since_ms: int) -> None:
     """Print the page, then every new message as it comes, and how runs end; with --json all of them as events, one a
     line.
     """
@@ -120,7 +121,7 @@ def _follow(client: Client, page: dict[str, Any], args: Args, *, since_ms: int) 
             sys.stdout.flush()
 
     runs = page.get("runs") or ()
-    ends = SessionRunEnds(client, page["sessionKey"], show_end, since_ms=since_ms, shown=runs)
+    ends = SessionRunEnds(beside, page["sessionKey"], show_end, since_ms=since_ms, shown=runs)
     events = client.subscribe(page["sessionKey"], page["cursor"], with_changes=True, on_connect=ends.on_connect)
     for event in events:
         is_end = is_run_end(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import connect
+from sessiond.cli.frame.daemon import connect, connect_quietly
 from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
@@ -123,8 +123,8 @@ def run(args: Args) -> None:
             phase = "end" if end["status"] in ("ok", "aborted") else "error"
             show(Event("sessions.changed", {"sessionKey": key, "phase": phase, "reason": _reason(end)}))
 
-    with connect(args) as client:
-        missed = MissedRunEnds(client, args.key, show_end)
+    with connect(args) as client, connect_quietly(args) as beside:
+        missed = MissedRunEnds(beside, args.key, show_end)
         events = client.subscribe(args.key, args.after, with_changes=True, on_connect=missed.on_connect)
         for event in events:
             missed.take(event)

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from sessiond.clock import Clock
-from sessiond.errors import ConfigError, StoreInUse, reason_of
+from sessiond.errors import ConfigError, StoreInUse, reason_of, shorten
 from sessiond.store import dirfd, layout, making
 from sessiond.store.scan import Problem
 
@@ -126,10 +126,12 @@ def holder(fd: int) -> str:
     if not text.isdigit():
         return "another process"
     try:
-        command = Path(f"/proc/{int(text)}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        words = Path(f"/proc/{int(text)}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        command = ""
-    return f"process {int(text)}" + (f" ({command[:80]})" if command else "")
+        words = []
+    # Programs by their names: whole paths leave no room for what they were told to do.
+    command = shorten(" ".join(word.rpartition("/")[2] or word for word in words).strip())
+    return f"process {int(text)}" + (f" ({command})" if command else "")
 
 
 def _check_format(root_fd: int, path: Path, clock: Clock) -> None:

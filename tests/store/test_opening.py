@@ -257,3 +257,13 @@ def test_agents_are_listed_and_what_is_none_is_passed_over_or_reported(tmp_path)
         ("agents/linked", "a symlink; it is not followed"),
         ("agents/odd/sessions", "Not a directory"),
     ]
+
+
+def test_who_has_the_store_is_told_by_the_names_of_its_programs(tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", "read line", "/a/long/way/to/bin/sessiond", "serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process, (tmp_path / "lock").open("w+b") as file:
+        file.write(f"{process.pid}\n".encode())
+        file.flush()
+        assert opening.holder(file.fileno()) == f"process {process.pid} (sh -c read line sessiond serve)"
+        assert process.stdin is not None
+        process.stdin.close()

@@ -126,6 +126,11 @@ def connect(args: Args) -> Client:
     return CommandClient(args.socket, name="sessiond-cli", version=__version__, on_reconnect=_say_once)
 
 
+def connect_quietly(args: Args) -> Client:
+    """A client beside that of `connect`, which says enough about lost connections for both."""
+    return CommandClient(args.socket, name="sessiond-cli", version=__version__)
+
+
 def ask(args: Args, method: str, params: dict[str, Any] | None = None) -> Any:
     """One call on a connection of its own."""
     with connect(args) as client:
