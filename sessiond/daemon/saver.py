@@ -35,7 +35,7 @@ class IndexSaver:
     async def run(self) -> None:
         """Save the dirty folders whenever something has changed; until cancelled."""
         while True:
-            if not self._store.dirty():
+            if not self._store.dirty_folders():
                 await self._feed.changed.wait()
             self._feed.changed = trio.Event()
             # Changes come in bursts; wait a moment to save once for all of them.
@@ -48,7 +48,7 @@ class IndexSaver:
     async def save_dirty(self) -> tuple[int, bool]:
         """Save every dirty folder now. How many bytes were written, and whether some could not be."""
         size, failed = 0, False
-        for folder in self._store.dirty():
+        for folder in self._store.dirty_folders():
             try:
                 size += await self._store.save(folder)
             except StorageError as error:

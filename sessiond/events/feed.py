@@ -262,7 +262,7 @@ class TranscriptFeed:
         entry = got.entry
         if entry == session.entry:
             return
-        for one in scan.oddities(session.path, got):
+        for one in scan.line_problems(session.path, got):
             log.warning("passed over", path=one.path, reason=one.reason)
         self.changed.set()
         if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):

@@ -21,7 +21,7 @@ from sessiond.events.watch_backend import NameChanged, NameGone, Rescan
 from sessiond.model.entry import Entry
 from sessiond.store import folding, index, layout, scan
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.presence import exists, stands_at
+from sessiond.store.presence import exists, is_at
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.feed")
@@ -240,7 +240,7 @@ class Folders:
         if known is None or known.key != read.key or self._store.catalog.has(known):
             return read
         del self._removed[known.folder.agent_id, known.session_id]
-        known.come_back(read)
+        known.restore_from(read)
         return known
 
     def _drop_renamed(self, read: Session) -> None:
@@ -272,7 +272,7 @@ class Folders:
             foreign = self._foreign_rows(folder)
             if foreign is None:
                 raise scan.IndexUnknown(layout.INDEX)
-            return scan.settings_only(folder, foreign, self._store.settings, problems)
+            return scan.create_settings_only_sessions(folder, foreign, self._store.settings, problems)
 
         async with self._adopt_lock:
             found: list[Session] = await self._store.run_sync(read)
@@ -307,7 +307,7 @@ class Folders:
         """The folder was removed or moved away, with everything in it."""
         store = self._store
         # There may be another folder of the same name already: creating sessions waits until that was checked.
-        store.standing.doubt()
+        store.presence.mark_unknown()
         del self._by_path[self._path(folder.agent_id)]
         removed = [store.folders.pop(folder.agent_id)]
         if folder.agent_id in store.archives:
@@ -325,7 +325,7 @@ class Folders:
 
     async def _check_everything(self) -> None:
         """Compare everything with the disk: at the start, after missed events, and after a folder was removed."""
-        await self._store.standing.regain(self._rescan)
+        await self._store.presence.wait_until_back(self._rescan)
 
     async def _rescan(self) -> None:
         assert self._watcher is not None
@@ -334,7 +334,7 @@ class Folders:
             self._watcher.add(self._root)
         self._watcher.add(self._agents)
         for path, folder in list(self._by_path.items()):
-            if not stands_at(path, folder.fd):
+            if not is_at(path, folder.fd):
                 self._folder_gone(folder)
         try:
             for agent_id in filter(layout.is_agent_folder, sorted(os.listdir(self._agents))):

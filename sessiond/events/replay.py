@@ -170,7 +170,7 @@ def _read_page(fd: int, facts: FileFacts, offset: int, record_limit: int, dialec
     # Checked after reading, so that lines of another file are never used.
     if os.fstat(fd).st_ino != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
         return None
-    return _Page(lines, tail.whole if end is None else end) if transcript.boundary(fd, offset) else None
+    return _Page(lines, tail.whole if end is None else end) if transcript.is_line_start(fd, offset) else None
 
 
 def _size_of(fd: int) -> int:

@@ -113,7 +113,7 @@ async def _read_position_in_copy(store: SessionStore, session: Session, text: st
         return Position(0, 0)
 
     def is_there(fd: int) -> bool:
-        if not transcript.boundary(fd, found.offset):
+        if not transcript.is_line_start(fd, found.offset):
             return False
         lines = transcript.read_lines(fd, 0, store.record_limit, stop=found.offset)
         return sum(line.record is not None and line.record.message is not None for line in lines) == found.seq
@@ -127,7 +127,7 @@ async def page(store: SessionStore, session: Session, start: Position) -> InboxP
 
     def read(fd: int) -> InboxPage:
         # After the file was rewritten in place, the offset of an older cursor may be inside a line.
-        if not transcript.boundary(fd, start.offset):
+        if not transcript.is_line_start(fd, start.offset):
             raise InvalidParams(
                 "$.cursor does not belong to this session's transcript as it is now; start again without a cursor",
                 field="$.cursor",

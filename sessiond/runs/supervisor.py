@@ -211,7 +211,7 @@ class RunSupervisor(Acceptance):
         facts = None
         while facts != session.entry.file:  # while the file is still being written, ends may follow
             facts = session.entry.file
-            await trio.sleep(self._store.standing.patience_s)
+            await trio.sleep(self._store.presence.patience_s)
         for live in self._unknown_open_runs(session):
             if self._store.catalog.by_key.get(session.key) is not session:
                 return
@@ -228,8 +228,8 @@ class RunSupervisor(Acceptance):
     async def _end_if_still_missing(self, session: Session) -> None:
         if self._store.catalog.has(session):
             return  # the file was renamed or got another key, and is back already
-        standing = self._store.standing
-        with self.persistence.expect_back(session) as back, standing.expecting(session.key):
+        standing = self._store.presence
+        with self.persistence.expect_back(session) as back, standing.expect_return(session.key):
             with trio.move_on_after(standing.patience_s):
                 await back.wait()
         if self._store.catalog.has(session):

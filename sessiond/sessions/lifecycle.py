@@ -67,7 +67,7 @@ class SessionChanges:
         if found is not None and found.leaving is None:
             return found, False
         async with self.alone(key):
-            await self.store.standing.wait_until_known(key)
+            await self.store.presence.wait_until_known(key)
             found = self.store.catalog.by_key.get(key)
             if found is not None:
                 return found, False

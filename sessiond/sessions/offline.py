@@ -43,7 +43,7 @@ def find(store: Path, text: str, rules: KeyRules) -> Session:
 
 def _sessions(root_fd: int) -> Iterator[Session]:
     folders: dict[tuple[str, ...], tuple[Folder, dict[str, Entry]]] = {}
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         if thing.kind != "transcript":
             continue
         with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:

@@ -1,7 +1,7 @@
-"""What becomes of sessions that another program wrote: their key, and the metadata of the index beside them. Pure.
+"""Adopt sessions that another program wrote: their key, and their metadata in the index beside them. Pure.
 
-OpenClaw keeps in `sessions.json` what it knows of a session; pi keeps no index. A file that is adopted gets one
-`sessiond/entry` record with both, and from then on says it all. Source: store.md, "Adoption".
+OpenClaw keeps the metadata of its sessions in `sessions.json`; pi has no index. An adopted file gets one
+`sessiond/entry` record with the key and the metadata, so that the file alone is enough. Source: store.md, "Adoption".
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sessiond.model.patching import patch_entry
 from sessiond.model.record import Record
 
 Foreign = dict[str, dict[str, Any]]
-# What the file itself says, and what only the other program's paths and file facts are about.
+# Fields that the file itself has, or that are about the other program's paths and file.
 _LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
 _FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
-# What is counted from messages, told by runs, or a place in the file: over with what stood in it.
+# Fields computed from messages and runs, and places in the file: no longer valid once the file was rewritten.
 _OF_THE_FILE = frozenset(
     {
         "updatedAt",
@@ -55,13 +55,13 @@ _OF_THE_FILE = frozenset(
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The key of an adopted session and what its old index said of it."""
+    """The key of an adopted session and its metadata from the other program's index."""
 
     key: str
     fields: dict[str, Any]
 
     def line(self, record_id: str, parent_id: str | None, now_ms: int, record_limit: int) -> bytes:
-        """The record that adopts the file. Of an entry too large for one, only what this program reads is kept."""
+        """The record that adopts the file. If it is too large, only the fields known to this program are kept."""
         known = {name: value for name, value in self.fields.items() if name in _FIELDS}
         least = {name: value for name, value in known.items() if name == "sandboxed"}
         line = b""
@@ -76,12 +76,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def says_key(record: Record) -> bool:
-    """Whether this is a record that adopts the file it stands in."""
+    """Whether the record gives its file a session key, as the one that adopts a file does."""
     return record.custom_type == records.ENTRY and "sessionKey" in lax.decode_dict(record.data)
 
 
 def is_own_key(key: str, agent_id: str) -> bool:
-    """Whether a session of this agent can have the key that its file claims. Does not depend on the configuration."""
+    """Whether a session of this agent can have the key in its file. Does not depend on the configuration."""
     prefix = f"agent:{agent_id}:"
     try:
         return key.startswith(prefix) and bool(key[len(prefix) :].strip(":")) and normalize_key(key, "key") == key
@@ -90,13 +90,13 @@ def is_own_key(key: str, agent_id: str) -> bool:
 
 
 def claim(agent_id: str, session_id: str, before: Entry | None, foreign: Foreign, rules: KeyRules) -> Claim:
-    """The key and metadata of a file that does not say its key.
+    """The key and metadata of a file without a session key.
 
-    The index beside it tells; else the entry `before`, which it had until somebody wrote the file anew; else it is an
-    import.
+    They come from the index beside it; else from the entry `before`, if another program rewrote a known file; else it
+    is an import with a new key.
     """
     mine = [(key, fields) for key, fields in foreign.items() if fields.get("sessionId") == session_id]
-    # Several keys for one session: the one that was used last.
+    # If several keys name the session, the one used last counts.
     mine.sort(key=lambda item: whole_ms(item[1].get("updatedAt")) or 0, reverse=True)
     named = [(text, fields) for key, fields in mine if (text := _own_spelling(key, agent_id, rules)) is not None]
     key = f"agent:{agent_id}:import:{session_id.lower()}"
@@ -105,25 +105,25 @@ def claim(agent_id: str, session_id: str, before: Entry | None, foreign: Foreign
     elif before is not None and is_own_key(before.session_key, agent_id):
         key = before.session_key
     fields = (named or mine or [("", {})])[0][1]
-    told = {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+    settings = {name: value for name, value in fields.items() if name not in _LEFT_OUT}
     if before is not None:
-        told = {**settings_in(before), **told}
+        settings = {**settings_in(before), **settings}
         if before.sandboxed:
-            told["sandboxed"] = True
-    return Claim(key, told)
+            settings["sandboxed"] = True
+    return Claim(key, settings)
 
 
 def settings_in(entry: Entry) -> dict[str, Any]:
-    """What was set in the entry, by wire name: what a record must say so that a file that is written anew keeps it."""
-    told: dict[str, Any] = msgspec.to_builtins(entry)
-    return {name: value for name, value in told.items() if name not in _LEFT_OUT | _OF_THE_FILE}
+    """The settings in the entry, by wire name: what has to be written into a rewritten file so that they are kept."""
+    fields: dict[str, Any] = msgspec.to_builtins(entry)
+    return {name: value for name, value in fields.items() if name not in _LEFT_OUT | _OF_THE_FILE}
 
 
 def claim_to_restore(entry: Entry, before: Entry, key: str, agent_id: str) -> Claim | None:
-    """What a record must say of a file that was written anew and gives `entry`; None where it says it all itself.
+    """What has to be written into a rewritten file, whose fold is `entry`; None where nothing is missing.
 
-    One that says no key gets back all that was set. One that does is believed, except that a session whose runs were in
-    a sandbox never comes out of it.
+    A file without a session key gets its key and all settings back. A file with one is valid as it is, except that a
+    sandboxed session stays sandboxed.
     """
     if not is_own_key(entry.session_key, agent_id):
         return Claim(key, settings_in(before))
@@ -131,11 +131,11 @@ def claim_to_restore(entry: Entry, before: Entry, key: str, agent_id: str) -> Cl
 
 
 def keep_origin(entry: Entry, before: Entry) -> Entry:
-    """The entry with what only a header says, as it was `before`, where the file that was written anew says nothing of
-    it; and where it does not say its key either, with all that was set.
+    """The entry of a rewritten file, with the header fields that it lacks as they were `before`; if it has no session
+    key, with all settings too.
 
-    The next append writes it down: a child that forgot its spawner would leave its tree, one that forgot its sandbox
-    would run outside, and a copy that was emptied would take the key over.
+    The next append writes them into the file. Without them a child would lose its spawner, a sandboxed session its
+    sandbox, and an emptied copy would take over the key.
     """
     kept = entry
     if not is_own_key(entry.session_key, agent_of(before.session_key)):
@@ -161,5 +161,5 @@ def session_ids(foreign: Foreign) -> Iterator[tuple[str, int | None]]:
 
 
 def bare_header(session_id: str, agent_id: str, created_ms: int) -> bytes:
-    """The header of a file for a session that had none, without our fields."""
+    """The header for a session without a file, without the fields that only this program writes."""
     return records.header_line(session_id, None, agent_id, created_ms, cwd="")

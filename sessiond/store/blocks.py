@@ -1,7 +1,7 @@
-"""Read a transcript backwards in blocks of whole lines, for those who look through all of it.
+"""Read a transcript backwards in blocks of whole lines, for work that goes through all of it.
 
-Knows bytes, lines and message records. Does not know sessions or what is looked for. A block is small, so that a thread
-that works through many of them gives the others their turn: a system call for each lets go of the interpreter.
+Knows bytes, lines and message records. Does not know sessions. Blocks are small, so that other threads run in between:
+the system call for each block releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd
 
-# Looking through this much takes a tenth of a millisecond. From 128 KiB on the C library maps fresh pages for each.
+# Searching this much takes 0.1 ms. From 128 KiB on the C library would map fresh pages for each block.
 BLOCK = 120 * 1024
 
 
@@ -28,8 +28,8 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 def read_block_before(fd: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block | None:
     """The lines that end at `end` (the end of a line): at least one, about `size` bytes. None where the file shrank.
 
-    A line over the limit gives a block without data, which begins where that line does; one that is not much longer
-    than the limit may come along.
+    For a line over the limit it is a block without data that begins where the line begins; a line that is only a little
+    longer may be included.
     """
     while True:
         start = max(0, end - size)
@@ -46,8 +46,10 @@ def read_block_before(fd: int, end: int, record_limit: int, *, size: int = BLOCK
         size = min(size * 4, record_limit + 2)
 
 
-def of_file(folder_fd: int, name: str, inode: int, end: int, record_limit: int, *, size: int = BLOCK) -> Block | None:
-    """As `before`, of a file in a folder. None as well where it is gone, or another file now."""
+def read_block_of_file(
+    folder_fd: int, name: str, inode: int, end: int, record_limit: int, *, size: int = BLOCK
+) -> Block | None:
+    """As `read_block_before`, for a file in a folder. None also where it was removed or replaced."""
     try:
         fd = dirfd.open_file(folder_fd, name, os.O_RDONLY)
     except OSError:
@@ -59,7 +61,7 @@ def of_file(folder_fd: int, name: str, inode: int, end: int, record_limit: int, 
 
 
 def line_start(fd: int, position: int) -> int:
-    """Where the line begins in which `position` stands; `position` itself right behind a newline."""
+    """The offset at which the line that contains `position` begins; `position` itself right behind a newline."""
     while position > 0:
         begin = max(0, position - BLOCK)
         newline = os.pread(fd, position - begin, begin).rfind(b"\n")
@@ -70,9 +72,9 @@ def line_start(fd: int, position: int) -> int:
 
 
 def count_messages(data: bytes, record_limit: int, *, clean: bool, dialect: TranscriptDialect = V3) -> int:
-    """How many message records there are in the lines. `clean` says that the file is known to have no bad line.
+    """The number of message records in the lines. `clean`: the file is known to have no bad line.
 
-    Where the dialect cannot tell of the lines of a clean file as they stand, they are read.
+    Lines of a clean file are counted by the dialect without parsing, if it can.
     """
     counted = dialect.count_messages(data) if clean else None
     if counted is not None:
@@ -81,7 +83,7 @@ def count_messages(data: bytes, record_limit: int, *, clean: bool, dialect: Tran
 
 
 def is_message(line: bytes, dialect: TranscriptDialect = V3) -> bool:
-    """Whether the line is a message record, and so has a number in its session."""
+    """Whether the line is a message record."""
     if not line or line.isspace():
         return False
     try:

@@ -1,7 +1,7 @@
 """The sessions in memory: by key, by id, by label, by parent, and in order of their last message.
 
-Knows entries and which folder a transcript lies in. Reads and writes no files. Listing the newest sessions costs the
-same with 200 of them and 200,000, because the order is kept and not made.
+Knows entries and the folders of transcripts. Reads and writes no files. Listing the newest sessions costs the same with
+200 and with 200,000 of them, because they are kept sorted.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from sessiond.model.row import CachedRow
 from sessiond.store import layout
 from sessiond.store.transcript import Line
 
-# One for all sessions: nearly all of them never have a long line.
+# Shared by all sessions, since hardly any ever has a long line.
 _NO_LINES: Mapping[int, Line] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """One `sessions` folder, or the `archive` folder in one. `fd` is open for the daemon's life.
+    """One `sessions` folder, or the `archive` folder in one. `fd` is open until the daemon stops.
 
-    `path` is where it was opened; without one nobody asks whether it is there still.
-    `waiting` names files that could not be adopted yet: until they are, another program's index beside them stays. One
-    that stays torn is kept beside ours (`has_torn_index`). `dialect` is how the files in it are written.
+    `path` is the path under which it was opened; if empty, its place is not checked. `waiting` are files that could not
+    be adopted yet; until they are, the index of another program beside them is not replaced. A torn index is set aside
+    when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts.
     """
 
     agent_id: str
@@ -47,7 +47,7 @@ class Folder:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode, asked for once: every append compares them."""
+        """Device and inode, cached because every append compares them."""
         if self._identity is None:
             status = os.fstat(self.fd)
             self._identity = status.st_dev, status.st_ino
@@ -55,7 +55,7 @@ class Folder:
 
 
 class CurrentTexts(NamedTuple):
-    """What a list shows of a session's texts, as they are when its entry is `entry`."""
+    """Title and preview for lists, valid while the session's entry is `entry`."""
 
     entry: Entry
     title: str
@@ -63,7 +63,7 @@ class CurrentTexts(NamedTuple):
 
 
 class Remnant(NamedTuple):
-    """Bytes of a refused append that could not be blanked out, in the file with this inode."""
+    """Bytes of a failed append that could not be blanked out yet, in the file with this inode."""
 
     inode: int
     offset: int
@@ -72,12 +72,12 @@ class Remnant(NamedTuple):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """One transcript and its entry. `in_flight` counts appends under way; while there are any nothing else reads on.
+    """One transcript and its entry. `in_flight` counts unfinished appends, during which only the committer reads on.
 
-    `leaving` is there while the session is being reset or deleted, and set when that is over.
-    `epoch` changes whenever the file has to be read again from the start; in `keyed_epoch` it was seen to say its key.
-    `written_id` is the id of the newest record that the daemon wrote, which ends at `written_end`: the fold may not
-    have come that far. `remnants` go before the next append is written.
+    `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever the
+    file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
+    id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
+    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset.
     """
 
     key: str
@@ -96,15 +96,15 @@ class Session:
     texts: CurrentTexts | None = None
     _order: tuple[int, str] | None = None
 
-    def come_back(self, read: Session) -> None:
-        """Its file went and is there again, maybe another one and in another folder: it is as it was read just now."""
+    def restore_from(self, read: Session) -> None:
+        """Take over entry and folder of `read`: the file was removed and is back, perhaps with another content."""
         self.entry, self.folder = read.entry, read.folder
         self.written_id, self.written_end = None, 0
         self.parsed = _NO_LINES
         self.epoch += 1
 
     def keep_parsed(self, lines: Iterable[Line]) -> None:
-        """These were parsed ahead; what was folded meanwhile goes."""
+        """Add lines parsed ahead, and drop those that were folded meanwhile."""
         folded_to = self.entry.file.folded_to
         kept = {line.offset: line for line in (*self.parsed.values(), *lines) if line.offset >= folded_to}
         self.parsed = kept or _NO_LINES
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def dialect(self) -> TranscriptDialect:
-        """How its transcript is written."""
+        """The format of its transcript."""
         return self.folder.dialect
 
     @property
@@ -158,14 +158,14 @@ class Catalog:
         self._children: dict[str, dict[str, None]] = {}
         self._superseded: dict[str, list[Session]] = {}
         self._archived: dict[str, dict[Session, None]] = {}
-        # Labels that are being written down: (agent, label, key), and the session that asks for it.
+        # Labels that are being set: (agent, label, key) -> the session that is to get it.
         self.claims: dict[tuple[str, str, str], str] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
 
     def load(self, sessions: list[Session]) -> None:
-        """Take in many sessions at once, which is quicker than adding each to the order."""
+        """Add many sessions at once, which is faster than inserting each into the order."""
         for session in sessions:
             self._claim(session)
         live = [session for session in sessions if not session.archived]
@@ -174,13 +174,13 @@ class Catalog:
         self._order.update(session._order for session in live)
 
     def add(self, session: Session) -> None:
-        """Take in a session. Where its key is taken the newer header wins; the other is history of that key."""
+        """Add a session. If its key is taken, the one with the newer header is current and the other superseded."""
         if self._claim(session):
             self._index(session)
             self._order.add(session._order)
 
     def _claim(self, session: Session) -> bool:
-        """Whether the session is the live one of its key."""
+        """Register the session under its key; whether it is the current one."""
         namesake = self.by_id.get(session.session_id)
         if namesake is None or namesake.archived or not session.folder.archived:
             self.by_id[session.session_id] = session
@@ -203,7 +203,7 @@ class Catalog:
         self._superseded.setdefault(session.key, []).append(session)
 
     def remove(self, session: Session) -> None:
-        """Forget a session. Where an older one had its key, that one is the key's again, as after a restart."""
+        """Remove a session. If an older one had its key, that one is current again, as after a restart."""
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
         self._drop(self._archived, session.key, session)
@@ -221,18 +221,18 @@ class Catalog:
             self._superseded.pop(session.key, None)
 
     def has(self, session: Session) -> bool:
-        """Whether the session is there: live, archived or superseded."""
+        """Whether the session is in the catalog: current, archived or superseded."""
         return session in (self.by_id.get(session.session_id), self.by_key.get(session.key)) or (
             session in self._superseded.get(session.key, ())
         )
 
     def replace(self, session: Session, entry: Entry) -> None:
-        """Put the folded entry in the place of the old one."""
+        """Set the session's entry and update the indexes."""
         old = session.entry
         session.entry = entry
         session.folder.dirty = True
         if entry.file.folded_to < old.file.folded_to:
-            session.written_end = 0  # the file was written anew; what was in it is no parent of anything
+            session.written_end = 0  # the file was rewritten, so the last record written is no parent any more
         if session._order is None:
             return
         self.corrupt_records += entry.corrupt_records - old.corrupt_records

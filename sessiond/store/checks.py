@@ -67,7 +67,7 @@ def check_tree(root_fd: int) -> Findings:
     root = os.fstat(root_fd)
     if root.st_uid != os.geteuid():
         yield Finding("error", "store", f"it belongs to user {root.st_uid}, not to this one", "give it to its user")
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         found = _finding_by_kind(thing)
         if found is not None:
             yield found
@@ -116,7 +116,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
     by_key: dict[str, list[str]] = {}
     known = index.Index(ours={}, foreign={})
     parts: tuple[str, ...] = ()
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         if thing.kind != "transcript":
             continue
         files += 1
@@ -129,7 +129,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
         rewrite = rewrites.rewrite_of(root_fd, thing, entry)
         moment_ms = rewrite.earlier_ms if rewrite is not None else 0
         try:
-            found = yield from reading.read(root_fd, thing, record_limit, moment_ms=moment_ms)
+            found = yield from reading.read_transcript(root_fd, thing, record_limit, moment_ms=moment_ms)
         except FileNotFoundError:
             continue  # it was archived or removed just now
         except OSError as error:
@@ -139,7 +139,7 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
         if found.entry.session_key and not thing.is_archived:
             by_key.setdefault(found.entry.session_key, []).append(thing.path)
         yield from _findings_of(thing, found, known)
-        if rewrite is not None and (loss := rewrite.loss(found)) is not None:
+        if rewrite is not None and (loss := rewrite.describe_loss(found)) is not None:
             yield Finding("warn", thing.path, loss, "a backup has them; docs/backup.md says how to put it back")
     for key, paths in by_key.items():
         if len(paths) > 1:
@@ -185,7 +185,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
     of those, and saves its indexes now and then.
     """
     by_folder: dict[tuple[str, ...], list[StoredName]] = {}
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         if thing.kind == "transcript":
             by_folder.setdefault(thing.parts, []).append(thing)
     for parts, transcripts in by_folder.items():
@@ -218,11 +218,11 @@ def is_current(known: index.Index, thing: StoredName) -> bool:
 def check_outbox(root_fd: int) -> Findings:
     """Deliveries that nobody took, and files in their folder that are none."""
     waiting = 0
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         if thing.kind != "file" or thing.parts != (layout.OUTBOX,):
             continue
         try:
-            with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
+            with dirfd.closing(reading.open_stored(root_fd, thing)) as fd:
                 data = dirfd.read_file(fd, layout.MAX_DELIVERY_BYTES)
                 delivery = lax.convert(lax.decode(data or b""), _OutboxDelivery)
         except FileNotFoundError:
@@ -244,7 +244,7 @@ def check_outbox(root_fd: int) -> Findings:
 
 def check_store(root_fd: int, *, in_use: bool) -> Findings:
     """The store's own files: its format, its key, its tokens, and tokens of runs that are over."""
-    here = {thing.path: thing for thing in inventory.things(root_fd) if thing.kind == "file"}
+    here = {thing.path: thing for thing in inventory.list_store(root_fd) if thing.kind == "file"}
     yield from _check_format(root_fd, here.get(layout.STORE_FILE))
     path = f"{layout.KEYS}/{layout.SIGNING_KEY}"
     key = here.get(path)
@@ -265,7 +265,7 @@ def _check_format(root_fd: int, thing: StoredName | None) -> Findings:
         yield Finding("warn", layout.STORE_FILE, "missing; the next start makes one")
         return
     try:
-        with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
+        with os.fdopen(reading.open_stored(root_fd, thing), "rb") as file:
             found = msgspec.json.decode(file.read(4096), type=_StoreFormat)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         hint = f'write {{"format": {layout.FORMAT}, "createdAt": 0}} into it'
@@ -281,7 +281,7 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
         return
     bad = []
     try:
-        with os.fdopen(reading.open_thing(root_fd, thing), "rb") as file:
+        with os.fdopen(reading.open_stored(root_fd, thing), "rb") as file:
             for number, line in enumerate(file.read().splitlines(), 1):
                 if line.strip() and not _is_object(line):
                     bad.append(f"line {number}")

@@ -27,7 +27,7 @@ Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
 # Journalling file systems merge the syncs of several files that run at once; more than this gains nothing.
 LANES = 4
 # What is announced and answered in one go. What a thousand callers have written together takes 50 ms and more.
-TELL_S = 0.003
+REPORT_S = 0.003
 
 
 class _WaitingAppend(Append):
@@ -84,7 +84,7 @@ class Committer:
         self._freed = trio.Event()
         self._free_lanes = LANES
         # Of the lanes with much to tell one has its turn at a time.
-        self._telling = trio.Lock()
+        self._report_lock = trio.Lock()
         self._closed = False
         self.syncs = 0
 
@@ -150,17 +150,17 @@ class Committer:
             return
         used = min(self._free_lanes, len(ready))
         for lane in range(used):
-            jobs = [self._take(session) for session in ready[lane::used]]
+            jobs = [self._start_job(session) for session in ready[lane::used]]
             self._free_lanes -= 1
-            lanes.start_soon(self._lane, lanes, jobs)
+            lanes.start_soon(self._run_lane, lanes, jobs)
 
-    def _take(self, session: Session) -> _Job:
+    def _start_job(self, session: Session) -> _Job:
         job = self._pending.pop(session)
         self._busy.add(session)
         job.parent = session.last_id
         return job
 
-    async def _lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
+    async def _run_lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
         try:
             # Shielded, not the nursery: its body, which waits for work, must end when it is told to.
             with trio.CancelScope(shield=True):
@@ -168,24 +168,24 @@ class Committer:
         except BaseException:
             # No thread to be had, or a mistake in here. Nobody may take that for an acknowledgement.
             for job in jobs:
-                _fail(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
+                _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
             raise
         finally:
             with trio.CancelScope(shield=True):
-                await self._tell(jobs)
+                await self._report_results(jobs)
             self._free_lanes += 1
             self._start_lanes(lanes)
 
-    async def _tell(self, jobs: list[_Job]) -> None:
+    async def _report_results(self, jobs: list[_Job]) -> None:
         """Let everybody know how it ended, a slice at a time."""
         pieces = (piece for job in jobs for piece in self._finish(job))
-        more = self._tell_slice(pieces)
+        more = self._report_slice(pieces)
         while more:
-            async with self._telling:
-                more = self._tell_slice(pieces)
+            async with self._report_lock:
+                more = self._report_slice(pieces)
 
-    def _tell_slice(self, pieces: Iterator[None]) -> bool:
-        ends = self._now() + TELL_S
+    def _report_slice(self, pieces: Iterator[None]) -> bool:
+        ends = self._now() + REPORT_S
         return any(self._now() >= ends for _ in pieces)
 
     def _finish(self, job: _Job) -> Iterator[None]:
@@ -225,6 +225,6 @@ def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
         job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
 
 
-def _fail(waiters: list[_WaitingAppend], error: OSError) -> None:
+def _fail_all(waiters: list[_WaitingAppend], error: OSError) -> None:
     for waiting in waiters:
         waiting.error = waiting.error or error

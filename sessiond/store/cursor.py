@@ -58,11 +58,11 @@ class Cursors:
         offset, seq = position.offset, position.seq
         return f"{offset}-{seq}-{mark}{self._tag(session_id, offset, seq, mark)}"
 
-    def is_of(self, cursor: Cursor, session_id: str) -> bool:
+    def belongs_to(self, cursor: Cursor, session_id: str) -> bool:
         """Whether the cursor was made for this session, however its file may look by now."""
         return cursor.tag == self._tag(session_id, cursor.offset, cursor.seq, cursor.mark)
 
-    def is_old(self, cursor: Cursor, session_id: str, inode: int) -> bool:
+    def is_from_release_0_1(self, cursor: Cursor, session_id: str, inode: int) -> bool:
         """Whether release 0.1 made the cursor for this session's file: inboxes keep them for years."""
         mac = self._keyed.copy()
         mac.update(f"{session_id}\0{inode}\0{cursor.offset}\0{cursor.seq}".encode())
@@ -81,12 +81,12 @@ def parse(text: str, *, field: str = "$.cursor") -> Cursor:
     return Cursor(int(shape[1]), int(shape[2]), shape[3], shape[4])
 
 
-def is_in(cursor: Cursor, inode: int, check: int) -> bool:
+def matches_file(cursor: Cursor, inode: int, check: int) -> bool:
     """Whether the file with this inode still has before the cursor's offset what stood there when it was made."""
     return cursor.mark == _mark(inode, check)
 
 
-def stale(field: str) -> InvalidParams:
+def stale_cursor_error(field: str) -> InvalidParams:
     """What a caller is told of a cursor that names no place in the transcript any more."""
     return InvalidParams(
         f"{field} does not belong to this session's transcript as it is now (another session's, or from before it was"

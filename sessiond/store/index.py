@@ -46,7 +46,7 @@ class Index(msgspec.Struct):
     mtime_ms: int = 0
     unread: bool = False
 
-    def cannot_be_told_at(self, now_ms: int) -> bool:
+    def is_unknown_at(self, now_ms: int) -> bool:
         """Whether what another program says in it is not known yet: it cannot be read, or is being written."""
         return self.unread or self.is_being_written_at(now_ms)
 
@@ -79,7 +79,7 @@ def load(folder_fd: int) -> Index:
         index.damaged.append("the file (torn or not JSON)")
         index.torn, index.mtime_ms = _NOBODYS.match(data) is None, mtime_ms
     for key, raw in (rows or {}).items():
-        _take(index, key, bytes(raw))
+        _add_row(index, key, bytes(raw))
     return index
 
 
@@ -97,7 +97,7 @@ def _rows(data: bytes) -> dict[str, msgspec.Raw] | None:
         return _rows(text) if text != data else None
 
 
-def _take(index: Index, key: str, raw: bytes) -> None:
+def _add_row(index: Index, key: str, raw: bytes) -> None:
     entry = _entry(raw)
     if entry is not None:
         index.ours[entry.session_id] = entry
@@ -121,7 +121,7 @@ def _entry(raw: bytes) -> Entry | None:
     return entry if entry.session_key and entry.file.inode and entry.is_plausible else None
 
 
-def lines(sessions: Iterable[Session]) -> Iterator[bytes]:
+def encode_index(sessions: Iterable[Session]) -> Iterator[bytes]:
     """sessions.json in pieces, one for every CHUNK sessions."""
     piece = [b"{"]
     separator = b"\n"

@@ -63,7 +63,7 @@ class StoredName(msgspec.Struct, frozen=True):
         return len(self.parts) == 4
 
 
-def things(root_fd: int) -> Iterator[StoredName]:
+def list_store(root_fd: int) -> Iterator[StoredName]:
     """Every thing in the store, folders before what is in them, each folder in the order of names."""
     for thing in _list_names(root_fd, (), _root_kind):
         yield thing

@@ -28,7 +28,7 @@ class CursorPlaces:
             check = facts.check if offset else 0
         if check is None:
             try:
-                _, check = _look_before(session, offset)
+                _, check = _check_before(session, offset)
             except OSError:
                 check = 0  # whoever shows the cursor is told to read again from the start
         return self._cursors.text(session.session_id, facts.inode, check, Position(offset, seq))
@@ -36,8 +36,8 @@ class CursorPlaces:
     def position(self, session: Session, text: str) -> Position:
         """What a cursor says. InvalidParams where it is not this session's, or its file was written anew since."""
         found = cursor_text.parse(text, field="$.cursor")
-        if not self._is_from(found, session) or not self._still_in(found, session):
-            raise cursor_text.stale("$.cursor")
+        if not self._belongs_to(found, session) or not self._is_still_valid(found, session):
+            raise cursor_text.stale_cursor_error("$.cursor")
         return found.position
 
     def locate(self, session: Session, text: str, field: str = "$.cursor") -> tuple[Session, Position | None]:
@@ -49,33 +49,33 @@ class CursorPlaces:
         found = cursor_text.parse(text, field=field)
         live = self._catalog.by_key.get(session.key, session)
         for candidate in (live, *reversed(self._catalog.older(session.key))):
-            if self._is_from(found, candidate):
-                return candidate, found.position if self._still_in(found, candidate) else None
-        raise cursor_text.stale(field)
+            if self._belongs_to(found, candidate):
+                return candidate, found.position if self._is_still_valid(found, candidate) else None
+        raise cursor_text.stale_cursor_error(field)
 
-    def _is_from(self, cursor: cursor_text.Cursor, session: Session) -> bool:
-        return self._cursors.is_of(cursor, session.session_id) or self._cursors.is_old(
+    def _belongs_to(self, cursor: cursor_text.Cursor, session: Session) -> bool:
+        return self._cursors.belongs_to(cursor, session.session_id) or self._cursors.is_from_release_0_1(
             cursor, session.session_id, session.entry.file.inode
         )
 
-    def _still_in(self, cursor: cursor_text.Cursor, session: Session) -> bool:
+    def _is_still_valid(self, cursor: cursor_text.Cursor, session: Session) -> bool:
         facts = session.entry.file
         if cursor.offset > facts.folded_to:
             return False
         if cursor.offset == facts.folded_to and cursor.mark:
-            return cursor_text.is_in(cursor, facts.inode, facts.check)
+            return cursor_text.matches_file(cursor, facts.inode, facts.check)
         try:
-            starts_line, check = _look_before(session, cursor.offset)
+            starts_line, check = _check_before(session, cursor.offset)
         except OSError as error:
             sentence = f"could not read the transcript of {session.key}: {reason_of(error)}; try again"
             raise StorageError(sentence) from None
-        return starts_line and (not cursor.mark or cursor_text.is_in(cursor, facts.inode, check))
+        return starts_line and (not cursor.mark or cursor_text.matches_file(cursor, facts.inode, check))
 
 
-def _look_before(session: Session, offset: int) -> tuple[bool, int]:
+def _check_before(session: Session, offset: int) -> tuple[bool, int]:
     """Whether a line begins at the offset, and the checksum there. Some 20 us, on the loop."""
     with dirfd.closing(_open(session)) as fd:
-        return transcript.boundary(fd, offset), transcript.checksum(fd, offset)
+        return transcript.is_line_start(fd, offset), transcript.checksum(fd, offset)
 
 
 def _open(session: Session) -> int:

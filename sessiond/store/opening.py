@@ -49,7 +49,7 @@ def open_locked(path: Path, clock: Clock) -> Iterator[OpenStore]:
             lock_fd = lock(root_fd, path, patience_s=LOCK_PATIENCE_S)
             held.callback(os.close, lock_fd)
             _check_format(root_fd, path, clock)
-            secret = _secret(root_fd)
+            secret = _read_secret(root_fd)
         except OSError as error:
             what = f" ({Path(error.filename).name})" if isinstance(error.filename, str) else ""
             raise ConfigError(f"the store {path} cannot be opened: {reason_of(error)}{what}") from None
@@ -162,7 +162,7 @@ def _write_git_ignore(root_fd: int) -> None:
             file.write(layout.IGNORED_BY_GIT.encode())
 
 
-def _secret(root_fd: int) -> bytes:
+def _read_secret(root_fd: int) -> bytes:
     with dirfd.closing(open_folder(root_fd, (layout.KEYS,))) as keys_fd:
         making.remove_leftovers(keys_fd)
         try:
@@ -207,12 +207,12 @@ def agent_folders(root_fd: int, problems: list[Problem]) -> list[str]:
         for name in sorted(os.listdir(agents_fd)):
             if dirfd.is_symlink(agents_fd, name):
                 problems.append(Problem(f"{layout.AGENTS}/{_printable(name)}", "a symlink; it is not followed"))
-            elif layout.is_agent_folder(name) and _usable(agents_fd, name, problems):
+            elif layout.is_agent_folder(name) and _is_usable(agents_fd, name, problems):
                 found.append(name)
     return found
 
 
-def _usable(agents_fd: int, name: str, problems: list[Problem]) -> bool:
+def _is_usable(agents_fd: int, name: str, problems: list[Problem]) -> bool:
     where = f"{layout.AGENTS}/{name}"
     try:
         with dirfd.closing(dirfd.open_dir(agents_fd, name)) as agent_fd:

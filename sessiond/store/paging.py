@@ -66,15 +66,15 @@ def page_backwards(
     """
     if clean and noted is None:
         try:
-            lines = _clean_backwards(fd, end, record_limit, block, dialect)
-            return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
+            lines = _read_clean_backwards(fd, end, record_limit, block, dialect)
+            return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
         except _TooLong:
             pass
     lines = transcript.read_backwards(fd, end, record_limit, block=block, dialect=dialect)
-    return _page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
+    return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
 
 
-def _page(
+def _collect_page(
     lines: Iterator[Line],
     end_seq: int,
     *,
@@ -119,7 +119,7 @@ def _page(
     return MessagePage(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
 
 
-def _clean_backwards(
+def _read_clean_backwards(
     fd: int, end: int, record_limit: int, block_size: int, dialect: TranscriptDialect
 ) -> Iterator[Line]:
     """The messages before `end`, newest first, of a file without bad lines. _TooLong where one spans many blocks."""

@@ -33,10 +33,10 @@ class StorePresence:
     def __init__(self, path: Path, root_fd: int) -> None:
         self._path, self._root_fd = path, root_fd
         self.patience_s = 2.0
-        self._found_out: trio.Event | None = None
+        self._known: trio.Event | None = None
         self._expected: dict[str, trio.Event] = {}
 
-    def loss(self) -> str | None:
+    def describe_loss(self) -> str | None:
         """What is not where it belongs, in words; None where all of it is there, or cannot be looked at."""
         try:
             if not os.path.samestat(os.stat(self._path), os.fstat(self._root_fd)):
@@ -54,12 +54,12 @@ class StorePresence:
         is_there = stat.S_ISDIR(agents.st_mode)
         return None if is_there else f"{layout.AGENTS} of the store {self._path} is no folder any more"
 
-    async def regain(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def wait_until_back(self, look: Callable[[], Awaitable[None]]) -> None:
         """Have what there is looked at by `look`, once the store stands. StoreGone where it does not come back."""
         until = trio.current_time() + self.patience_s
         try:
             while True:
-                loss = self.loss()
+                loss = self.describe_loss()
                 if loss is None:
                     try:
                         return await look()
@@ -67,29 +67,29 @@ class StorePresence:
                         loss = f"{layout.AGENTS}/ of the store {self._path} cannot be read: {error.strerror}"
                 if trio.current_time() >= until:
                     raise StoreGone(f"{loss}; put it back, or start again to begin a new one")
-                self.doubt()
+                self.mark_unknown()
                 await trio.sleep(_PAUSE_S)
         finally:
-            self.trust()
+            self.mark_known()
 
     def require(self) -> None:
         """Displaced where it does not stand: what is made now would be found by nobody."""
-        if self.loss() is not None:
+        if self.describe_loss() is not None:
             raise StoreDisplaced
 
-    def doubt(self) -> None:
+    def mark_unknown(self) -> None:
         """A folder went: until `trust` nobody knows which sessions there are."""
-        if self._found_out is None:
-            self._found_out = trio.Event()
+        if self._known is None:
+            self._known = trio.Event()
 
-    def trust(self) -> None:
+    def mark_known(self) -> None:
         """What there is was looked at, and is known."""
-        if self._found_out is not None:
-            self._found_out.set()
-            self._found_out = None
+        if self._known is not None:
+            self._known.set()
+            self._known = None
 
     @contextmanager
-    def expecting(self, key: str) -> Iterator[None]:
+    def expect_return(self, key: str) -> Iterator[None]:
         """While this lasts the key's transcript is away, and may come back."""
         over = self._expected[key] = trio.Event()
         try:
@@ -102,7 +102,7 @@ class StorePresence:
     async def wait_until_known(self, key: str) -> None:
         """Return when it is known whether the key has a session: at once, unless a folder or its file went just now."""
         while True:
-            away = self._expected.get(key) if self._found_out is None else self._found_out
+            away = self._expected.get(key) if self._known is None else self._known
             if away is None:
                 return
             await away.wait()
@@ -117,7 +117,7 @@ def exists(folder_fd: int, name: str) -> bool:
     return True
 
 
-def stands_at(path: str, fd: int) -> bool:
+def is_at(path: str, fd: int) -> bool:
     """Whether the open folder is the one at the path, or cannot be looked at."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))

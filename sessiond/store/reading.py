@@ -43,13 +43,13 @@ class TranscriptReading(msgspec.Struct):
         return [name for name in fresh if name not in passed_over and fresh[name] != listed[name]]
 
 
-def open_thing(root_fd: int, thing: StoredName) -> int:
+def open_stored(root_fd: int, thing: StoredName) -> int:
     """A descriptor of a file in the store, for reading. OSError."""
     with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
         return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
 
-def read(
+def read_transcript(
     root_fd: int, thing: StoredName, record_limit: int, *, moment_ms: int = 0
 ) -> Generator[None, None, TranscriptReading]:
     """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read.
@@ -58,14 +58,14 @@ def read(
     """
     reading = TranscriptReading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
     mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
-    with dirfd.closing(open_thing(root_fd, thing)) as fd:
+    with dirfd.closing(open_stored(root_fd, thing)) as fd:
         number, counted_to = 1, 0
         lines = transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)
         for done, line in enumerate(lines):
             # The reader passes over blank lines; they count for the line number.
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
-            _take(reading, line, folding.describe_place(number, line.offset), mtime_ms)
+            _add_line(reading, line, folding.describe_place(number, line.offset), mtime_ms)
             reading.earlier += _is_earlier(line, moment_ms)
             if done % _LINES_A_STEP == 0:
                 yield
@@ -75,7 +75,7 @@ def read(
     return reading
 
 
-def _take(reading: TranscriptReading, line: transcript.Line, place: str, mtime_ms: int) -> None:
+def _add_line(reading: TranscriptReading, line: transcript.Line, place: str, mtime_ms: int) -> None:
     reading.end = line.end
     record = line.record
     if record is None:

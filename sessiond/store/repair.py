@@ -43,7 +43,7 @@ def plan(
     repairs: list[Repair] = []
     transcripts: dict[tuple[str, ...], list[StoredName]] = {}
     known: dict[tuple[str, ...], StoredName] = {}
-    for thing in inventory.things(root_fd):
+    for thing in inventory.list_store(root_fd):
         if thing.kind == "temporary":
             if older_than_ns is None or thing.status.st_ctime_ns < older_than_ns:
                 repairs.append(Repair("set aside", thing))
@@ -76,7 +76,7 @@ def _is_to_be_made_again(
 
 
 def _is_wrong(root_fd: int, thing: StoredName, known: index.Index, record_limit: int) -> bool:
-    steps = reading.read(root_fd, thing, record_limit)
+    steps = reading.read_transcript(root_fd, thing, record_limit)
     try:
         while True:
             next(steps)
@@ -98,7 +98,9 @@ def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> I
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if not folding.is_current(entry.file, status):
                 continue
-            found = yield from reading.read(root_fd, StoredName(tuple(parts), name, "transcript", status), record_limit)
+            found = yield from reading.read_transcript(
+                root_fd, StoredName(tuple(parts), name, "transcript", status), record_limit
+            )
         except OSError:
             continue
         # An emptied transcript has no key; its entry is all that is known of it.
@@ -115,7 +117,7 @@ def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
     listed = [_Entry(one.thing.path, one.action, f"{stat.S_IMODE(one.thing.status.st_mode):04o}") for one in repairs]
     for one in repairs:
         if one.action == "make again":
-            with os.fdopen(reading.open_thing(root_fd, one.thing), "rb") as file:
+            with os.fdopen(reading.open_stored(root_fd, one.thing), "rb") as file:
                 dirfd.write_atomic(backup_fd, _backup_name(one.thing), file.read())
     dirfd.write_atomic(backup_fd, MANIFEST, msgspec.json.format(msgspec.json.encode(listed), indent=1))
     return backup_fd
@@ -147,7 +149,7 @@ def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -
             return f"{thing.path}: moved to the backup"
         case "make again":
             sessions = _sessions(folder_fd, thing, record_limit)
-            index.save(folder_fd, index.lines(sessions))
+            index.save(folder_fd, index.encode_index(sessions))
             return f"{thing.path}: made again from {pluralize(len(sessions), 'transcript')}"
 
 
@@ -161,7 +163,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
         if session_id is None:
             continue
         try:
-            entry = _read_anew(folder_fd, name, known.get(session_id), record_limit)
+            entry = _refold(folder_fd, name, known.get(session_id), record_limit)
         except OSError:
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
@@ -171,7 +173,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
     return sessions
 
 
-def _read_anew(folder_fd: int, name: str, known: Entry | None, record_limit: int) -> Entry:
+def _refold(folder_fd: int, name: str, known: Entry | None, record_limit: int) -> Entry:
     """The entry that the whole file gives, with what only the index says: how many messages it had."""
     entry = Entry(session_id=name.removesuffix(layout.SUFFIX))
     with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:

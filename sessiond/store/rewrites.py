@@ -33,7 +33,7 @@ class Rewrite(msgspec.Struct, frozen=True):
     def earlier_ms(self) -> int:
         return self.moment_ms + _TICK_MS
 
-    def loss(self, found: TranscriptReading) -> str | None:
+    def describe_loss(self, found: TranscriptReading) -> str | None:
         """What is missing of them, in words; None where all of them are there again."""
         if found.earlier >= self.had_messages:
             return None
@@ -48,7 +48,7 @@ def rewrite_of(root_fd: int, thing: StoredName, known: Entry | None) -> Rewrite 
         return None
     facts = known.file
     try:
-        with dirfd.closing(reading.open_thing(root_fd, thing)) as fd:
+        with dirfd.closing(reading.open_stored(root_fd, thing)) as fd:
             status = os.fstat(fd)
             if not folding.holds(fd, facts, status):
                 facts = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000).file

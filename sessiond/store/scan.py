@@ -80,7 +80,7 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
         if made is not None:
             sessions.append(made)
     if foreign and not folder.archived:
-        sessions += settings_only(folder, foreign, settings, problems)
+        sessions += create_settings_only_sessions(folder, foreign, settings, problems)
     folder.dirty = folder.dirty or bool(known.damaged) or len(known.ours) != len(sessions)
     return sessions
 
@@ -108,7 +108,7 @@ def read_session(
         got = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False)
     finally:
         os.close(fd)
-    problems += oddities(path_of(folder, name), got)
+    problems += line_problems(path_of(folder, name), got)
     folded = got.entry
     if not adoption.is_own_key(folded.session_key, folder.agent_id):
         if foreign is None:
@@ -154,7 +154,7 @@ class IndexUnknown(OSError):
 def foreign_of(known: index.Index, folder: Folder, settings: ScanSettings) -> adoption.Foreign | None:
     """What another program says in the index of a folder; None where that is not known yet."""
     # Nothing is waited for in an archive: its sessions are nobody's live ones.
-    is_unknown = not folder.archived and known.cannot_be_told_at(settings.clock.wall_ms())
+    is_unknown = not folder.archived and known.is_unknown_at(settings.clock.wall_ms())
     return None if is_unknown else known.foreign
 
 
@@ -166,7 +166,7 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
             raise HalfLine(name)
         line = claim.line(settings.ids.record(), entry.file.last_id, now_ms, settings.record_limit)
         offset = transcript.append(fd, line, end)
-        if not transcript.boundary(fd, offset):
+        if not transcript.is_line_start(fd, offset):
             # Half a line came between the look and the write. Blanks and no newline: it can still come to its end.
             transcript.blank_out(fd, offset, len(line), ending=b" ")
             raise HalfLine(name)
@@ -175,7 +175,7 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
         return folding.advance_open(fd, entry, settings.record_limit, collect=False).entry
 
 
-def settings_only(
+def create_settings_only_sessions(
     folder: Folder, foreign: adoption.Foreign, settings: ScanSettings, problems: list[Problem]
 ) -> list[Session]:
     """Foreign index entries without a transcript get one, so that their settings live on."""
@@ -224,7 +224,7 @@ def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.
     return found
 
 
-def oddities(path: str, got: folding.Advance) -> list[Problem]:
+def line_problems(path: str, got: folding.Advance) -> list[Problem]:
     """What is said of lines that say nothing: the first few of them, and how many there are."""
     told = [Problem(path, str(one)) for one in got.odd]
     more = got.odd_count - len(got.odd)

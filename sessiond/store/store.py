@@ -24,7 +24,7 @@ from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.committer import Committer, RunSync
-from sessiond.store.cursor import Position, stale
+from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
@@ -37,7 +37,7 @@ __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 T = TypeVar("T")
 
 
-def _nobody(*_: object) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
@@ -61,7 +61,7 @@ class SessionStore:
         self.path = opened.path
         self.root_fd = opened.root_fd
         self.secret = opened.secret
-        self.standing = StorePresence(opened.path, opened.root_fd)
+        self.presence = StorePresence(opened.path, opened.root_fd)
         self.catalog = Catalog()
         places = CursorPlaces(opened.secret, self.catalog)
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
@@ -72,18 +72,18 @@ class SessionStore:
         self.record_limit = record_limit
         self.run_sync = run_sync
         self.on_committed: Callable[[Session], bool] = _nothing_more
-        self.on_created: Callable[[Session, list[folding.FoldedLine]], None] = _nobody
+        self.on_created: Callable[[Session, list[folding.FoldedLine]], None] = _ignore
         # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
         self.busy_names: set[str] = set()
-        self.on_folder: Callable[[Folder], None] = _nobody
+        self.on_folder: Callable[[Folder], None] = _ignore
         # A folder was found to be somewhere else, or gone, before the watcher told.
-        self.on_displaced: Callable[[], None] = _nobody
+        self.on_displaced: Callable[[], None] = _ignore
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
         # A lambda: who is told is set later.
         self.committer = Committer(
             on_committed=lambda session: self.on_committed(session),  # noqa: PLW0108
-            on_refused=self._doubt_place,
+            on_refused=self._report_displaced,
             **how,
         )
 
@@ -145,7 +145,7 @@ class SessionStore:
         name = session_id + layout.SUFFIX
         self.busy_names.add(name)
         try:
-            self.standing.require()
+            self.presence.require()
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
             made = await self.run_sync(making.create_file, folder, name, data, self.record_limit, self._durable)
@@ -155,7 +155,7 @@ class SessionStore:
             self.catalog.add(session)
             folder.dirty = True
         except OSError as error:
-            self._doubt_place(error)
+            self._report_displaced(error)
             raise storage_error(error, key) from None
         finally:
             self.busy_names.discard(name)
@@ -206,8 +206,8 @@ class SessionStore:
 
         def read(fd: int) -> MessagePage:
             # A cursor from before the file was written anew in place names the middle of some line.
-            if not transcript.boundary(fd, end.offset):
-                raise stale("$.cursor")
+            if not transcript.is_line_start(fd, end.offset):
+                raise stale_cursor_error("$.cursor")
             found = page_backwards(
                 fd,
                 end.offset,
@@ -276,7 +276,7 @@ class SessionStore:
         if not session.in_flight:
             self.on_committed(session)
 
-    async def archive(self, session: Session, *, on_leave: Callable[[], None] = _nobody) -> bool:
+    async def archive(self, session: Session, *, on_leave: Callable[[], None] = _ignore) -> bool:
         """Move the transcript to the archive, by rename; on disk when this returns. False where it was gone already.
 
         The session leaves the live ones; `on_leave` is called right before. Appends under way are written before or
@@ -304,11 +304,11 @@ class SessionStore:
             self.busy_names.discard(name)
         return bool(moved)
 
-    def _doubt_place(self, error: OSError) -> None:
+    def _report_displaced(self, error: OSError) -> None:
         if isinstance(error, StoreDisplaced):
             self.on_displaced()
 
-    def dirty(self) -> list[Folder]:
+    def dirty_folders(self) -> list[Folder]:
         """The folders whose index is behind."""
         folders = (*self.folders.values(), *self.archives.values())
         return [folder for folder in folders if folder.dirty and not folder.waiting]
@@ -320,7 +320,7 @@ class SessionStore:
         try:
             mine = [session for session in self.catalog.by_id.values() if session.folder is folder]
             pieces: list[bytes] = []
-            for piece in index.lines(mine):
+            for piece in index.encode_index(mine):
                 pieces.append(piece)
                 await trio.lowlevel.checkpoint()
             kept_at_ms = self._clock.wall_ms() if folder.has_torn_index else None
@@ -344,7 +344,7 @@ async def open_store(
     ids: Ids | None = None,
     run_sync: RunSync = trio.to_thread.run_sync,
     sync: Sync = os.fdatasync,
-    progress: scan.Progress = _nobody,
+    progress: scan.Progress = _ignore,
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
     clock, ids = clock or Clock(), ids or Ids()

@@ -65,7 +65,7 @@ def read_tail(
     parsed = parsed or {}
     while stop is None or tail.offset < stop:
         ahead = parsed.get(tail.offset)
-        if ahead is not None and tail.whole == tail.offset and _stands(fd, ahead):
+        if ahead is not None and tail.whole == tail.offset and _is_unchanged(fd, ahead):
             tail.pass_line(ahead.end)
             yield ahead
             continue
@@ -79,7 +79,7 @@ def read_tail(
                 yield made
 
 
-def _stands(fd: int, line: Line) -> bool:
+def _is_unchanged(fd: int, line: Line) -> bool:
     if line.record is None:
         return False
     data = os.pread(fd, line.end - line.offset, line.offset)
@@ -162,7 +162,7 @@ def _assemble(
     return line_of(begin, b"".join(pieces), end, limit, dialect)
 
 
-def boundary(fd: int, offset: int) -> bool:
+def is_line_start(fd: int, offset: int) -> bool:
     """Whether a line begins at `offset`: the start of the file, or right behind a newline."""
     if offset == 0:
         return True
@@ -203,7 +203,7 @@ class End(NamedTuple):
 
 def end_of(fd: int, status: os.stat_result) -> End:
     """How the file ends now."""
-    return End(status.st_size, not boundary(fd, status.st_size))
+    return End(status.st_size, not is_line_start(fd, status.st_size))
 
 
 def append(fd: int, data: bytes, end: End | None = None) -> int:
@@ -223,17 +223,17 @@ def append(fd: int, data: bytes, end: End | None = None) -> int:
         # Some file systems fail a write and keep a part of it. What stands there may be a stranger's instead, so look.
         kept = os.pread(fd, len(payload), size)
         if kept and payload.startswith(kept):
-            _take_back(fd, size, kept, error.errno or errno.EIO)
+            _undo_append(fd, size, kept, error.errno or errno.EIO)
         raise
     # Where an O_APPEND write ended: a stranger may have appended between fstat and write.
     behind = os.lseek(fd, 0, os.SEEK_CUR)
     if written < len(payload):
-        _take_back(fd, behind - written, payload[:written], errno.ENOSPC)
+        _undo_append(fd, behind - written, payload[:written], errno.ENOSPC)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return behind - len(data)
 
 
-def _take_back(fd: int, offset: int, data: bytes, code: int) -> None:
+def _undo_append(fd: int, offset: int, data: bytes, code: int) -> None:
     try:
         blank_out(fd, offset, len(data))
     except OSError:

@@ -77,13 +77,13 @@ class _Block(NamedTuple):
     offset: int
     data: bytes
 
-    def stands(self) -> bool:
+    def is_unchanged(self) -> bool:
         return os.pread(self.fd, len(self.data), self.offset) == self.data
 
-    def stands_apart(self) -> bool:
+    def is_unchanged_line(self) -> bool:
         """Whether it stands at the beginning of a line."""
         if not self.offset:
-            return self.stands()
+            return self.is_unchanged()
         return os.pread(self.fd, len(self.data) + 1, self.offset - 1) == b"\n" + self.data
 
 
@@ -105,10 +105,10 @@ class Writing:
         """Write. Does not raise OSError: where an append is not acknowledged, nothing of it is left."""
         opened: list[int] = []
         try:
-            self._settle(opened)
+            self._write_until_verified(opened)
         except OSError as error:
             if isinstance(error, StoreDisplaced):
-                self._find_in_its_place(opened)
+                self._find_in_replacement(opened)
             for append in self._appends:
                 append.error = append.error or error
             self._withdraw()
@@ -116,7 +116,7 @@ class Writing:
             for fd in opened:
                 os.close(fd)
 
-    def _settle(self, opened: list[int]) -> None:
+    def _write_until_verified(self, opened: list[int]) -> None:
         session, why = self._session, OSError(errno.EIO, os.strerror(errno.EIO))
         for number, pause_s in enumerate(_PAUSES_S):
             if pause_s:
@@ -129,15 +129,15 @@ class Writing:
                 why = gone
                 continue
             opened.append(fd)
-            self._settle_remnants(fd)
+            self._blank_out_remnants(fd)
             if number:
-                self._find(fd)
+                self._find_own_lines(fd)
             status = os.fstat(fd)
             self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
             if number:
-                self._remove_doubles(fd)
-            self._make_last(fd)
-            if self._stands(fd, status):
+                self._remove_duplicates(fd)
+            self._sync_written(fd)
+            if self._verify(fd, status):
                 return
             why = Unsettled()
         raise why
@@ -169,7 +169,7 @@ class Writing:
     def _write(self, fd: int, preamble: bytes, end: End) -> None:
         missing = [append for append in self._appends if append.is_missing]
         try:
-            self._put(fd, preamble, missing, self._parent, end)
+            self._append(fd, preamble, missing, self._parent, end)
         except OSError:
             if len(missing) < 2:
                 raise
@@ -180,13 +180,13 @@ class Writing:
         parent = self._parent
         for append in missing:
             try:
-                self._put(fd, preamble, [append], parent, transcript.end_of(fd, os.fstat(fd)))
+                self._append(fd, preamble, [append], parent, transcript.end_of(fd, os.fstat(fd)))
             except OSError as error:
                 append.error = error
             else:
                 parent, preamble = append.last_id, b""
 
-    def _put(self, fd: int, preamble: bytes, appends: list[Append], parent: str | None, end: End) -> None:
+    def _append(self, fd: int, preamble: bytes, appends: list[Append], parent: str | None, end: End) -> None:
         data = [preamble]
         for append in appends:
             if any(append.found):
@@ -214,7 +214,7 @@ class Writing:
                     append.found[number] = offset, offset + len(line)
                     offset += len(line)
 
-    def _make_last(self, fd: int) -> None:
+    def _sync_written(self, fd: int) -> None:
         if self._sync is None or not self._blocks:
             return
         self._sync(fd)
@@ -222,7 +222,7 @@ class Writing:
             # Whoever put this file in place need not have synced its name; with the old one our lines would be gone.
             dirfd.fsync_dir(self._session.folder.fd)
 
-    def _stands(self, fd: int, opened: os.stat_result) -> bool:
+    def _verify(self, fd: int, opened: os.stat_result) -> bool:
         """Whether all of it can be read under the name. If not, it is to be tried again, from the search on."""
         session = self._session
         named: os.stat_result | None
@@ -232,12 +232,12 @@ class Writing:
         except (FileNotFoundError, StoreDisplaced):
             named = None
         is_named = named is not None and os.path.samestat(named, opened)
-        torn = [block for block in self._blocks if not block.stands_apart()]
+        torn = [block for block in self._blocks if not block.is_unchanged_line()]
         if named is not None and is_named and not torn and folding.continues(fd, self._facts, named):
             return True
         if is_named:
             for block in torn:
-                if block.stands():
+                if block.is_unchanged():
                     # Behind half a line that somebody else wrote meanwhile: no record, and it would come twice.
                     transcript.blank_out(fd, block.offset, len(block.data))
         self._blocks = []
@@ -245,7 +245,7 @@ class Writing:
             append.found = [None] * len(append.found)
         return False
 
-    def _find(self, fd: int) -> None:
+    def _find_own_lines(self, fd: int) -> None:
         """Take the lines that stand in this file already as they stand: a rewriting program may have copied them."""
         for begin, line, append, number in self._own_lines(fd):
             if append.found[number] is None:
@@ -254,7 +254,7 @@ class Writing:
                 self._blocks.append(block)
                 self._written.append(block)
 
-    def _remove_doubles(self, fd: int) -> None:
+    def _remove_duplicates(self, fd: int) -> None:
         """Blank out the copies of our lines that somebody put back between the search and our write."""
         for begin, line, append, number in self._own_lines(fd):
             if append.found[number] not in (None, (begin, begin + len(line))):
@@ -273,15 +273,15 @@ class Writing:
             if (line_id := _id_of(line)) in wanted:
                 yield begin, line, *wanted[line_id or ""]
 
-    def _find_in_its_place(self, opened: list[int]) -> None:
+    def _find_in_replacement(self, opened: list[int]) -> None:
         """Another folder stands there, which may be a copy of just now: what was copied is to be taken back, too."""
         session = self._session
         with contextlib.suppress(OSError), dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd:
             fd = dirfd.open_file(folder_fd, session.file_name, os.O_RDWR | os.O_APPEND)
             opened.append(fd)
-            self._find(fd)
+            self._find_own_lines(fd)
 
-    def _settle_remnants(self, fd: int) -> None:
+    def _blank_out_remnants(self, fd: int) -> None:
         """Blank out what an earlier, refused append had to leave; while that cannot be done nothing is appended."""
         session = self._session
         if not session.remnants:
@@ -289,7 +289,7 @@ class Writing:
         inode = os.fstat(fd).st_ino
         for remnant in session.remnants:
             block = _Block(fd, remnant.offset, remnant.data)
-            if remnant.inode == inode and block.stands():
+            if remnant.inode == inode and block.is_unchanged():
                 transcript.blank_out(fd, block.offset, len(block.data))
         session.remnants = ()
 
@@ -298,7 +298,7 @@ class Writing:
         # From the end on, so that a disk without room to overwrite can still cut off one after the other.
         for block in reversed(self._written):
             try:
-                if block.stands():
+                if block.is_unchanged():
                     transcript.blank_out(block.fd, block.offset, len(block.data))
             except OSError:
                 inode = os.fstat(block.fd).st_ino

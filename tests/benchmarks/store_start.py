@@ -26,7 +26,7 @@ async def main():
         seconds = perf_counter() - begin
         with open("/proc/self/statm") as statm:
             rss = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        for folder in store.dirty():
+        for folder in store.dirty_folders():
             await store.save(folder)
         rows = sorted((key, session.entry.updated_at) for key, session in store.catalog.by_key.items())
         facts = {"seconds": seconds, "rss": rss, "rows": hash(str(rows)), "count": len(rows), "said": said[-1:]}

@@ -159,7 +159,7 @@ async def test_what_only_an_index_tells_that_was_being_written_at_the_start_is_f
     async with live(tmp_path) as parts:
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert parts.store.catalog.by_key == {}
-        assert parts.store.dirty() == []
+        assert parts.store.dirty_folders() == []
         (place / "sessions.json").write_text(json.dumps(rows))
         with trio.fail_after(PATIENCE_S):
             while len(parts.store.catalog.by_key) < 2:  # noqa: ASYNC110

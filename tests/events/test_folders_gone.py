@@ -38,7 +38,7 @@ def contents(folder: Path) -> list[bytes]:
 @pytest.mark.parametrize("part", ["agents", "agents/main", "agents/main/sessions"])
 async def test_a_folder_that_is_replaced_by_a_copy_is_gone_on_with(tmp_path: Path, part: str, watcher: Kind) -> None:
     async with live(tmp_path, watcher=watcher) as there:
-        there.store.standing.patience_s = PATIENCE_S
+        there.store.presence.patience_s = PATIENCE_S
         await there.create(KEY, "before")
         _, reader = there.follow(KEY)
         folder, old = there.session(KEY).folder, tmp_path / "old"
@@ -58,7 +58,7 @@ async def test_whoever_asks_while_a_folder_is_being_replaced_gets_the_session_th
     tmp_path: Path, watcher: Kind
 ) -> None:
     async with live(tmp_path, watcher=watcher) as there:
-        there.store.standing.patience_s = PATIENCE_S
+        there.store.presence.patience_s = PATIENCE_S
         for number in range(40):
             await there.create(f"agent:main:s{number}", "before")
         agents, old = tmp_path / "store" / "agents", tmp_path / "old"
@@ -76,7 +76,7 @@ async def test_whoever_asks_while_a_folder_is_being_replaced_gets_the_session_th
 async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tmp_path: Path) -> None:
     async with live(tmp_path) as there:
         await there.create(KEY, "before")
-        there.store.standing.patience_s = PATIENCE_S
+        there.store.presence.patience_s = PATIENCE_S
         agents, away = tmp_path / "store" / "agents", tmp_path / "away"
         agents.rename(away)
         await until_moved(there, KEY, there.session(KEY).folder)
@@ -96,7 +96,7 @@ async def test_whoever_holds_a_session_that_went_holds_it_when_it_is_back(
 ) -> None:
     async with live(tmp_path) as there:
         await there.create(KEY, "before")
-        there.store.standing.patience_s = PATIENCE_S
+        there.store.presence.patience_s = PATIENCE_S
         held, away = there.session(KEY), tmp_path / "away"
         place = tmp_path / "store" / part.format(id=held.session_id)
         place.rename(away)
@@ -144,7 +144,7 @@ async def test_a_folder_above_the_store_that_was_moved_is_noticed_by_whoever_sto
     said = ""
     try:
         async with live(above) as there:
-            there.store.standing.patience_s = 0.2
+            there.store.presence.patience_s = 0.2
             await there.create(KEY, "before")
             await trio.testing.wait_all_tasks_blocked(0.05)
             above.rename(tmp_path / "away")
@@ -164,7 +164,7 @@ async def test_a_store_that_is_gone_for_good_ends_the_daemon_in_words(tmp_path: 
     said = ""
     try:
         async with live(tmp_path) as there:
-            there.store.standing.patience_s = 0.2
+            there.store.presence.patience_s = 0.2
             await there.create(KEY, "before")
             if how == "removed":
                 shutil.rmtree(place)

@@ -113,7 +113,7 @@ async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_wher
         store = daemon.services.store
         for key in ("agent:main:main", "agent:bob:main"):
             await store.create(key, key.split(":")[1])
-        for folder in store.dirty():
+        for folder in store.dirty_folders():
             await store.save(folder)
     ours, theirs = (agents / agent_id / "sessions/sessions.json" for agent_id in ("main", "bob"))
     ours.write_bytes(ours.read_bytes()[:-20])

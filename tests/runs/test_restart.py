@@ -185,7 +185,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
                 assert await session_changes.ensure(MAIN, "main", cwd="") == (session, False)
 
             nursery.start_soon(ensure)
-            await trio.sleep(home.store.standing.patience_s / 2)
+            await trio.sleep(home.store.presence.patience_s / 2)
             assert not live.done.is_set()
             away.rename(path)
             home.store.catalog.add(session)

@@ -37,7 +37,7 @@ async def row(owner: Connection) -> dict[str, Any]:
 @pytest.mark.parametrize("config", ["", POLLED], ids=["inotify", "polling"])
 async def test_a_transcript_that_is_renamed_and_named_back_costs_no_run(tmp_path: Path, config: str):
     async with inside(tmp_path, attached("bob", more=config)) as there, agent(there, "bob", answers_at_the_gate) as bob:
-        there.services.store.standing.patience_s = 0.05
+        there.services.store.presence.patience_s = 0.05
         catalog = there.services.store.catalog
         async with there.connect() as owner:
             made = (await owner.call("sessions.create", key=KEY))["sessionId"]
@@ -64,13 +64,13 @@ async def test_a_transcript_that_is_renamed_and_named_back_costs_no_run(tmp_path
 
 async def _pass(there: Inside) -> None:
     """Longer than a transcript may be away."""
-    await trio.sleep(2 * there.services.store.standing.patience_s)
+    await trio.sleep(2 * there.services.store.presence.patience_s)
 
 
 async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well(tmp_path: Path):
     """An older copy put in place says that it waits or goes on; it does neither, and is not done again."""
     async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answers_at_the_gate) as bob:
-        there.services.store.standing.patience_s = 0.05
+        there.services.store.presence.patience_s = 0.05
         async with there.connect() as owner:
             made = (await owner.call("sessions.create", key=KEY))["sessionId"]
             path = folder(there) / f"{made}.jsonl"
@@ -94,7 +94,7 @@ async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well
 @pytest.mark.parametrize("appears", [True, False], ids=["appears", "replaced"])
 async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: Path, appears: bool):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
-        there.services.store.standing.patience_s = 0.05
+        there.services.store.presence.patience_s = 0.05
         made = (await owner.call("sessions.create", key=KEY))["sessionId"]
         path = folder(there) / f"{made}.jsonl"
         await owner.call("chat.inject", sessionKey=KEY, messages=[{"role": "user", "content": "said"}])
@@ -115,7 +115,7 @@ async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: 
 
 async def test_a_copy_that_is_still_being_written_may_say_how_its_runs_ended(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
-        there.services.store.standing.patience_s = 1.0
+        there.services.store.presence.patience_s = 1.0
         made = (await owner.call("sessions.create", key=KEY))["sessionId"]
         path = folder(there) / f"{made}.jsonl"
         session = there.services.store.catalog.by_key[KEY]

@@ -208,7 +208,7 @@ class Play:
         await self.check_page()
 
     async def leave(self, without_index: bool) -> None:
-        for folder in self.store.dirty():
+        for folder in self.store.dirty_folders():
             await self.store.save(folder)
         for index in self.folder.rglob("sessions.json"):
             if without_index:

@@ -20,7 +20,7 @@ from support.patience import PATIENCE_S
 from sessiond.errors import Stopping, StorageError
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.committer import LANES, TELL_S, Committer
+from sessiond.store.committer import LANES, REPORT_S, Committer
 
 
 class Gate:
@@ -206,7 +206,7 @@ class Passing:
         self.time_s = 0.0
 
     def __call__(self) -> float:
-        self.time_s += TELL_S
+        self.time_s += REPORT_S
         return self.time_s
 
 

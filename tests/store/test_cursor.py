@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.errors import InvalidParams
-from sessiond.store.cursor import Cursors, Position, is_in, parse
+from sessiond.store.cursor import Cursors, Position, matches_file, parse
 
 CURSORS = Cursors(b"k" * 32)
 places = st.integers(0, 10**17)
@@ -22,7 +22,7 @@ def test_a_cursor_names_the_place_it_was_made_for(offset, seq, session_id, inode
     assert text.isascii() and text.isprintable() and " " not in text
     cursor = parse(text)
     assert cursor.position == Position(offset, seq)
-    assert CURSORS.is_of(cursor, session_id) and is_in(cursor, inode, check)
+    assert CURSORS.belongs_to(cursor, session_id) and matches_file(cursor, inode, check)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}-[0-9a-f]{12}([0-9a-f]{8})?", fullmatch=True))
@@ -36,7 +36,7 @@ def test_made_up_cursors_are_no_sessions(text):
         assert error.data == {"field": "$.before"}
         assert (error.code, error.message[:9]) == ("cursor_invalid", "$.before ")
     else:
-        assert not CURSORS.is_of(cursor, "s") and not CURSORS.is_old(cursor, "s", 1)
+        assert not CURSORS.belongs_to(cursor, "s") and not CURSORS.is_from_release_0_1(cursor, "s", 1)
 
 
 @given(st.data())
@@ -47,21 +47,25 @@ def test_a_cursor_with_one_character_changed_is_no_sessions(data):
         cursor = parse(GOOD[:place] + other + GOOD[place + 1 :])
     except InvalidParams:
         return
-    assert not CURSORS.is_of(cursor, "s")
+    assert not CURSORS.belongs_to(cursor, "s")
 
 
 @pytest.mark.parametrize(("inode", "check", "same"), [(7, 99, True), (8, 99, False), (7, 98, False)])
 def test_a_cursor_from_before_the_file_was_replaced_or_written_anew_is_told_apart(inode, check, same):
-    assert is_in(parse(GOOD), inode, check) is same
+    assert matches_file(parse(GOOD), inode, check) is same
 
 
 def test_a_cursor_of_another_session_or_another_store_is_told_apart():
-    assert not CURSORS.is_of(parse(GOOD), "other")
-    assert not Cursors(b"j" * 32).is_of(parse(GOOD), "s")
+    assert not CURSORS.belongs_to(parse(GOOD), "other")
+    assert not Cursors(b"j" * 32).belongs_to(parse(GOOD), "s")
 
 
 def test_a_cursor_of_the_first_release_is_known_by_session_and_file():
     tag = blake2b(b"s\0007\00010\0001", key=b"k" * 32, digest_size=6).hexdigest()
     cursor = parse(f"10-1-{tag}")
-    assert CURSORS.is_old(cursor, "s", 7)
-    assert not CURSORS.is_old(cursor, "s", 8) and not CURSORS.is_old(cursor, "t", 7) and not CURSORS.is_of(cursor, "s")
+    assert CURSORS.is_from_release_0_1(cursor, "s", 7)
+    assert (
+        not CURSORS.is_from_release_0_1(cursor, "s", 8)
+        and not CURSORS.is_from_release_0_1(cursor, "t", 7)
+        and not CURSORS.belongs_to(cursor, "s")
+    )

@@ -30,7 +30,7 @@ def _store(folder: Path, *, messages: int = 2) -> Path:
     async def make() -> Path:
         async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules()) as store:
             session, _ = await store.create(KEY, "main", [Message({"role": "user", "content": "x"})] * messages)
-            for one in store.dirty():
+            for one in store.dirty_folders():
                 await store.save(one)
             return store.path / session.path
 

@@ -37,12 +37,12 @@ def test_what_is_saved_comes_back(tmp_path, folder):
         delivery_context={"channel": "telegram", "nested": {"a": [1.5, None]}},
         estimated_cost_usd=0.1 + 0.2,
     ).entry
-    index.save(folder.fd, index.lines(sessions))
+    index.save(folder.fd, index.encode_index(sessions))
     assert index.load(folder.fd) == index.Index(ours={s.session_id: s.entry for s in sessions}, foreign={})
 
 
 def test_the_file_is_one_json_object_with_a_session_a_line_and_is_nobody_elses(tmp_path, folder):
-    index.save(folder.fd, index.lines([session(1), session(2)]))
+    index.save(folder.fd, index.encode_index([session(1), session(2)]))
     file = tmp_path / "sessions.json"
     assert list(json.loads(file.read_text())) == ["agent:main:1", "agent:main:2"]
     assert [line[:15] for line in file.read_text().splitlines()] == ["{", '"agent:main:1":', '"agent:main:2":', "}"]
@@ -54,13 +54,13 @@ def test_superseded_sessions_keep_a_line_of_their_own(folder):
     newer, older = session(2), session(1)
     older.key = newer.key
     older.superseded = True
-    index.save(folder.fd, index.lines([newer, older]))
+    index.save(folder.fd, index.encode_index([newer, older]))
     assert set(index.load(folder.fd).ours) == {"s1", "s2"}
 
 
 @pytest.mark.parametrize("count", [0, 1, index.CHUNK - 1, index.CHUNK, index.CHUNK + 1, 2 * index.CHUNK])
 def test_an_index_of_any_length_is_one_object(count):
-    pieces = list(index.lines(session(number) for number in range(count)))
+    pieces = list(index.encode_index(session(number) for number in range(count)))
     assert len(pieces) == count // index.CHUNK + 1
     assert len(json.loads(b"".join(pieces))) == count
 
@@ -83,11 +83,11 @@ def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
 @pytest.mark.parametrize("size", [0.5, 0.9, None])
 def test_a_damaged_index_that_was_ours_is_in_nobodys_making(tmp_path, folder, size):
     """Ours is put in place whole: it is made again at once, and there is nothing in it to keep."""
-    data = b"".join(index.lines([session(number) for number in range(3)]))
+    data = b"".join(index.encode_index([session(number) for number in range(3)]))
     (tmp_path / "sessions.json").write_bytes(b"\0" * 512 if size is None else data[: int(len(data) * size)])
     found = index.load(folder.fd)
     assert (found.ours, found.foreign, found.damaged) == ({}, {}, ["the file (torn or not JSON)"])
-    assert (found.torn, found.cannot_be_told_at(found.mtime_ms)) == (False, False)
+    assert (found.torn, found.is_unknown_at(found.mtime_ms)) == (False, False)
 
 
 MS = 1_795_300_000_000
@@ -102,12 +102,12 @@ def test_what_another_program_may_be_writing_stays_in_its_place(tmp_path, folder
     file.write_text(content)
     os.utime(file, ns=(0, (MS - age_ms) * 10**6))
     if not written:
-        index.save(folder.fd, index.lines([session(1)]), kept_at_ms=MS)
+        index.save(folder.fd, index.encode_index([session(1)]), kept_at_ms=MS)
         assert (tmp_path / "sessions.json.damaged").read_text() == content
         assert set(index.load(folder.fd).ours) == {"s1"}
         return
     with pytest.raises(OSError) as refused:
-        index.save(folder.fd, index.lines([session(1)]), kept_at_ms=MS)
+        index.save(folder.fd, index.encode_index([session(1)]), kept_at_ms=MS)
     assert refused.value.errno == errno.EAGAIN
     assert [path.name for path in tmp_path.iterdir()] == ["sessions.json"]
     assert file.read_text() == content
@@ -129,7 +129,7 @@ def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
 
 def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
     good = session(1)
-    pieces = b"".join(index.lines([good])).replace(
+    pieces = b"".join(index.encode_index([good])).replace(
         b"{\n", b'{\n"agent:main:bad": {"sessionId": 5, "updatedAt": "x"},\n"agent:main:n": 7,\n', 1
     )
     (tmp_path / "sessions.json").write_bytes(pieces)
@@ -179,7 +179,7 @@ def test_any_bytes_are_an_index(content):
     ],
 )
 def test_a_damaged_entry_of_ours_is_no_entry_and_nobody_elses(tmp_path, folder, damage):
-    index.save(folder.fd, index.lines([session(1)]))
+    index.save(folder.fd, index.encode_index([session(1)]))
     rows = json.loads((tmp_path / "sessions.json").read_text())
     rows["agent:main:1"] |= damage
     (tmp_path / "sessions.json").write_text(json.dumps(rows))

@@ -47,7 +47,7 @@ async def main():
         for key in ("agent:main:main", "agent:main:cron:x"):
             session, _ = await store.create(key, "main", [Message({"role": "user", "content": "hi"})])
         await store.archive(session)
-        for folder in store.dirty():
+        for folder in store.dirty_folders():
             await store.save(folder)
 trio.run(main)
 """

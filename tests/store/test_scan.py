@@ -46,7 +46,7 @@ class Scan:
         found = scan.scan_folder(self.folder, self.settings, self.progress, self.problems)
         Catalog().load(found)
         if self.folder.dirty:
-            index.save(self.folder.fd, index.lines(found))
+            index.save(self.folder.fd, index.encode_index(found))
         assert len({session.session_id for session in found}) == len(found)
         return {session.session_id: session for session in found}
 
@@ -409,7 +409,7 @@ def test_an_index_that_stays_torn_is_waited_for_no_longer_and_kept_beside_ours(s
         assert scanned.folder.has_torn_index
         file.write_text(torn)
         os.utime(file, ns=(0, NOW_NS))
-        index.save(scanned.folder.fd, index.lines(found.values()), kept_at_ms=NOW_NS // 10**6 + 60_000)
+        index.save(scanned.folder.fd, index.encode_index(found.values()), kept_at_ms=NOW_NS // 10**6 + 60_000)
         assert (scanned.path / name).read_text() == torn
         assert index.load(scanned.folder.fd).damaged == []
     assert kept.read_text().endswith("0")

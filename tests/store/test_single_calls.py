@@ -256,7 +256,7 @@ for name, text in (
 os.fsync(fd)
 settings = scan.ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
 found = scan.scan_folder(Folder("main", fd), settings, lambda *_: None, [])
-index.save(fd, index.lines(found))
+index.save(fd, index.encode_index(found))
 print([one.key for one in found])
 """
 

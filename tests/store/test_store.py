@@ -49,7 +49,7 @@ async def newest(
 
 
 async def save(store: SessionStore) -> None:
-    for folder in store.dirty():
+    for folder in store.dirty_folders():
         await store.save(folder)
 
 
@@ -261,7 +261,7 @@ async def test_the_rows_are_the_same_after_a_restart_with_and_without_the_index(
         before = entries(store)
     async with opener() as store:
         assert entries(store) == before
-        assert store.dirty() == []
+        assert store.dirty_folders() == []
     for file in (store.path / "agents").rglob("sessions.json"):
         file.unlink()
     async with opener() as store:
@@ -323,11 +323,11 @@ async def test_a_session_created_under_a_taken_id_is_refused(opener):
 async def test_an_index_that_could_not_be_saved_is_still_behind(opener):
     async with opener() as store:
         await store.create(KEY, "main")
-        (folder,) = store.dirty()
+        (folder,) = store.dirty_folders()
         (store.path / "agents" / "main" / "sessions" / "sessions.json").mkdir()
         with pytest.raises(StorageError, match="could not save the index of agent main: Is a directory"):
             await store.save(folder)
-        assert store.dirty() == [folder]
+        assert store.dirty_folders() == [folder]
 
 
 async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
@@ -338,9 +338,9 @@ async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
 
     async with opener(run_sync=meanwhile) as store:
         session, _ = await store.create(KEY, "main")
-        (folder,) = store.dirty()
+        (folder,) = store.dirty_folders()
         await store.save(folder)
-        assert store.dirty() == [folder]
+        assert store.dirty_folders() == [folder]
 
 
 async def test_a_place_is_found_while_its_transcript_moves_to_the_archive(opener):
@@ -363,11 +363,11 @@ async def test_a_place_is_found_while_its_transcript_moves_to_the_archive(opener
 async def test_a_cancelled_save_leaves_the_index_behind(opener):
     async with opener() as store:
         await store.create(KEY, "main")
-        (folder,) = store.dirty()
+        (folder,) = store.dirty_folders()
         with trio.CancelScope() as scope:
             scope.cancel()
             await store.save(folder)
-        assert store.dirty() == [folder]
+        assert store.dirty_folders() == [folder]
 
 
 async def test_symlinks_below_the_store_are_reported_and_the_rest_is_served(opener, tmp_path):

@@ -175,7 +175,7 @@ def test_blank_lines_are_neither_records_nor_damage():
 
 def test_a_line_begins_behind_a_newline_and_at_the_start():
     with holding(b"ab\ncd\n") as fd:
-        assert [offset for offset in range(8) if transcript.boundary(fd, offset)] == [0, 3, 6]
+        assert [offset for offset in range(8) if transcript.is_line_start(fd, offset)] == [0, 3, 6]
 
 
 def test_the_checksum_tells_one_beginning_from_another():

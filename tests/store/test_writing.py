@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sessiond.model.entry import Entry
+from sessiond.model.entry import Entry, Spawn
 from sessiond.model.record import ENTRY, custom_line, header_line
 from sessiond.store import dirfd, folding, scan
 from sessiond.store.catalog import Folder, Remnant, Session
@@ -314,7 +314,7 @@ def test_a_file_that_lost_its_header_gets_back_all_that_was_set(house, act, when
     house.check(*house.write("a", **{when: lambda: act(house)}))
     got = fresh(house)
     assert (got.label, got.sandboxed, got.spawn_depth, got.model_override) == ("dear", True, 1, "openai/gpt")
-    assert (got.spawn, got.spawned_by, got.cwd) == (SET["spawn"], "agent:main:boss", "/w")
+    assert (got.spawn, got.spawned_by, got.cwd) == (Spawn(**SET["spawn"]), "agent:main:boss", "/w")
     # Of what stood in the file nothing is told that stands there no more.
     assert (got.input_tokens, got.inbox_cursor) == (None, None)
 

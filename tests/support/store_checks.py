@@ -58,7 +58,7 @@ async def go_on(path: Path) -> None:
             assert texts(store, session) == [*before, "after"]
         if "agent:main:main" not in store.catalog.by_key:
             await store.create("agent:main:main", "main", [store_steps.said("after")])
-        for folder in store.dirty():
+        for folder in store.dirty_folders():
             await store.save(folder)
 
 

@@ -112,7 +112,7 @@ async def _append(store: SessionStore, session: Session, text: str, tell: Tell) 
 
 
 async def _save(store: SessionStore, tell: Tell) -> None:
-    for folder in store.dirty():
+    for folder in store.dirty_folders():
         try:
             await store.save(folder)
         except StorageError:

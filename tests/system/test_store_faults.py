@@ -121,7 +121,7 @@ async def main(path):
             except StorageError as error:
                 refused.append(error.data["reason"])
         assert said and refused and set(refused) == {"No space left on device"}, (len(said), set(refused))
-        folder, = store.dirty()
+        folder, = store.dirty_folders()
         try:
             await store.save(folder)
         except StorageError:
