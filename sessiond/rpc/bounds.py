@@ -103,6 +103,7 @@ def wire_type(params: type[msgspec.Struct]) -> type[msgspec.Struct]:
     )
 
 
+@cache
 def _kinds_of(params: type[msgspec.Struct]) -> list[tuple[FieldInfo, inspect.Type]]:
     described = inspect.type_info(params)
     assert isinstance(described, inspect.StructType)

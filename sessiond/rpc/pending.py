@@ -20,8 +20,9 @@ from sessiond.rpc.method import Context, LongWork, Method
 
 
 class PreparedMethod:
-    """A method with its params decoder, and whether its handler waits."""
+    """A method with its params decoder, which is built at its first call, and whether its handler waits."""
 
+    decoder: ParamsDecoder
     __slots__ = ("decoder", "handle", "is_async", "method", "waits")
 
     def __init__(self, method: Method) -> None:
@@ -29,7 +30,13 @@ class PreparedMethod:
         self.handle = method.handle
         self.is_async = iscoroutinefunction(method.handle)
         self.waits = self.is_async or method.later
-        self.decoder = ParamsDecoder(method.params)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called while the slot is empty. Building all decoders takes about 30 ms, which the start does not need.
+        if name != "decoder":
+            raise AttributeError(name)
+        self.decoder = ParamsDecoder(self.method.params)
+        return self.decoder
 
 
 class PendingRequest:
