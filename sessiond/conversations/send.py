@@ -99,9 +99,10 @@ class MessageSender:
         """
         request, source = self._request(message), message.source
         kept = self._supervisor.keeps_messages(target.key)
-        known = await self._supervisor.find_accepted(target, request, in_line)
-        if known is not None:
-            return SentMessage(known, target, kept=kept)
+        if request.idempotency_key is not None:
+            known = await self._supervisor.find_accepted(target, request, in_line)
+            if known is not None:
+                return SentMessage(known, target, kept=kept)
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
         if source is not None:
             self._provenance.check(source, target)  # before the reset: a refused message must not reset the session
@@ -111,7 +112,10 @@ class MessageSender:
             request = self._provenance.stamp(source, target, request, message.tool)
         if message.steers:
             return await self._steer(target, request, in_line)
-        run_id = await self._accept(target, request, prepared, in_line)
+        if prepared.files:
+            run_id = await self._accept_with_files(target, request, prepared, in_line)
+        else:
+            run_id = await self._supervisor.accept_once(target, request, in_line=in_line)
         return SentMessage(run_id, self._supervisor.registry.session_of(run_id) or target, kept=kept)
 
     def _request(self, message: NewMessage) -> RunRequest:
@@ -136,9 +140,10 @@ class MessageSender:
         """The session for the message: a new one if the configuration says that the session is stale."""
 
         def due(live: Session) -> bool:
-            if self._supervisor.current(live.key) is not None:
-                return False  # covers a run whose records are not written yet, which `is_stale` cannot see
-            return is_stale(live.entry, self._config().session.reset, self._clock.wall_ms())
+            if not is_stale(live.entry, self._config().session.reset, self._clock.wall_ms()):
+                return False
+            # `is_stale` cannot see a run whose records are not written yet.
+            return self._supervisor.current(live.key) is None
 
         if not due(session):
             return session
@@ -159,11 +164,9 @@ class MessageSender:
         )
         return SentMessage(steered.run_id, session, interrupted=steered.interrupted)
 
-    async def _accept(
+    async def _accept_with_files(
         self, session: Session, request: RunRequest, prepared: PreparedFiles, in_line: Callable[[], None]
     ) -> str:
-        if not prepared.files:
-            return await self._supervisor.accept_once(session, request, in_line=in_line)
         return await accept_with_files(
             self._supervisor,
             self._attachments,
