@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import trio
 from support.in_process import Connection, Inside, inside
 from support.patience import PATIENCE_S
+from support.sampling import spread
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
@@ -232,8 +234,9 @@ async def compare(scopes: tuple[str, ...], *, sandboxed: bool) -> None:
             }
 
 
-@pytest.mark.parametrize("sandboxed", [False, True])
-@pytest.mark.parametrize("scopes", [("list", "read", "send", "spawn"), ("admin",)])
+@pytest.mark.parametrize(
+    ("scopes", "sandboxed"), spread(list(product([("list", "read", "send", "spawn"), ("admin",)], [False, True])), 2)
+)
 def test_what_is_hidden_and_what_is_missing_answer_with_the_same_bytes(
     scopes: tuple[str, ...], *, sandboxed: bool
 ) -> None:

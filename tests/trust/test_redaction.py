@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.in_process import Connection, Inside, inside
 from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.model.caller import OWNER, Caller
@@ -210,7 +211,10 @@ async def test_no_cut_leaves_half_a_secret(tmp_path: Path, secret: str) -> None:
     async with seeing_all(tmp_path) as (parts, caller), parts.connect(caller) as connection:
         listed = await connection.call("sessions.list", limit=200)
         assert len(listed["sessions"]) > len(keys)
-        previews = [await connection.call("sessions.preview", keys=keys, maxChars=chars) for chars in range(20, 400, 7)]
+        previews = [
+            await connection.call("sessions.preview", keys=keys, maxChars=chars)
+            for chars in range(20, 400, amount(7, 23))
+        ]
         found = [
             await connection.call("sessions_search", query=query, limit=200)
             for query in ("found", "behind", "w w w", "v v v")
