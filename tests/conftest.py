@@ -31,6 +31,34 @@ settings.load_profile("sessiond")
 gc.disable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, each begins with its part of the files that wait for real daemons.
+
+    A process is given a piece of the list, and who is done takes over from the end of another's: what takes long and
+    comes last has everybody wait for one.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if count == 1:
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    others = []
+    for item in items:
+        if item.get_closest_marker("system") or item.path.parent.name == "system":
+            files.setdefault(item.path, []).append(item)
+        else:
+            others.append(item)
+    shares: list[list[pytest.Item]] = [[] for _ in range(count)]
+    for file in sorted(files.values(), key=len, reverse=True):
+        min(shares, key=len).extend(file)
+    size = -(-len(items) // count)
+    for share in shares:
+        missing = max(0, size - len(share))
+        share += others[:missing]
+        del others[:missing]
+    items[:] = [item for share in shares for item in share] + others
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
