@@ -29,6 +29,8 @@ if text.startswith("slow"):
 if text == "half":
     print("first half", flush=True)
     time.sleep(30)
+if text == "quiet":
+    sys.exit()
 if text == "fail":
     sys.exit("out of order")
 print("you said: " + text)
@@ -395,6 +397,12 @@ def test_history_shows_how_runs_ended(started: Daemon) -> None:
     assert "--:--:--" not in out
     # Where a page begins behind it, it belongs to the page before.
     assert "failed" not in run(started, "history", "main", "-n", "2")[1]
+
+
+def test_an_empty_reply_is_said_to_be_empty(started: Daemon) -> None:
+    assert run(started, "send", "main", "quiet") == (0, "", "  main is done and replied nothing\n")
+    lines = [line.split(" ", 1)[1] for line in run(started, "history", "main")[1].splitlines()]
+    assert lines == ["user      quiet", "run       done, without a reply"]
 
 
 def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon) -> None:
