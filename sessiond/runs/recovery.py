@@ -8,7 +8,7 @@ start on disk is queued again, one with a start gets its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -16,7 +16,7 @@ from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.entry import LiveRun
 from sessiond.model.message import text_of
-from sessiond.model.record import RUN
+from sessiond.model.record import RUN, Record
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store import transcript
@@ -84,17 +84,30 @@ async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunR
 
 
 def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
-    line = next(transcript.read_lines(fd, live.offset, record_limit), None)
+    lines = transcript.read_lines(fd, live.offset, record_limit)
+    line = next(lines, None)
     if line is None or line.record is None or line.record.custom_type != RUN or line.record.data is None:
         return None
     data = lax.decode_dict(line.record.data)
     fields = data.get("request")
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
+    if "message" not in fields and live.started_at is None:
+        # Accepted and started in one write, of which a crash left the beginning: it starts with what it was to be told.
+        behind = _message_behind(line.record, next(lines, None))
+        fields = {**fields, "message": behind, "inTranscript": True} if behind else fields
     message = fields.get("message")
     # The record leaves out a text that equals the message's.
     text = text_of(message) if isinstance(message, dict) else ""
     return lax.convert_fitting({"message": {}, "text": text, **fields}, RunRequest)
+
+
+def _message_behind(accepted: Record, line: transcript.Line | None) -> dict[str, Any] | None:
+    """The message that was written right behind the record of a run."""
+    if line is None or line.record is None or line.record.message is None or accepted.id is None:
+        return None
+    follows = line.record.body().get("parentId") == accepted.id
+    return lax.decode_dict(line.record.message) if follows else None
 
 
 def _damaged_request() -> RunRequest:

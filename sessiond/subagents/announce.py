@@ -84,9 +84,10 @@ class Announcer:
 
     def at_end(self, run: Run) -> Sequence[Part]:
         """The records to write together with the end of the run."""
-        if run.request.follow.announcement is not None and run.started_at is None and not run.request.in_transcript:
+        request = run.request
+        if request.follow.announcement is not None and run.started_at is None and not request.in_transcript:
             # The run that was to present an announcement ended before it started; its message must still be recorded.
-            return [Message(run.request.message)]
+            return [Message(request.message)] if request.message else ()
         if not self._is_first_run(run):
             return ()
         self._ended.add(run.run_id)
@@ -105,7 +106,18 @@ class Announcer:
             await self._on_announced(child)
 
     async def read_open(self) -> None:
-        """Does nothing: open announcements are in the entries, which are loaded."""
+        """Note the ends of children's runs that have none: note and end are one write, and what a crash left of one
+        that was being taken back may be the end alone. Other open announcements are in the entries, which are loaded.
+        """
+        for child in list(self._store.catalog.by_id.values()):
+            if not may_lack_note(child):
+                continue
+            try:
+                run_id = await outcome.find_first_end(self._store, child)
+                if run_id is not None:
+                    await self._store.append(child, [Custom(ENTRY, {"spawn": {"ended": run_id}})])
+            except StorageError as error:
+                log.warning("the end of a child is not noted", session_key=child.key, reason=error.message)
 
     def register_open(self) -> None:
         """Find every child whose run has ended but was not announced."""
@@ -283,6 +295,12 @@ class Announcer:
 
 def _delivery_id(run_id: str) -> str:
     return f"announce-{run_id}"
+
+
+def may_lack_note(child: Session) -> bool:
+    """Whether a run of the child has ended and nothing says that it was its first."""
+    entry = child.entry
+    return entry.spawn is not None and entry.spawn.ended is None and not entry.runs and entry.ended_at is not None
 
 
 def unannounced_run(child: Session) -> str | None:

@@ -30,6 +30,28 @@ async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
     return RunView(run_id=run_id, key=key, status="error", error="the record of its end cannot be read")
 
 
+async def find_first_end(store: SessionStore, child: Session) -> str | None:
+    """The run that the child was spawned for, by the records of its transcript, where that has ended. StorageError."""
+    found: str | None = await store.read(child, _first_end, store.record_limit)
+    return found
+
+
+def _first_end(fd: int, record_limit: int) -> str | None:
+    spawned: set[object] = set()
+    for line in transcript.read_lines(fd, 0, record_limit):
+        if line.record is None or line.record.custom_type != RUN:
+            continue
+        data = lax.decode_dict(line.record.data)
+        run_id, request = data.get("runId"), data.get("request")
+        if data.get("status") == "accepted" and isinstance(request, dict):
+            follow = request.get("follow")
+            if request.get("first") is True or (isinstance(follow, dict) and follow.get("spawn") is not None):
+                spawned.add(run_id)
+        elif data.get("status") in FINAL and isinstance(run_id, str) and run_id in spawned:
+            return run_id
+    return None
+
+
 async def announcement_text(store: SessionStore, child: Session, first: RunView, said: str | None) -> str | None:
     """The text of the announcement; None: post nothing. `said` is the answer of the announce step, if any."""
     entry = child.entry

@@ -225,3 +225,45 @@ async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: P
         with trio.fail_after(60):
             for key in (MAIN, "agent:main:copy"):
                 assert await home.end(await home.accept("more", key)) == ("ok", "re: more")
+
+
+@pytest.mark.parametrize("announcement", [False, True])
+async def test_a_run_whose_start_a_crash_took_starts_with_the_message_that_stands_behind_its_acceptance(
+    tmp_path: Path, autojump_clock: Any, announcement: bool
+):
+    """All three were one write, which the disk refused and of which the last line was taken back."""
+    follow = FollowUp(announcement=AnnouncementFollowUp("c", "r")) if announcement else FollowUp()
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello", follow=follow)
+        await home.agent.lives("hello").wait()
+        photo, path = home.photo(tmp_path / "photo"), home.session_path()
+    file = photo / path
+    *lines, start = file.read_bytes().splitlines(keepends=True)
+    assert b'"running"' in start
+    half = len(start) // 2
+    file.write_bytes(b"".join(lines) + b" " * half + start[half:])
+    for _ in range(2):
+        async with house(photo) as home:
+            found = home.supervisor.registry.get(run.run_id)
+            if found is not None:
+                assert await home.end(found) == ("ok", "re: hello")
+            assert home.said() == ["user: hello", "assistant: re: hello"]
+            assert [status for _, status in home.steps()] == ["accepted", "running", "ok"]
+
+
+async def test_a_message_of_somebody_else_behind_an_acceptance_is_not_the_runs(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store") as home:
+        home.agent.act = home.agent.wait
+        run = await home.accept("hello", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
+        await home.agent.lives("hello").wait()
+        photo, path = home.photo(tmp_path / "photo"), home.session_path()
+    file = photo / path
+    *lines, _message, _start = file.read_text().splitlines()
+    stranger = {"type": "message", "id": "s", "parentId": "other", "message": {"role": "user", "content": "mine"}}
+    file.write_text("\n".join([*lines, json.dumps(stranger)]) + "\n")
+    async with house(photo) as home:
+        found = home.supervisor.registry.get(run.run_id)
+        assert found is not None
+        assert await home.end(found) == ("error", "interrupted")
+        assert home.said() == ["user: mine"]

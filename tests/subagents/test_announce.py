@@ -631,3 +631,43 @@ async def test_a_key_somebody_else_used_costs_the_announcement_and_nothing_else(
 def test_the_request_of_an_announcement_survives_its_record() -> None:
     asked = RunRequest(text="t", message={}, follow=FollowUp(announcement=AnnouncementFollowUp(run_id="r")))
     assert msgspec.convert(msgspec.to_builtins(asked), RunRequest) == asked
+
+
+@pytest.mark.parametrize("config", [REPLY, QUIET])
+async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
+    tmp_path: Path, autojump_clock: object, config: str
+) -> None:
+    """Both are one write, which the disk refused and of which the last line was taken back."""
+    async with telling(tmp_path / "store", config) as told:
+        run = await told.spawn("count")
+        await told.announced(run)
+        await (await told.home.accept("more", CHILD)).done.wait()
+        photo = told.home.photo(tmp_path / "photo")
+        paths = {key: photo / told.home.session_path(key) for key in (CHILD, MAIN)}
+    lines = paths[CHILD].read_bytes().splitlines(keepends=True)
+    note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
+    half = len(lines[note]) // 2
+    paths[CHILD].write_bytes(b"".join(lines[:note]) + b" " * half + lines[note][half:])
+    header = paths[MAIN].read_bytes().splitlines(keepends=True)[0]
+    paths[MAIN].write_bytes(header)
+    for _ in range(2):
+        async with telling(photo, config) as told:
+            with trio.fail_after(1000):
+                assert await told.announced(run) == "posted"
+            assert len(told.texts()) == 1
+            assert "re: count" in told.texts()[0]
+
+
+async def test_a_child_whose_first_run_is_not_on_record_is_not_announced(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """Another run of it ended, and nothing says what it was spawned for."""
+    async with telling(tmp_path / "store", QUIET) as told:
+        await told.home.session(MAIN)
+        extra = [Custom(ENTRY, {"spawn": {"mode": "run", "cleanup": "keep", "requesterKey": MAIN}})]
+        run = await told.home.supervisor.create(CHILD, request("x"), cwd="", spawned_by=MAIN, extra=extra)
+        await run.done.wait()
+        photo = told.home.photo(tmp_path / "photo")
+    async with telling(photo, QUIET) as told:
+        await trio.testing.wait_all_tasks_blocked()
+        assert told.texts() == []

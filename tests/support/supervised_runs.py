@@ -189,6 +189,10 @@ class House:
         data = [record["data"] for record in self.records(key) if record.get("customType") == "sessiond/run"]
         return [(one["runId"], one["status"]) for one in data]
 
+    def session_path(self, key: str = MAIN) -> str:
+        """Where the session's transcript lies in a store."""
+        return self.store.catalog.by_key[key].path
+
     def photo(self, to: Path) -> Path:
         """The store as it is on disk now, for another daemon to open."""
         shutil.copytree(self.store.path, to, ignore=shutil.ignore_patterns("store.lock"))
