@@ -134,6 +134,12 @@ class Overloaded(SessiondError):
     slug = "overloaded"
 
 
+def no_memory() -> Overloaded:
+    """What a client is told whose request the machine has no memory, or no thread, left for."""
+    sentence = "sessiond has no memory left for this; ask for less at once, or try again in a moment"
+    return Overloaded(sentence, retryAfterMs=1000)
+
+
 class Stopping(SessiondError):
     slug = "stopping"
 

@@ -1,11 +1,30 @@
-"""Nurseries with a will of their own. Knows Trio only."""
+"""Nurseries with a will of their own, and worker threads that may not be had. Knows Trio only."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import trio
+
+T = TypeVar("T")
+
+
+async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
+    """The result of `function` in a worker thread. Where the machine has no memory or no thread left for it that is an
+    OSError, as if the kernel had said so: what cannot be done just now ends nothing else.
+    """
+    try:
+        return await trio.to_thread.run_sync(function, *args, limiter=limiter)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
 
 @asynccontextmanager

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import trio
-
 from sessiond.attachments.decode import AttachmentInput, PreparedFiles, prepare
 from sessiond.attachments.materialize import Receipt, materialize
 from sessiond.attachments.remove import FOLDERS, RemovalReport, remove_attachments
@@ -16,6 +14,7 @@ from sessiond.clock import Ids
 from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import InvalidParams
 from sessiond.model import keys
+from sessiond.tasks import run_in_thread
 
 # Same as `trio.to_thread.run_sync`; tests with an autojump clock pass one that runs inline.
 RunSync = Callable[..., Awaitable[Any]]
@@ -24,7 +23,7 @@ RunSync = Callable[..., Awaitable[Any]]
 class AttachmentService:
     """Check, write and remove attachments. An attachments id is a uuid, and is all that is needed to remove them."""
 
-    def __init__(self, *, ids: Ids | None = None, run_sync: RunSync = trio.to_thread.run_sync) -> None:
+    def __init__(self, *, ids: Ids | None = None, run_sync: RunSync = run_in_thread) -> None:
         self._ids = ids or Ids()
         self.run_sync = run_sync
 

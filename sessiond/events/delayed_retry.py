@@ -22,7 +22,7 @@ class DelayedRetry(Generic[T]):
         self._scheduled: dict[T, None] = {}
         self._wake = trio.Event()
 
-    def retry_if_passing(self, thing: T, error: OSError) -> bool:
+    def retry_if_passing(self, thing: T, error: OSError | MemoryError) -> bool:
         """Schedule a retry for `thing` if `error` is a temporary one (no free descriptor ...); whether it was."""
         if not dirfd.is_passing(error):
             return False

@@ -130,7 +130,7 @@ class TranscriptFeed:
                 parsed=session.parsed,
                 dialect=session.dialect,
             )
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.
             self._retries.retry_if_passing(session, error)
             return False

@@ -12,12 +12,12 @@ from math import isfinite
 from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
-import trio
 
-from sessiond.errors import InvalidRequest, ParseError, reason_of_reader
+from sessiond.errors import InvalidRequest, ParseError, no_memory, reason_of_reader
 from sessiond.rpc.limits import MAX_VALUES
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.value_count import check_value_count
+from sessiond.tasks import run_in_thread
 
 CodecName = Literal["json", "cbor"]
 
@@ -120,7 +120,10 @@ async def to_json(codec: Codec, frame: bytes) -> bytes:
     """As `codec.to_json`; a long frame is decoded in a worker thread."""
     if len(frame) < codec.slow_bytes:
         return codec.to_json(frame)
-    return await trio.to_thread.run_sync(codec.to_json, frame)
+    try:
+        return await run_in_thread(codec.to_json, frame)
+    except OSError:
+        raise no_memory() from None
 
 
 async def from_json(codec: Codec, text: bytes, pace: Pace) -> bytes:

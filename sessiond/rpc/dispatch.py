@@ -5,6 +5,7 @@ Beside `runs/executor.py` the only place that catches every exception: the reque
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -23,6 +24,7 @@ from sessiond.errors import (
     Stopping,
     Unauthenticated,
     Unsupported,
+    no_memory,
     quote,
 )
 from sessiond.model.caller import Caller
@@ -45,6 +47,7 @@ from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.parsed_message import ParsedMessage, parse_message
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.pending import PendingRequest, PreparedMethod, PromisedRequest
+from sessiond.tasks import run_in_thread
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -98,13 +101,19 @@ class Dispatcher(Generic[S]):
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
         """As `accept`, for batches and long messages: long ones are parsed in a worker thread, items take turns."""
+        try:
+            await self._accept_slowly(peer, message)
+        except OSError:
+            peer.reply(encode_failure(None, no_memory()))  # nor a thread; which request it was nobody could read
+
+    async def _accept_slowly(self, peer: Peer, message: bytes) -> None:
         long = len(message) >= LONG_BYTES
         if not message.startswith(b"["):
             await self._accept_item(peer, message, None, long=long)
             return
         try:
             split = partial(split_batch, message, self.limits.max_batch)
-            items = await trio.to_thread.run_sync(split) if long else split()
+            items = await run_in_thread(split) if long else split()
         except MessageError as bad:
             if not peer.salvage(message, bad.error):
                 peer.reply(encode_failure(bad.request_id, bad.error))
@@ -117,7 +126,7 @@ class Dispatcher(Generic[S]):
     async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
         try:
             apart = partial(parse_message, message, self.limits.max_nesting, self._routes)
-            parsed = await trio.to_thread.run_sync(apart) if long else apart()
+            parsed = await run_in_thread(apart) if long else apart()
         except MessageError as bad:
             if peer.salvage(message, bad.error):
                 if batch is not None:
@@ -280,6 +289,8 @@ class Dispatcher(Generic[S]):
         expected = _unwrap_groups(error)
         if isinstance(expected, SessiondError):
             return expected
+        if isinstance(expected, MemoryError) or getattr(expected, "errno", None) in (errno.ENOMEM, errno.EAGAIN):
+            return no_memory()
         self._on_fault(what, error)
         return InternalError("Something went wrong inside; the daemon's log says what.")
 

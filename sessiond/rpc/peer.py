@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from sessiond.errors import SessiondError, Stopping
+from sessiond.errors import SessiondError, Stopping, no_memory
 from sessiond.model.caller import Caller
 from sessiond.rpc.answer_pieces import Answer, frame_pieces, json_length
 from sessiond.rpc.budget import Budgets, Share
@@ -278,6 +278,14 @@ class Peer:
 
     async def _read(self) -> bool:
         """Handle messages until the client ends its sending half; False where the whole connection is closed."""
+        try:
+            return await self._read_messages()
+        except MemoryError:
+            # In the middle of a message: what follows cannot be told from it, so this is the last answer.
+            self.reply(encode_failure(None, no_memory()))
+            return True
+
+    async def _read_messages(self) -> bool:
         while True:
             try:
                 frames = await self._link.receive()

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -165,8 +165,12 @@ class Committer:
             # Shielded, not the nursery: its body, which waits for work, must end when it is told to.
             with trio.CancelScope(shield=True):
                 await self._run_sync(_commit, jobs, self._record_limit, self._sync)
+        except OSError as error:
+            # No thread to be had: nothing was begun.
+            for job in jobs:
+                _fail_all(job.waiters, error)
         except BaseException:
-            # No thread to be had, or a mistake in here. Nobody may take that for an acknowledgement.
+            # A mistake in here. Nobody may take that for an acknowledgement.
             for job in jobs:
                 _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
             raise
@@ -222,7 +226,8 @@ def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
     for job in jobs:
         Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
         # Here, not where they are folded: that is the event loop.
-        job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
+        with suppress(MemoryError):
+            job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
 
 
 def _fail_all(waiters: list[_WaitingAppend], error: OSError) -> None:

@@ -53,11 +53,11 @@ class BadComponent(ValueError):
     """A name is no single path component. It never reached the file system."""
 
 
-def is_passing(error: OSError) -> bool:
+def is_passing(error: OSError | MemoryError) -> bool:
     """Whether this may be over in a second: no free descriptor, an unreadable disk, no memory. The file may well be
     there, so it is looked at again, and never taken for gone.
     """
-    return error.errno in _PASSING
+    return isinstance(error, MemoryError) or error.errno in _PASSING
 
 
 def is_shortage(error: OSError) -> bool:

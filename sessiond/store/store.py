@@ -31,6 +31,7 @@ from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
+from sessiond.tasks import run_in_thread
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -327,7 +328,7 @@ class SessionStore:
             await self.run_sync(index.save, folder.fd, pieces, kept_at_ms)
             folder.has_torn_index, saved = False, True
             return sum(map(len, pieces))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise StorageError(f"could not save the index of agent {folder.agent_id}: {reason_of(error)}") from None
         finally:
             folder.dirty = folder.dirty or not saved
@@ -342,7 +343,7 @@ async def open_store(
     rules: KeyRules,
     clock: Clock | None = None,
     ids: Ids | None = None,
-    run_sync: RunSync = trio.to_thread.run_sync,
+    run_sync: RunSync = run_in_thread,
     sync: Sync = os.fdatasync,
     progress: scan.Progress = _ignore,
 ) -> AsyncIterator[SessionStore]:

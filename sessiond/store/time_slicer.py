@@ -13,6 +13,7 @@ import trio
 
 from sessiond.clock import Clock
 from sessiond.store.committer import RunSync
+from sessiond.tasks import run_in_thread
 
 # What a cancelled caller may have to wait for. A thread hop costs a hundredth of it.
 SLICE_S = 0.01
@@ -21,7 +22,7 @@ SLICE_S = 0.01
 class TimeSlicer:
     """Takes turns between those who have long work. One of these a daemon."""
 
-    def __init__(self, run_sync: RunSync = trio.to_thread.run_sync, clock: Clock | None = None) -> None:
+    def __init__(self, run_sync: RunSync = run_in_thread, clock: Clock | None = None) -> None:
         self._run_sync = run_sync
         self._clock = clock or Clock()
         self._turn = trio.Lock()

@@ -29,6 +29,8 @@ _COUNTED = 16 * 2**20
 # A line of so many bytes takes a millisecond or two to parse, one of the longest 25 and more: whoever follows a file on
 # the event loop has it parsed ahead, in a worker thread.
 LONG_LINE = 512 * 1024
+# What is taken back is overwritten piece by piece: it may be that memory is short.
+_PIECE = 256 * 1024
 _NEWLINE = re.compile(rb"\n")
 
 
@@ -259,7 +261,7 @@ def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> No
     try:
         for begin, end in reversed(list(pairwise(cuts))):
             last = ending if end == length else b"\n"
-            _overwrite(fd, offset + begin, b" " * (end - begin - len(last)) + last)
+            _blank_line(fd, offset + begin, end - begin, last)
     except OSError:
         # Copy-on-write file systems need room to overwrite. What is ours alone at the end can still be cut off.
         if os.fstat(fd).st_size != offset + length:
@@ -269,9 +271,20 @@ def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> No
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
+def _blank_line(fd: int, offset: int, length: int, ending: bytes) -> None:
+    while length > _PIECE:
+        _overwrite(fd, offset, b" " * _PIECE)
+        offset, length = offset + _PIECE, length - _PIECE
+    _overwrite(fd, offset, b" " * (length - len(ending)) + ending)
+
+
 def _line_ends(fd: int, offset: int, length: int) -> list[int]:
     """Where lines end within `length` bytes from `offset` on, counted from there."""
-    return [found.end() for found in _NEWLINE.finditer(os.pread(fd, length, offset))]
+    ends: list[int] = []
+    for start in range(0, length, _PIECE):
+        piece = os.pread(fd, min(_PIECE, length - start), offset + start)
+        ends += [start + found.end() for found in _NEWLINE.finditer(piece)]
+    return ends
 
 
 def _overwrite(fd: int, offset: int, data: bytes) -> None:

@@ -37,6 +37,7 @@ Compose = Callable[[str | None], list[bytes]]
 Sync = Callable[[int], None]
 # Before each try. An editor that puts a new file in place leaves the name empty for some milliseconds.
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
+_PIECE_BYTES = 256 * 1024
 _HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
 _ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
 
@@ -78,12 +79,17 @@ class _Block(NamedTuple):
     data: bytes
 
     def is_unchanged(self) -> bool:
-        return os.pread(self.fd, len(self.data), self.offset) == self.data
+        # Piece by piece: where memory is short this is what says what has to be taken back.
+        starts = range(0, len(self.data), _PIECE_BYTES)
+        pieces = ((start, self.data[start : start + _PIECE_BYTES]) for start in starts)
+        return all(os.pread(self.fd, len(piece), self.offset + start) == piece for start, piece in pieces)
 
     def is_unchanged_line(self) -> bool:
         """Whether it stands at the beginning of a line."""
         if not self.offset:
             return self.is_unchanged()
+        if len(self.data) > _PIECE_BYTES:
+            return os.pread(self.fd, 1, self.offset - 1) == b"\n" and self.is_unchanged()
         return os.pread(self.fd, len(self.data) + 1, self.offset - 1) == b"\n" + self.data
 
 
@@ -102,11 +108,12 @@ class Writing:
         self._written: list[_Block] = []
 
     def run(self) -> None:
-        """Write. Does not raise OSError: where an append is not acknowledged, nothing of it is left."""
+        """Write. Raises neither OSError nor MemoryError: where an append is not acknowledged, nothing of it is left."""
         opened: list[int] = []
         try:
             self._write_until_verified(opened)
-        except OSError as error:
+        except (OSError, MemoryError) as raised:
+            error = _as_refusal(raised)
             if isinstance(error, StoreDisplaced):
                 self._find_in_replacement(opened)
             for append in self._appends:
@@ -170,7 +177,7 @@ class Writing:
         missing = [append for append in self._appends if append.is_missing]
         try:
             self._append(fd, preamble, missing, self._parent, end)
-        except OSError:
+        except (OSError, MemoryError):
             if len(missing) < 2:
                 raise
             # One of them may be too large for the room that is left; the others need not suffer for it.
@@ -181,8 +188,8 @@ class Writing:
         for append in missing:
             try:
                 self._append(fd, preamble, [append], parent, transcript.end_of(fd, os.fstat(fd)))
-            except OSError as error:
-                append.error = error
+            except (OSError, MemoryError) as error:
+                append.error = _as_refusal(error)
             else:
                 parent, preamble = append.last_id, b""
 
@@ -300,13 +307,17 @@ class Writing:
             try:
                 if block.is_unchanged():
                     transcript.blank_out(block.fd, block.offset, len(block.data))
-            except OSError:
+            except (OSError, MemoryError):
                 inode = os.fstat(block.fd).st_ino
                 self._session.remnants += (Remnant(inode, block.offset, block.data),)
         if self._sync is not None:
             for fd in {block.fd for block in self._written}:
                 with contextlib.suppress(OSError):
                     self._sync(fd)
+
+
+def _as_refusal(error: OSError | MemoryError) -> OSError:
+    return error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def _header(session: Session, now_ms: int) -> bytes:

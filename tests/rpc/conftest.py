@@ -126,6 +126,10 @@ async def broken_later(ctx: Context[Services], params: Params) -> Any:
     raise ZeroDivisionError
 
 
+def starved(ctx: Context[Services], params: Params) -> Any:
+    raise MemoryError
+
+
 def unencodable(ctx: Context[Services], params: Params) -> Any:
     return {"x": object()}
 
@@ -153,6 +157,7 @@ TABLE = (
     Method("grouped", None, Params, dict, grouped, "Fails in a nursery."),
     Method("broken", None, Params, dict, broken, "Has a fault."),
     Method("broken_later", None, Params, dict, broken_later, "Has a fault in its task."),
+    Method("starved", None, Params, dict, starved, "Has no memory left."),
     Method("unencodable", None, Params, dict, unencodable, "Answers what is not JSON."),
     Method("subscribe", "list", Params, dict, subscribe, "Sends an event.", streams=True),
     Method("peer", None, Params, dict, peer, "Shows the test its peer."),

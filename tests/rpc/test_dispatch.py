@@ -350,3 +350,11 @@ async def test_a_contained_task_logs_its_fault_and_lets_cancellation_through(con
         with trio.move_on_after(0) as scope:
             await client.dispatcher.run_contained("connection", trio.sleep_forever)
         assert scope.cancelled_caught
+
+
+async def test_a_request_without_memory_for_it_is_refused_and_is_no_fault(connect):
+    async with connect() as client:
+        answer = await client.call("starved")
+        assert (answer["error"]["code"], answer["error"]["data"]["type"]) == (-32007, "overloaded")
+        assert client.services.faults == []
+        assert await client.call("ping", request_id=2) == ok({}, 2)

@@ -1,0 +1,106 @@
+"""No memory, or no thread, for what is asked: refused, never half done, and the daemon goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from support.followed_store import live, message
+
+from sessiond.errors import StorageError
+from sessiond.store import writing
+from sessiond.store.store import Message
+from sessiond.tasks import run_in_thread
+
+KEY = "agent:main:a"
+
+
+class Machine:
+    """Runs the work, or has nothing left for it: neither a thread to do it in nor memory while it is done."""
+
+    def __init__(self) -> None:
+        self.lacks: str | None = None
+        self.syncs = 0
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        def work() -> Any:
+            if self.lacks == "memory":
+                raise MemoryError
+            return function(*args)
+
+        if self.lacks == "threads":
+            return await run_in_thread(_refuse_thread)
+        return await run_in_thread(work)
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        if self.lacks == "memory in the write":
+            self.lacks = None  # there is some again, or nothing could be taken back
+            raise MemoryError
+
+
+def _refuse_thread() -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("lacks", ["threads", "memory", "memory in the write"])
+async def test_an_append_is_refused_and_the_next_one_is_taken(tmp_path: Path, lacks: str) -> None:
+    machine = Machine()
+    async with live(tmp_path, run_sync=machine.run_sync, sync=machine.sync, durable=True) as parts:
+        session = await parts.create(KEY, "before")
+        _, reader = parts.follow(KEY)
+        machine.lacks = lacks
+        with pytest.raises(StorageError, match="nothing was stored"):
+            await parts.store.append(session, [Message(message("refused"))])
+        machine.lacks = None
+        await parts.say(KEY, "after")
+        await reader.until(lambda: "after" in reader.texts)
+        assert reader.texts == ["after"]
+        assert "refused" not in parts.file(KEY).read_text()
+
+
+async def test_a_mistake_in_the_work_is_no_shortage() -> None:
+    def wrong() -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with pytest.raises(RuntimeError, match="dictionary"):
+        await run_in_thread(wrong)
+
+
+async def test_what_could_not_be_read_for_want_of_memory_is_read_a_second_later(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(tmp_path, run_sync=machine.run_sync, sync=machine.sync) as parts:
+        await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        _, reader = parts.follow(None)
+        machine.lacks = "memory"
+        stranger = parts.folder() / "0f0f0f0f-0000-4000-8000-000000000001.jsonl"
+        stranger.write_bytes(
+            b'{"type":"session","version":3,"id":"0f0f0f0f-0000-4000-8000-000000000001","cwd":"/"}\n'
+            b'{"type":"message","id":"m","message":{"role":"user","content":"hello"}}\n'
+        )
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        machine.lacks = None
+        await reader.until(lambda: any(text == "changed:create" for text in reader.told))
+
+
+def test_long_lines_are_compared_and_blanked_out_in_pieces(tmp_path: Path) -> None:
+    """Which is how an append is taken back where memory is short."""
+    data = b'{"a":"' + b"x" * (3 * writing._PIECE_BYTES) + b'"}\n{"b":1}\n'
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"{}\n" + data + b"{}\n")
+    with path.open("r+b") as file:
+        block = writing._Block(file.fileno(), 3, data)
+        assert block.is_unchanged() and block.is_unchanged_line()
+        for place in (0, writing._PIECE_BYTES, len(data) - 2):
+            changed = writing._Block(file.fileno(), 3, data[:place] + b"?" + data[place + 1 :])
+            assert not changed.is_unchanged() and not changed.is_unchanged_line()
+        assert not writing._Block(file.fileno(), 4, data[1:]).is_unchanged_line()
+        writing.transcript.blank_out(file.fileno(), 3, len(data))
+    kept = path.read_bytes()
+    assert (kept[:3], kept[3:-3].strip(), kept[-3:]) == (b"{}\n", b"", b"{}\n")
+    assert [len(line) for line in kept.splitlines()] == [len(line) for line in (b"{}\n" + data + b"{}\n").splitlines()]
