@@ -131,6 +131,7 @@ async def test_a_disk_that_refuses_the_end_does_not_hold_up_the_stop(tmp_path: P
         assert not run.done.is_set()
         stopped_at = trio.current_time()
     assert trio.current_time() == stopped_at
+    assert not run.done.is_set()  # its end is not on record
     async with house(tmp_path / "store") as home:
         [again] = home.supervisor.registry.live.values()
         assert await home.end(again) == ("error", "interrupted")
