@@ -28,7 +28,7 @@ from sessiond.events.watch import Kind, open_watcher
 from sessiond.events.watch_backend import NameChanged, Rescan, WatchEvent
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
-from sessiond.store import folding
+from sessiond.store import dirfd, folding
 from sessiond.store.store import Custom, Message
 
 KEY, OTHER = "agent:main:a", "agent:main:b"
@@ -806,3 +806,143 @@ async def test_what_is_behind_is_not_read_on_while_an_append_is_under_way(tmp_pa
             nursery.cancel_scope.cancel()
         assert [type(error) for error in told] == [StorageError]
         assert reader.texts == strangers
+
+
+async def test_an_append_that_begins_while_a_long_record_is_parsed_is_not_read_before_its_commit(
+    tmp_path: Path,
+) -> None:
+    parsing, parsed, held = trio.Event(), trio.Event(), trio.Event()
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        done = await trio.to_thread.run_sync(function, *args)
+        if function is folding.parse_ahead:
+            parsing.set()
+            await parsed.wait()
+        elif getattr(function, "__name__", "") == "_commit":
+            await held.wait()  # it is over, and nobody knows yet
+        return done
+
+    def sync(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+        await parts.create(KEY)
+        session, told = parts.session(KEY), []
+        _, reader = parts.follow(KEY)
+        long = "x" * (600 * 1024)
+        parts.write(KEY, long)
+        read = session.entry.file.folded_to
+        parts.store.committer._sync = sync
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.feed.read_on, session)
+            await parsing.wait()
+            drafts = parts.store.make_drafts([Message(message("refused"))])
+            parts.store.append_later(session, drafts, lambda _ids, error: told.append(error))
+            parsed.set()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            folded_to = session.entry.file.folded_to
+            held.set()
+        assert folded_to == read
+        await reader.until_said(long)
+        assert [type(error) for error in told] == [StorageError]
+        assert reader.texts == [long]
+
+
+async def test_a_transcript_that_is_being_archived_is_not_taken_for_removed(tmp_path: Path) -> None:
+    moved, held = trio.Event(), trio.Event()
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        done = await trio.to_thread.run_sync(function, *args)
+        if function is dirfd.move:
+            moved.set()
+            await held.wait()
+        return done
+
+    async with live(tmp_path, run_sync=run_sync) as parts:
+        session = await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        _, reader = parts.follow(None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.store.archive, session)
+            await moved.wait()
+            # The watcher hears of that file and then of another one.
+            append(parts.folder() / "other.jsonl", header("other", OTHER) + line("elsewhere"))
+            await reader.until(lambda: OTHER in parts.store.catalog.by_key)
+            known = parts.store.catalog.by_key.get(KEY)
+            held.set()
+        assert known is session
+        assert "changed:delete" not in reader.told
+
+
+def holding(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]]:
+    """File work in threads, of which the function of this name waits: asked for, let through, and the runner."""
+    asked, held = trio.Event(), trio.Event()
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        if getattr(function, "__name__", "") == name:
+            asked.set()
+            await held.wait()
+        return await trio.to_thread.run_sync(function, *args)
+
+    return asked, held, run_sync
+
+
+async def test_nobody_leaves_a_transcript_for_a_newer_one_while_an_append_to_it_is_under_way(tmp_path: Path) -> None:
+    asked, held, run_sync = holding("_commit")
+    async with live(tmp_path, run_sync=run_sync) as parts:
+        old = await parts.create(KEY)
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        _, reader = parts.follow(KEY)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.say_to, old, "late")
+            await asked.wait()
+            newer = header("newer", KEY, created="2099-01-01T00:00:00.000Z") + line("new")
+            append(parts.folder() / "newer.jsonl", newer)
+            with trio.fail_after(PATIENCE_S):
+                while parts.session(KEY) is old:
+                    await trio.testing.wait_all_tasks_blocked(0.005)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            early = reader.texts
+            held.set()
+        assert early == []
+        await reader.until_said("new")
+        assert reader.texts == ["late", "new"]
+
+
+async def test_nobody_leaves_a_transcript_that_is_reset_before_it_has_moved(tmp_path: Path) -> None:
+    asked, held, run_sync = holding("move")
+    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+        await parts.create(KEY, "one")
+        old = parts.file(KEY)
+        _, reader = parts.follow(KEY)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.reset, KEY)
+            await asked.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            early = reader.told
+            append(old, line("a stranger's last word"))
+            held.set()
+        assert early == []
+        await reader.until(lambda: "resync:reset" in reader.told)
+        assert reader.told == ["a stranger's last word", "resync:reset"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_what_was_written_over_is_not_given_to_who_is_behind_before_it_is_said(
+    tmp_path: Path, *, replaced: bool
+) -> None:
+    """Written anew in place, or another file of the same length and the same end."""
+    end = "two " * 60
+    async with live(tmp_path, watching=False) as parts:
+        await parts.create(KEY, "one", end)
+        file = parts.file(KEY)
+        old, new = ('"one"', '"ONE"') if replaced else ("two ", "TWO ")
+        content = file.read_bytes().replace(old.encode(), new.encode())
+        if replaced:
+            file.with_suffix(".new").write_bytes(content)
+            file.with_suffix(".new").rename(file)
+        else:
+            file.write_bytes(content)
+        _, reader = parts.follow(KEY, place=parts.start(KEY))
+        await reader.until(lambda: len(reader.texts) == 2)
+        assert reader.told == ["resync:rewritten", *(["ONE", end] if replaced else ["one", "TWO " * 60])]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import pytest
 from hypothesis import example, given
@@ -185,6 +186,16 @@ def test_the_checksum_tells_one_beginning_from_another():
         assert transcript.checksum(fd, end) != transcript.checksum(other_fd, end)
         assert transcript.checksum(fd, end - 2) == transcript.checksum(other_fd, end - 2)
         assert transcript.checksum(fd, 0) == 0
+
+
+def test_what_was_parsed_ahead_is_passed_and_what_follows_is_read():
+    with holding(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
+        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        long = lines[1].end - lines[1].offset - 1
+        ahead = transcript.parse_long_line(fd, 0, LIMIT, within=200, long=long)
+        assert ahead == lines[1] and ahead is not None
+        got = transcript.read_tail(fd, Tail(ahead.offset, LIMIT), parsed={ahead.offset: ahead})
+        assert list(islice(got, 5)) == lines[1:]
 
 
 @given(content=contents, start=st.integers(0, 10), within=st.integers(1, 200), changed=st.booleans())
