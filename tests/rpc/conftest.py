@@ -44,6 +44,10 @@ class AskParams(Params):
     timeout: float | None = None
 
 
+class LargeParams(Params):
+    size: int
+
+
 class TokenParams(Params):
     token: str
 
@@ -90,6 +94,11 @@ async def wait(ctx: Context[Services], params: Params) -> Any:
 
 async def ask(ctx: Context[Services], params: AskParams) -> Any:
     return {"answer": await ctx.peer.request(params.method, {"x": 1}, timeout=params.timeout)}
+
+
+async def large(ctx: Context[Services], params: LargeParams) -> Any:
+    await ctx.reserve(params.size)
+    return {"text": "x" * params.size}
 
 
 def promised(ctx: Context[Services], params: Params) -> Later:
@@ -150,6 +159,7 @@ TABLE = (
     Method("echo", "read", EchoParams, EchoParams, echo, "Gives back what it got.", aliases=("chat.echo", "say")),
     Method("whoami", "list", Params, dict, whoami, "Says who the caller is."),
     Method("wait", "read", Params, dict, wait, "Waits."),
+    Method("large", None, LargeParams, dict, large, "Has a large answer."),
     Method("promised", "read", Params, dict, promised, "Answers when somebody else says so.", later=True),
     Method("kept", None, Params, dict, kept, "Has its answer already.", later=True),
     Method("ask", None, AskParams, dict, ask, "Asks the client."),

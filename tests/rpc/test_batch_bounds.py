@@ -1,6 +1,7 @@
 """The answers of a batch are one message, and bounded; whoever reserves for one takes turns."""
 
 import msgspec
+import pytest
 import trio
 from support.patience import PATIENCE_S
 
@@ -60,6 +61,22 @@ async def test_a_long_message_keeps_its_share_until_it_is_answered(connect):
         await client.call("ping", request_id=4)
         await client.line()
         assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_was_reserved_for_answers_is_free_when_they_are_sent(connect, together):
+    """More than a socket holds, so that they are queued for a while."""
+    async with connect() as client:
+        budget = client.dispatcher.budgets.owner
+        calls = batch(*enumerate([("large", {"size": 2_000_000})] * 3))
+        await client.send(*([calls] if together else calls))
+        with trio.fail_after(PATIENCE_S):
+            while not budget.used_bytes:  # noqa: ASYNC110 - the kernel has a part in it
+                await trio.sleep(0.001)
+            answers = await client.line() if together else await client.lines(3)
+            assert sorted(answer["id"] for answer in answers) == [0, 1, 2]
+            while budget.used_bytes:  # noqa: ASYNC110
+                await trio.sleep(0.001)
 
 
 async def test_large_messages_that_came_together_have_a_turn_each(connect):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.errors import InvalidRequest, ParseError, SessiondError
-from sessiond.rpc.codecs import CBOR, JSON
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError
+from sessiond.rpc.codecs import CBOR, JSON, cbor_head
+from sessiond.rpc.limits import MAX_VALUES
 
 PLAIN = st.recursive(
     st.none()
@@ -110,3 +111,15 @@ def test_bytes_are_no_id_and_no_method(member, batch):
     bad = {**ping, member: b"ping"}
     with pytest.raises(InvalidRequest):
         CBOR.to_json(cbor2.dumps([ping, bad] if batch else bad))
+
+
+def test_json_of_too_many_values_is_refused_before_it_is_decoded():
+    most = b"[" + b"1," * (MAX_VALUES - 1) + b"1]"
+    assert JSON.to_json(most) is most
+    with pytest.raises(LimitExceeded):
+        JSON.to_json(most[:-1] + b",1]")
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
+def test_a_head_is_as_short_as_it_may_be(count):
+    assert cbor_head(0x00, count) == cbor2.dumps(count)
