@@ -22,8 +22,8 @@ Sessiond = Callable[..., Any]
 MAIN = "agent:main:main"
 
 
-def answers(fake: Any, **results: Any) -> None:
-    """`answers(fake, sessions_list={...})`; a dot in a method's name is `__`."""
+def answer_with(fake: Any, **results: Any) -> None:
+    """`answer_with(fake, sessions_list={...})`; a dot in a method's name is `__`."""
     fake.answers |= {name.replace("__", "."): (lambda *_, result=result: result) for name, result in results.items()}
 
 
@@ -38,7 +38,7 @@ ROW = {"key": "main", "kind": "main", "sessionId": "s1", "updatedAt": 0, "messag
 
 def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
-    answers(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
+    answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
         "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId",
@@ -62,7 +62,7 @@ def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessio
 
 def test_the_tokens_of_a_row_are_those_that_its_cost_is_of(fake: Any, sessiond: Sessiond) -> None:
     counts = {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 999, "contextTokens": 5, "estimatedCostUsd": 0.5}
-    answers(fake, sessions_list={"sessions": [{**ROW, **counts}], "hasMore": False, "visibility": "all"})
+    answer_with(fake, sessions_list={"sessions": [{**ROW, **counts}], "hasMore": False, "visibility": "all"})
     row = dict(zip(*(line.split("\t") for line in sessiond("list").out.splitlines()), strict=True))
     assert (row["tokens"], row["costUsd"]) == ("1234", "0.5")
     (titles, shown) = show_list([{**ROW, **counts}], 0, Screen(120))
@@ -71,7 +71,7 @@ def test_the_tokens_of_a_row_are_those_that_its_cost_is_of(fake: Any, sessiond: 
 
 def test_list_prints_json_as_it_came_and_helps_a_beginner(fake: Any, sessiond: Sessiond) -> None:
     result = {"count": 0, "sessions": [], "visibility": "all", "hasMore": False}
-    answers(fake, sessions_list=result)
+    answer_with(fake, sessions_list=result)
     assert json.loads(sessiond("list", "--json").out) == result
     assert sessiond("list").err == '  no sessions yet; send a first message: sessiond send main "hello"\n'
     assert sessiond("list", "--search", "x").err == "  no session fits\n"
@@ -79,7 +79,7 @@ def test_list_prints_json_as_it_came_and_helps_a_beginner(fake: Any, sessiond: S
 
 def test_list_shows_messages_under_their_session(fake: Any, sessiond: Sessiond) -> None:
     row = {**ROW, "messages": [{"role": "user", "content": "hi"}]}
-    answers(fake, sessions_list={"sessions": [row], "hasMore": False, "visibility": "all"})
+    answer_with(fake, sessions_list={"sessions": [row], "hasMore": False, "visibility": "all"})
     assert sessiond("list", "--messages", "1").out.splitlines()[1:] == [
         "main  ok      1970-01-01     2",
         "  --:--:-- user      hi",
@@ -103,7 +103,7 @@ def page(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 def test_history_shows_messages_and_what_is_not_there(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, sessions_history=page("one\ntwo", hasMore=True, nextCursor="c0", skipped=2, contentRedacted=True))
+    answer_with(fake, sessions_history=page("one\ntwo", hasMore=True, nextCursor="c0", skipped=2, contentRedacted=True))
     done = sessiond("history", "main", "--tools", "-n", "5", "--before", "c9")
     assert done.out == "--:--:-- user      one\n                   two\n"
     assert done.err.splitlines() == [
@@ -126,7 +126,7 @@ def event(seq: int, role: str = "user", **more: Any) -> dict[str, Any]:
     return {**where, "message": message, **more}
 
 
-def ends_after(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
+def answer_two_subscriptions(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
     """The first subscription gets `events` and loses its connection; the second is refused, which ends the command."""
     rounds = iter([True, False])
 
@@ -143,8 +143,8 @@ def ends_after(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
 
 
 def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
-    answers(fake, sessions_history=page("text 1"))
-    ends_after(fake, refusal, event(2), event(3, "toolResult"), event(4))
+    answer_with(fake, sessions_history=page("text 1"))
+    answer_two_subscriptions(fake, refusal, event(2), event(3, "toolResult"), event(4))
     done = sessiond("history", "main", "-f")
     assert done.out.splitlines() == [f"--:--:-- user      text {seq}" for seq in (1, 2, 4)]
     assert done.err.splitlines()[0] == "reconnecting…"
@@ -154,21 +154,21 @@ def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sess
 
 
 def test_history_follows_in_json_one_event_a_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
-    answers(fake, sessions_history=page("text 1"))
-    ends_after(fake, refusal, event(2))
+    answer_with(fake, sessions_history=page("text 1"))
+    answer_two_subscriptions(fake, refusal, event(2))
     lines = [json.loads(line) for line in sessiond("history", "main", "-f", "--json").out.splitlines()]
     assert lines == [{"event": "session.message", **event(seq)} for seq in (1, 2)]
 
 
 def test_watch_shows_each_message_on_one_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
-    ends_after(fake, refusal, event(1, message={"role": "assistant", "content": "two\nlines \x1b[2J"}))
+    answer_two_subscriptions(fake, refusal, event(1, message={"role": "assistant", "content": "two\nlines \x1b[2J"}))
     done = sessiond("watch", "main", "--after", "c0")
     assert done.out.split(" ", 1)[1] == "agent:main:main          assistant two lines \\x1b[2J\n"
     assert fake.asked("sessions.messages.subscribe") == {"key": "main", "cursor": "c0"}
 
 
 def test_send_waits_and_prints_the_reply(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, chat__send={"runId": "r1", "status": "accepted", "cursor": "c"})
+    answer_with(fake, chat__send={"runId": "r1", "status": "accepted", "cursor": "c"})
     waits = iter(["running", "ok"])
     fake.answers["agent.wait"] = lambda *_: {"runId": "r1", "status": next(waits), "reply": "hi\n\x1bthere"}
     done = sessiond("send", "main", "hello", "you", "--model", "m", "--idempotency-key", "k")
@@ -192,22 +192,22 @@ def test_send_waits_and_prints_the_reply(fake: Any, sessiond: Sessiond) -> None:
     ],
 )
 def test_send_says_how_it_ended(fake: Any, sessiond: Sessiond, ending: Any, status: int, said: str) -> None:
-    answers(fake, chat__send={"runId": "r1", "status": "accepted"}, agent__wait={"runId": "r1", **ending})
+    answer_with(fake, chat__send={"runId": "r1", "status": "accepted"}, agent__wait={"runId": "r1", **ending})
     done = sessiond("send", "main", "x", "--timeout", "0")
     assert (done.status, done.out, done.err.splitlines()[0]) == (status, "", said)
     assert ("sessiond wait r1" if status == 5 else "sessiond history main") in done.err.splitlines()[1]
 
 
 def test_send_does_not_wait_where_it_is_told_so_or_obeyed(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, chat__send={"runId": "r1", "status": "accepted"})
+    answer_with(fake, chat__send={"runId": "r1", "status": "accepted"})
     assert sessiond("send", "main", "x", "--no-wait") == (0, "r1\n", "")
-    answers(fake, chat__send={"status": "handled", "command": "/send", "reply": "sending is off"})
+    answer_with(fake, chat__send={"status": "handled", "command": "/send", "reply": "sending is off"})
     assert sessiond("send", "main", "/send off") == (0, "sending is off\n", "")
     assert "agent.wait" not in [method for method, _ in list(fake.calls.queue)]
 
 
 def test_send_finds_a_label_and_an_agent(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, chat__send={"runId": "r1", "status": "accepted"}, sessions__resolve={"key": "agent:a:x"})
+    answer_with(fake, chat__send={"runId": "r1", "status": "accepted"}, sessions__resolve={"key": "agent:a:x"})
     for words, key in (
         (["--label", "L", "hi"], "agent:a:x"),
         (["--agent", "bob", "hi"], "agent:bob:main"),
@@ -225,7 +225,7 @@ def test_send_of_nothing_is_a_usage_error(sessiond: Sessiond, words: list[str]) 
 
 
 def test_a_caller_with_a_session_speaks_as_that_session(fake: Any, sessiond: Sessiond) -> None:
-    answers(
+    answer_with(
         fake,
         initialize={"caller": {"sessionKey": MAIN, "scopes": ["send"]}},
         sessions_send={"runId": "r1", "status": "accepted", "reason": "ancestor_busy"},
@@ -239,7 +239,7 @@ def test_a_caller_with_a_session_speaks_as_that_session(fake: Any, sessiond: Ses
 @pytest.mark.parametrize("caller", [{}, {"sessionKey": MAIN, "scopes": ["send"]}])
 def test_send_reads_the_files_that_it_attaches(fake: Any, sessiond: Sessiond, tmp_path: Path, caller: Any) -> None:
     (tmp_path / "a.txt").write_bytes(b"\x00\xff!")
-    answers(fake, initialize={"caller": caller}, chat__send={"runId": "r1", "status": "accepted"})
+    answer_with(fake, initialize={"caller": caller}, chat__send={"runId": "r1", "status": "accepted"})
     assert sessiond("send", "main", "read it", "--attach", str(tmp_path / "a.txt"), "--no-wait").status == 0
     content = base64.b64encode(b"\x00\xff!").decode()
     asked = fake.asked("chat.send")
@@ -261,7 +261,7 @@ class Input:
 
 
 def test_send_reads_standard_input_for_a_dash(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, chat__send={"runId": "r1", "status": "accepted"})
+    answer_with(fake, chat__send={"runId": "r1", "status": "accepted"})
     before = sys.stdin
     try:
         sys.stdin = Input("Grüße\nzwei\n".encode())  # type: ignore[assignment]
@@ -285,7 +285,7 @@ SPAWNED = {"status": "accepted", "runId": "r1", "childSessionKey": "agent:main:s
 
 def test_spawn_sends_files_and_shows_the_receipt(fake: Any, sessiond: Sessiond, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\x00\xff!")
-    answers(fake, sessions_spawn={**SPAWNED, "attachments": RECEIPT})
+    answer_with(fake, sessions_spawn={**SPAWNED, "attachments": RECEIPT})
     done = sessiond("spawn", "do it", "--attach", str(tmp_path / "a.txt"), "--sandbox", "require", "--timeout", "1m")
     assert done.out.splitlines() == [
         "session  agent:main:subagent:1",
@@ -305,7 +305,7 @@ def test_spawn_sends_files_and_shows_the_receipt(fake: Any, sessiond: Sessiond, 
 
 
 def test_spawn_waits_and_prints_the_reply_alone(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, sessions_spawn=SPAWNED, agent__wait={"runId": "r1", "status": "ok", "reply": "42"})
+    answer_with(fake, sessions_spawn=SPAWNED, agent__wait={"runId": "r1", "status": "ok", "reply": "42"})
     done = sessiond("spawn", "compute", "--wait")
     assert (done.status, done.out) == (0, "42\n")
     assert done.err.splitlines() == ["session  agent:main:subagent:1", "run      r1"]
@@ -325,7 +325,7 @@ STATUS = {
 
 
 def test_status_shows_what_there_is_and_what_went_wrong(fake: Any, sessiond: Sessiond) -> None:
-    answers(fake, daemon__status=STATUS)
+    answer_with(fake, daemon__status=STATUS)
     done = sessiond("status")
     assert done.out.splitlines() == [
         "sessiond      1.2, running for 1h 00m (pid 7)",
@@ -349,7 +349,7 @@ def test_agents_show_who_is_attached_and_what_runs(fake: Any, sessiond: Sessiond
         {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
         {"id": "eve", "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
     ]
-    answers(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
+    answer_with(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
     done = sessiond("agents")
     assert done.out.splitlines() == [
         "AGENT  NAME  RUNTIME   SANDBOX  ATTACHED  RUNNING",
@@ -415,7 +415,7 @@ def test_a_line_that_says_too_little_is_exit_2(sessiond: Sessiond, words: list[s
 
 
 def test_what_was_not_there_to_do_is_exit_1(fake: Any, sessiond: Sessiond) -> None:
-    answers(
+    answer_with(
         fake,
         sessions__delete={"key": "k", "deleted": False, "archived": False},
         tokens__revoke={"revoked": False},
@@ -427,7 +427,7 @@ def test_what_was_not_there_to_do_is_exit_1(fake: Any, sessiond: Sessiond) -> No
 
 def test_doctor_shows_findings_and_fails_for_errors(fake: Any, sessiond: Sessiond) -> None:
     findings = [{"level": "error", "what": "bad line 3", "thing": "s1.jsonl", "hint": "look at it"}]
-    answers(fake, daemon__status=STATUS, daemon__doctor={"findings": findings})
+    answer_with(fake, daemon__status=STATUS, daemon__doctor={"findings": findings})
     done = sessiond("doctor", "--fix")
     assert done.status == 1
     assert done.out.splitlines()[:4] == [
@@ -446,40 +446,40 @@ def test_sockname_prints_the_path_and_nothing_more(fake: Any, sessiond: Sessiond
 
 
 def test_watch_says_what_happened_to_runs_and_sessions() -> None:
-    def shown(name: str, /, **params: Any) -> str | None:
+    def line_of(name: str, /, **params: Any) -> str | None:
         text = line(Event(name, {"sessionKey": MAIN, **params}), 0, Screen(None))
         return text and " ".join(text.split()[1:])
 
     changed = "sessions.changed"
-    assert shown(changed, phase="start", row={}) == f"{MAIN} run started"
-    assert shown(changed, phase="end", row={"status": "ok", "runtimeMs": 1500}, reason="ok") == (
+    assert line_of(changed, phase="start", row={}) == f"{MAIN} run started"
+    assert line_of(changed, phase="end", row={"status": "ok", "runtimeMs": 1500}, reason="ok") == (
         f"{MAIN} run ended (1.5s)"
     )
-    assert shown(changed, phase="error", row={"status": "aborted"}) == f"{MAIN} run failed (aborted)"
-    assert shown(changed, phase="error", row={"status": "error"}, reason="error") == f"{MAIN} run failed (error)"
-    assert shown(changed, phase="create", reason="spawn\x1b") == f"{MAIN} session created (spawn\\x1b)"
-    assert shown(changed, phase="message", row={}) is None
-    assert shown("session.tool", phase="start", name="bash") == f"{MAIN} tool bash start"
-    assert shown("session.tool", phase="update", name="bash") is None
-    assert shown("session.delta", text="x") is None
-    assert shown("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
-    assert shown("something.new") is None
+    assert line_of(changed, phase="error", row={"status": "aborted"}) == f"{MAIN} run failed (aborted)"
+    assert line_of(changed, phase="error", row={"status": "error"}, reason="error") == f"{MAIN} run failed (error)"
+    assert line_of(changed, phase="create", reason="spawn\x1b") == f"{MAIN} session created (spawn\\x1b)"
+    assert line_of(changed, phase="message", row={}) is None
+    assert line_of("session.tool", phase="start", name="bash") == f"{MAIN} tool bash start"
+    assert line_of("session.tool", phase="update", name="bash") is None
+    assert line_of("session.delta", text="x") is None
+    assert line_of("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
+    assert line_of("something.new") is None
 
 
 def test_watch_shows_a_changed_setting_once_and_no_note_of_the_daemon() -> None:
     known: dict[str, dict[str, Any]] = {}
 
-    def shown(**row: Any) -> str | None:
+    def line_of(**row: Any) -> str | None:
         event = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "row": row})
         text = line(event, 0, Screen(None), known)
         return text and " ".join(text.split()[2:])
 
-    assert shown(messageCount=1) is None
-    assert shown(messageCount=2, label="build") == "session changed (label: build)"
-    assert shown(messageCount=3, label="build") is None
-    assert shown(label="build", model="m\x1b") == "session changed (model: m\\x1b)"
-    assert shown(model="other") == "session changed (model: other, no label)"
-    assert shown(messageCount=4) == "session changed (no model)"
+    assert line_of(messageCount=1) is None
+    assert line_of(messageCount=2, label="build") == "session changed (label: build)"
+    assert line_of(messageCount=3, label="build") is None
+    assert line_of(label="build", model="m\x1b") == "session changed (model: m\\x1b)"
+    assert line_of(model="other") == "session changed (model: other, no label)"
+    assert line_of(messageCount=4) == "session changed (no model)"
     assert known == {}
     queued = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "reason": "queued", "row": {}})
     assert (line(queued, 0, Screen(None), known) or "").endswith("session   changed (queued)")
@@ -503,7 +503,7 @@ def test_watch_shows_so_much_of_a_key_as_there_is_room_for(width: int | None, sh
 def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, sessiond: Sessiond) -> None:
     token = {"id": "new", "scopes": ["list"], "sandboxed": False, "issuedAt": 0, "expiresAt": 2**45, "revoked": False}
     ended = [{**token, "id": "old", "revoked": True}, {**token, "id": "late", "expiresAt": 1}]
-    answers(fake, tokens__list={"tokens": [token, *ended]})
+    answer_with(fake, tokens__list={"tokens": [token, *ended]})
     done = sessiond("token", "list")
     assert ([row.split()[0] for row in done.out.splitlines()], done.err) == (
         ["ID", "new"],
@@ -511,7 +511,7 @@ def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, ses
     )
     every = sessiond("token", "list", "--all").out.splitlines()
     assert [row.split()[0] for row in every] == ["ID", "new", "old", "late"]
-    answers(fake, tokens__list={"tokens": ended[:1]})
+    answer_with(fake, tokens__list={"tokens": ended[:1]})
     done = sessiond("token", "list")
     assert (done.out, done.err.splitlines()) == (
         "",
@@ -540,7 +540,7 @@ def test_a_key_that_ends_in_a_uuid_is_known_by_its_beginning(
         return {"key": key, "deleted": True, "archived": True}
 
     rows = [{**ROW, "key": key}, {**ROW, "key": "agent:reader:group:812345"}]
-    answers(fake, sessions_list={"sessions": rows, "hasMore": False})
+    answer_with(fake, sessions_list={"sessions": rows, "hasMore": False})
     fake.answers["sessions.delete"] = delete
     done = sessiond("delete", named)
     assert (done.status, key in done.out) == (status, status == 0)
@@ -556,7 +556,7 @@ def test_a_line_of_watch_fits_the_screen_and_colours_only_its_parts() -> None:
     assert coloured.replace("\x1b[2m", "").replace("\x1b[36m", "").replace("\x1b[0m", "") == narrow
 
 
-def refuses_session(refusal: Any, text: str, key: str | None = None) -> Callable[..., Any]:
+def session_refusal(refusal: Any, text: str, key: str | None = None) -> Callable[..., Any]:
     def refuse(*_: Any) -> None:
         more = {"sessionKey": key} if key else {}
         sentence = f"no session '{text}'; `sessions_list` shows the sessions there are"
@@ -566,7 +566,7 @@ def refuses_session(refusal: Any, text: str, key: str | None = None) -> Callable
 
 
 def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
-    fake.answers["sessions.create"] = refuses_session(refusal, "bad key:")
+    fake.answers["sessions.create"] = session_refusal(refusal, "bad key:")
     done = sessiond("create", "bad key:")
     assert (done.status, done.err.splitlines()) == (
         2,
@@ -576,7 +576,7 @@ def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, s
         ],
     )
     # A key that is hidden from this caller is as one that is not there.
-    fake.answers["sessions.create"] = refuses_session(refusal, "agent:other:x")
+    fake.answers["sessions.create"] = session_refusal(refusal, "agent:other:x")
     done = sessiond("create", "agent:other:x")
     assert (done.status, done.err.splitlines()[0]) == (
         4,
@@ -587,12 +587,12 @@ def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, s
 def test_the_parent_of_a_new_session_may_be_a_label(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
     def create(params: dict[str, Any], connection: Any) -> Any:
         if params["parentSessionKey"] != "agent:main:desk":
-            refuses_session(refusal, params["parentSessionKey"])()
+            session_refusal(refusal, params["parentSessionKey"])()
         return {"key": params["key"], "sessionId": "s", "created": True}
 
     fake.answers["sessions.create"] = create
     rows = [{"key": "agent:main:desk", "label": "desk", "sessionId": "s1"}]
-    answers(fake, sessions_list={"sessions": rows, "hasMore": False, "visibility": "all"})
+    answer_with(fake, sessions_list={"sessions": rows, "hasMore": False, "visibility": "all"})
     assert sessiond("create", "agent:main:x", "--parent", "desk").out == "agent:main:x\n"
     done = sessiond("create", "agent:main:x", "--parent", "dsk")
     assert (done.status, done.err.splitlines()) == (4, ["sessiond: no session 'dsk'", "  did you mean desk?"])
@@ -602,8 +602,8 @@ def test_who_writes_as_a_session_to_one_that_has_not_begun_is_told_how_it_begins
     fake: Any, refusal: Any, sessiond: Sessiond
 ) -> None:
     caller = {"caller": {"sessionKey": "agent:helper:main", "scopes": ["send"]}}
-    answers(fake, initialize=caller, sessions_list={"sessions": [], "hasMore": False, "visibility": "all"})
-    fake.answers["sessions_send"] = refuses_session(refusal, "main", "agent:helper:main")
+    answer_with(fake, initialize=caller, sessions_list={"sessions": [], "hasMore": False, "visibility": "all"})
+    fake.answers["sessions_send"] = session_refusal(refusal, "main", "agent:helper:main")
     done = sessiond("send", "main", "hello")
     assert (done.status, done.err.splitlines()[2:]) == (
         4,
@@ -612,7 +612,7 @@ def test_who_writes_as_a_session_to_one_that_has_not_begun_is_told_how_it_begins
             " (or: spawn --agent helper TASK)"
         ],
     )
-    fake.answers["sessions_send"] = refuses_session(refusal, "nowhere")
+    fake.answers["sessions_send"] = session_refusal(refusal, "nowhere")
     assert len(sessiond("send", "nowhere", "hello").err.splitlines()) == 2
 
 
@@ -630,17 +630,17 @@ def test_a_count_is_at_least_one(sessiond: Sessiond, words: list[str], count: st
 
 
 def test_the_last_no_messages_are_none(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
-    answers(fake, sessions_history=page("one", hasMore=True, nextCursor="c0"))
+    answer_with(fake, sessions_history=page("one", hasMore=True, nextCursor="c0"))
     assert sessiond("history", "main", "-n", "0")[:2] == (0, "")
     assert fake.asked("sessions_history")["limit"] == 1
     assert "at least 0" in sessiond("history", "main", "-n", "-1").err
-    ends_after(fake, refusal, event(2))
+    answer_two_subscriptions(fake, refusal, event(2))
     assert sessiond("history", "main", "-n", "0", "-f").out == "--:--:-- user      text 2\n"
 
 
 @pytest.mark.parametrize(("ttl", "status"), [("0", 2), ("0.9", 2), ("1", 0)])
 def test_a_token_is_valid_for_a_second_at_least(fake: Any, sessiond: Sessiond, ttl: str, status: int) -> None:
-    answers(fake, tokens__mint={"token": "t", "id": "i", "expiresAt": 0})
+    answer_with(fake, tokens__mint={"token": "t", "id": "i", "expiresAt": 0})
     done = sessiond("token", "mint", "--scope", "list", "--ttl", ttl)
     assert done.status == status
     assert ("a token is valid for a second at least" in done.err) == (status == 2)

@@ -89,17 +89,17 @@ def test_detected_programs_are_printed_as_good_configuration(tmp_path: Path) -> 
 def test_lingering_is_advised_where_systemd_would_end_the_daemon(tmp_path: Path) -> None:
     code = "import sys; from sessiond.cli.frame.linger import advice; print(advice(*sys.argv[1:]))"
 
-    def said(booted: Path, **environment: str) -> str:
+    def advice_of(booted: Path, **environment: str) -> str:
         command = [sys.executable, "-c", code, str(tmp_path / "linger"), str(booted)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
     user = pwd.getpwuid(os.getuid()).pw_name
-    assert said(tmp_path, XDG_RUNTIME_DIR="/run/user/1").endswith(f"keep it with: loginctl enable-linger {user}")
-    assert said(tmp_path / "none", XDG_RUNTIME_DIR="/run/user/1") == "None"
-    assert said(tmp_path) == "None"
+    assert advice_of(tmp_path, XDG_RUNTIME_DIR="/run/user/1").endswith(f"keep it with: loginctl enable-linger {user}")
+    assert advice_of(tmp_path / "none", XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert advice_of(tmp_path) == "None"
     (tmp_path / "linger").mkdir()
     (tmp_path / "linger" / user).touch()
-    assert said(tmp_path, XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert advice_of(tmp_path, XDG_RUNTIME_DIR="/run/user/1") == "None"
     assert advice(booted=str(tmp_path / "none")) is None
 
 

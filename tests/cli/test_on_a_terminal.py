@@ -41,12 +41,12 @@ def terminal(fake: FakeDaemon) -> Callable[..., str]:
     return run
 
 
-def listed(fake: FakeDaemon) -> None:
+def answer_with_one_session(fake: FakeDaemon) -> None:
     fake.answers["sessions_list"] = lambda *_: {"sessions": [ROW], "hasMore": False, "visibility": "all"}
 
 
 def test_a_table_fits_and_has_colour(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
-    listed(fake)
+    answer_with_one_session(fake)
     assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
 
 
@@ -62,7 +62,7 @@ def test_what_was_looked_for_is_in_view_and_coloured_at_any_width(
         assert "Heron" in plain[1] and "\x1b" not in plain[1] and len(plain[1]) <= int(columns)
 
 
-def many(fake: FakeDaemon, count: int) -> None:
+def answer_with_sessions(fake: FakeDaemon, count: int) -> None:
     rows = [{**ROW, "key": f"agent:main:{number}"} for number in range(count)]
     fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}
 
@@ -70,30 +70,30 @@ def many(fake: FakeDaemon, count: int) -> None:
 def test_what_is_higher_than_the_terminal_goes_through_the_pager(
     fake: FakeDaemon, terminal: Callable[..., str]
 ) -> None:
-    many(fake, 30)
+    answer_with_sessions(fake, 30)
     shown = terminal("list", PAGER="sed 's/^/paged: /'").splitlines()
     assert len(shown) == 31
     assert all(line.startswith("paged: ") for line in shown)
     assert terminal("list", SESSIOND_PAGER="head -n 1", PAGER="no").count("\n") == 1
-    many(fake, 5)
+    answer_with_sessions(fake, 5)
     assert "paged" not in terminal("list", PAGER="sed 's/^/paged: /'")
 
 
 @pytest.mark.parametrize("pager", ["cat", "no-such-pager"])
 def test_without_a_pager_it_is_shown_as_it_is(fake: FakeDaemon, terminal: Callable[..., str], pager: str) -> None:
-    many(fake, 30)
+    answer_with_sessions(fake, 30)
     assert "agent:main:29" in terminal("list", PAGER=pager)
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colour_can_be_refused(fake: FakeDaemon, terminal: Callable[..., str], environment: dict[str, str]) -> None:
-    listed(fake)
+    answer_with_one_session(fake)
     shown = terminal("list", **environment)
     assert "\x1b" not in shown and "…" in shown
 
 
 def test_columns_are_believed_over_the_window(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
-    listed(fake)
+    answer_with_one_session(fake)
     assert "…" not in terminal("list", COLUMNS="200")
 
 

@@ -406,7 +406,7 @@ def test_an_empty_reply_is_said_to_be_empty(started: Daemon) -> None:
 
 
 def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon) -> None:
-    def printed() -> bool:
+    def has_printed() -> bool:
         return "first half" in str(events)
 
     events: list[Any] = []
@@ -416,17 +416,17 @@ def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon)
         reader.start()
         until(started, lambda: started.call("daemon.status")["subscribers"])
         run(started, "send", "main", "half", "--no-wait")
-        until(started, printed)
+        until(started, has_printed)
         run(started, "abort", "main")
         events.clear()
         for limit_s in (1, 4, 16, 64):  # the program has to have come so far, however slow the machine is
             sent = started.call("chat.send", sessionKey="main", message="half", timeoutSeconds=limit_s)
             assert client.wait(sent["runId"])["status"] == "timeout"
-            if printed():
+            if has_printed():
                 break
         events.clear()
         run(started, "send", "main", "half", "--no-wait")
-        until(started, printed)
+        until(started, has_printed)
         started.stop()
         client.close()
         reader.join(PATIENCE_S)

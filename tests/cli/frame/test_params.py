@@ -22,14 +22,14 @@ def read(method: str, *words: str) -> dict[str, Any]:
     return read_params(words, method, lambda: DOCUMENT)
 
 
-def refused(method: str, *words: str) -> str:
+def refusal_of(method: str, *words: str) -> str:
     with pytest.raises(CommandFailed) as failed:
         read(method, *words)
     assert failed.value.status == 2
     return f"{failed.value.message}; {failed.value.hint}"
 
 
-def unasked() -> Any:
+def fail_if_asked() -> Any:
     raise AssertionError("the daemon was asked")
 
 
@@ -45,11 +45,11 @@ def test_values_are_what_the_method_wants() -> None:
 
 
 def test_json_needs_no_description_and_may_stand_beside_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_params((), "ping", unasked) == {}
-    assert read_params(('{"a": 1}',), "m", unasked) == {"a": 1}
+    assert read_params((), "ping", fail_if_asked) == {}
+    assert read_params(('{"a": 1}',), "m", fail_if_asked) == {"a": 1}
     assert read("sessions_list", '{"limit": 1, "search": "x=y"}', "limit=2") == {"limit": 2, "search": "x=y"}
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"b": 2}')))
-    assert read_params(("-",), "m", unasked) == {"b": 2}
+    assert read_params(("-",), "m", fail_if_asked) == {"b": 2}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_json_needs_no_description_and_may_stand_beside_words(monkeypatch: pytes
     ],
 )
 def test_a_mistake_is_named(method: str, word: str, said: str) -> None:
-    assert refused(method, word).startswith(said)
+    assert refusal_of(method, word).startswith(said)
 
 
 @given(

@@ -109,15 +109,15 @@ def test_bash_completes_a_key_with_colons(tmp_path: Path, fake: FakeDaemon) -> N
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
 
-    def offered(line: str) -> list[str]:
+    def completions_of(line: str) -> list[str]:
         environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path)}
         command = ["bash", "-c", script, "bash", line]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
 
-    assert offered("sessiond hist") == ["history"]
-    assert offered("sessiond history agent:main:n") == ["notes", "news"]
-    assert offered("sessiond history ") == ["main", "agent:main:notes", "agent:main:news"]
-    assert offered("sessiond search --session agent:main:no") == ["notes"]
+    assert completions_of("sessiond hist") == ["history"]
+    assert completions_of("sessiond history agent:main:n") == ["notes", "news"]
+    assert completions_of("sessiond history ") == ["main", "agent:main:notes", "agent:main:news"]
+    assert completions_of("sessiond search --session agent:main:no") == ["notes"]
 
 
 DISCOVERED = {
@@ -166,7 +166,7 @@ def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: Fa
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
     program.chmod(0o755)
 
-    def offered(line: str) -> list[str]:
+    def completions_of(line: str) -> list[str]:
         environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path), "HOME": str(tmp_path)}
         option = ["-f"] if shell == "zsh" else []
         words = [shell, *option, "-c", COMPLETE[shell], *([shell] if shell != "fish" else []), line]
@@ -177,14 +177,15 @@ def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: Fa
         raise AssertionError(done.stderr)
 
     blank, kept = ("^" if shell == "zsh" else ""), ("" if shell == "bash" else "agentId=")
-    assert offered("sessiond call pi") == ["ping"]
+    assert completions_of("sessiond call pi") == ["ping"]
     names = [f"{name}={blank}" for name in ("agentId", "includeArchived", "limit")]
-    assert offered("sessiond call sessions_list ") == names
-    assert offered("sessiond call sessions_list limit=5 ag") == [f"agentId={blank}"]
-    assert offered("sessiond call sessions_list agentId=m") == [f"{kept}main", f"{kept}mia"]
-    assert [offer.endswith("true") for offer in offered("sessiond call list.sessions includeArchived=t")] == [True]
-    assert offered("sessiond call ping ") == []
-    assert offered("sessiond call nothing ") == []
+    assert completions_of("sessiond call sessions_list ") == names
+    assert completions_of("sessiond call sessions_list limit=5 ag") == [f"agentId={blank}"]
+    assert completions_of("sessiond call sessions_list agentId=m") == [f"{kept}main", f"{kept}mia"]
+    (completion,) = completions_of("sessiond call list.sessions includeArchived=t")
+    assert completion.endswith("true")
+    assert completions_of("sessiond call ping ") == []
+    assert completions_of("sessiond call nothing ") == []
 
 
 def test_the_shell_is_offered_commands_options_and_choices() -> None:
@@ -192,14 +193,14 @@ def test_the_shell_is_offered_commands_options_and_choices() -> None:
 
     completion = ShellComplete(tree.root(), {}, "sessiond", "_SESSIOND_COMPLETE")
 
-    def offered(words: list[str], incomplete: str) -> list[str]:
+    def completions_of(words: list[str], incomplete: str) -> list[str]:
         return [item.value for item in completion.get_completions(words, incomplete)]
 
-    assert offered([], "hi") == ["history"]
-    assert "--follow" in offered(["history"], "--")
-    assert offered(["list", "--kind"], "g") == ["group"]
-    assert offered(["completion"], "") == ["bash", "zsh", "fish", "man"]
-    assert offered(["token"], "m") == ["mint"]
+    assert completions_of([], "hi") == ["history"]
+    assert "--follow" in completions_of(["history"], "--")
+    assert completions_of(["list", "--kind"], "g") == ["group"]
+    assert completions_of(["completion"], "") == ["bash", "zsh", "fish", "man"]
+    assert completions_of(["token"], "m") == ["mint"]
 
 
 def test_the_man_page_names_every_command_and_man_can_format_it() -> None:

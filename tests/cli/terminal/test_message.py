@@ -55,12 +55,12 @@ def test_further_lines_stand_under_the_first() -> None:
 
 
 def test_what_another_session_said_is_marked() -> None:
-    def said(**provenance: str) -> str:
+    def words_of(**provenance: str) -> str:
         return short({"role": "user", "content": "hi", "provenance": provenance})
 
-    assert said(kind="inter_session", sourceSessionKey="agent:b:\x1b") == "[from agent:b:\\x1b] hi"
-    assert said(kind="inter_session", sourceTool="sessions_send") == "[from another session] hi"
-    assert said(kind="external_user", sourceSessionKey="k") == "hi"
+    assert words_of(kind="inter_session", sourceSessionKey="agent:b:\x1b") == "[from agent:b:\\x1b] hi"
+    assert words_of(kind="inter_session", sourceTool="sessions_send") == "[from another session] hi"
+    assert words_of(kind="external_user", sourceSessionKey="k") == "hi"
 
 
 IMITATIONS = (
