@@ -1,7 +1,7 @@
 """Group commit: many appends, few fdatasyncs.
 
-Appends to one transcript are written in the order they were asked for. What waits while a sync is under way goes to the
-next one together. Knows sessions and who waits; `writing` knows how lines come to stand.
+Appends to one transcript are written in the order of their calls. Those that arrive during a sync share the next one.
+Knows sessions and waiting callers; `writing` knows how lines are written and verified.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sessiond.store.transcript import Line
 from sessiond.store.writing import Append, Compose, Sync, Writing
 
 RunSync = Callable[..., Awaitable[Any]]
-# How an append ended: where its lines stand, or why it is not there.
+# The result of an append: (begin, end) of its lines, or the error.
 Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
-# Journalling file systems merge the syncs of several files that run at once; more than this gains nothing.
+# Concurrent commits. Journalling file systems merge the syncs of several files; more lanes are not faster.
 LANES = 4
-# What is announced and answered in one go. What a thousand callers have written together takes 50 ms and more.
+# How long results are published and answered before other tasks run. A thousand appends would take 50 ms and more.
 REPORT_S = 0.003
 
 
 class _WaitingAppend(Append):
-    """One append, and who is told how it ended where nobody waits for it."""
+    """One append. `tell` is called with the result if no task waits for it."""
 
     __slots__ = ("tell",)
 
@@ -41,9 +41,9 @@ class _WaitingAppend(Append):
 
 
 class _Job:
-    """The appends to one transcript that share a sync, behind the record `parent`. They are told together.
+    """The appends to one transcript that share a sync, behind the record `parent`. They get their results together.
 
-    `parsed` are the long ones of their lines, as they stand in the file.
+    `parsed` are those of their lines that take long to parse, already parsed.
     """
 
     __slots__ = ("done", "parent", "parsed", "session", "waiters")
@@ -57,12 +57,11 @@ class _Job:
 
 
 class Committer:
-    """`append` returns when the bytes are on disk. `run` does the work and belongs to the background nursery.
+    """`append` returns when the bytes are on disk. `run` is a background task that does the work.
 
-    `on_committed(session)` is called on the loop after every commit, before the callers go on, and again while it says
-    that there is more to do; others have their turn in between, but nothing is written to the session.
-    `on_refused(error)` is called for every append that was refused. `syncs` counts the commits: with `sync`, which is
-    called on the descriptor, it is how many syncs there were.
+    `on_committed(session)` is called on the event loop after every commit, before the callers continue, and again as
+    long as it returns True; other tasks run in between, but nothing is written to the session. `on_refused(error)` is
+    called for every failed append. `sync` is called with the descriptor; None for no syncs. `syncs` counts commits.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class Committer:
         self._work = trio.Event()
         self._freed = trio.Event()
         self._free_lanes = LANES
-        # Of the lanes with much to tell one has its turn at a time.
+        # Lanes with many results publish them one after the other.
         self._report_lock = trio.Lock()
         self._closed = False
         self.syncs = 0
 
     async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
-        """Where each of the composed lines now begins and ends. `last_id` is the id of the last one.
+        """Write the composed lines; begin and end offset of each. `last_id` is the id of the last one.
 
-        StorageError where they could not be written and synced: then none of them is a record. Once asked for, an
-        append is not undone by cancelling the wait for it.
+        StorageError where they could not be written and synced: then none of them is in the file. Cancelling the wait
+        does not undo the append.
         """
         job, waiting = self._enqueue(session, compose, last_id)
         await job.done.wait()
@@ -101,7 +100,7 @@ class Committer:
         return waiting.places
 
     def append_later(self, session: Session, compose: Compose, last_id: str, tell: Tell) -> None:
-        """As `append`, for one who does not wait: `tell(places, None)` or `tell([], error)` is called on the loop."""
+        """As `append`, without waiting: `tell(places, None)` or `tell([], error)` is called on the event loop."""
         _, waiting = self._enqueue(session, compose, last_id)
         waiting.tell = tell
 
@@ -121,7 +120,7 @@ class Committer:
 
     @asynccontextmanager
     async def hold_exclusively(self, session: Session) -> AsyncIterator[None]:
-        """Keep the session's transcript to oneself: appends asked for meanwhile are written afterwards."""
+        """Hold the session's transcript exclusively: appends that arrive meanwhile are written afterwards."""
         while session in self._busy:
             await self._freed.wait()
         self._busy.add(session)
@@ -132,7 +131,7 @@ class Committer:
             self._work.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit until cancelled. What was asked for before the cancellation is still written."""
+        """Commit until cancelled. Appends enqueued before the cancellation are still written."""
         async with trio.open_nursery() as lanes:
             task_status.started()
             try:
@@ -162,15 +161,15 @@ class Committer:
 
     async def _run_lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
         try:
-            # Shielded, not the nursery: its body, which waits for work, must end when it is told to.
+            # The commit is shielded, not the nursery, because the nursery's body must end on cancellation.
             with trio.CancelScope(shield=True):
                 await self._run_sync(_commit, jobs, self._record_limit, self._sync)
         except OSError as error:
-            # No thread to be had: nothing was begun.
+            # No free thread: nothing was written.
             for job in jobs:
                 _fail_all(job.waiters, error)
         except BaseException:
-            # A mistake in here. Nobody may take that for an acknowledgement.
+            # A bug. The appends must not count as acknowledged.
             for job in jobs:
                 _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
             raise
@@ -181,7 +180,7 @@ class Committer:
             self._start_lanes(lanes)
 
     async def _report_results(self, jobs: list[_Job]) -> None:
-        """Let everybody know how it ended, a slice at a time."""
+        """Publish and answer the results, a time slice at a time."""
         pieces = (piece for job in jobs for piece in self._finish(job))
         more = self._report_slice(pieces)
         while more:
@@ -193,8 +192,9 @@ class Committer:
         return any(self._now() >= ends for _ in pieces)
 
     def _finish(self, job: _Job) -> Iterator[None]:
-        """Announce what stands, then answer; it may be interrupted where it yields. Until the end the session is busy:
-        what is on its way to the disk must not be announced."""
+        """Publish the written records, then answer the callers. Yields wherever other tasks may run; the session stays
+        busy until the end, so that no unsynced record is published.
+        """
         session = job.session
         self.syncs += 1
         session.in_flight -= len(job.waiters)
@@ -225,7 +225,7 @@ class Committer:
 def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
     for job in jobs:
         Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
-        # Here, not where they are folded: that is the event loop.
+        # Parsed here, in the worker thread, because folding runs on the event loop.
         with suppress(MemoryError):
             job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
 

@@ -1,9 +1,9 @@
-"""Cursors: a place in one transcript, as text that a client keeps and shows again.
+"""Cursors: a place in one transcript, as text that a client keeps and sends later.
 
-`<offset>-<seq>-<mark><tag>`: the byte offset behind a line, the number of messages up to there, what stood in the file
-right before it, and a keyed hash over all of these and the session. So a cursor of another session and a made-up one
-are told apart from a good one without reading the file, and one from before the file was written anew, also in place
-and at the same length, by reading the few bytes before its offset. Knows no files.
+`<offset>-<seq>-<mark><tag>`: the byte offset behind a line, the number of messages up to there, a checksum of the bytes
+right before it, and a keyed hash over all of these and the session. So cursors of other sessions and forged ones are
+recognized without reading the file, and those from before a rewrite of the file by reading the few bytes before the
+offset. Knows no files.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 
-# With twelve digits it is one of release 0.1, which says nothing of what stood in the file.
+# A cursor of release 0.1 has twelve digits at the end: the tag without a mark.
 _SHAPE = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})-((?:[0-9a-f]{8})?)([0-9a-f]{12})")
-# The place before the first record of whichever session has the key: what a client says that has had nothing.
+# The place before the first record of the key's current session, for clients that have had nothing.
 START = "start"
 
 
@@ -29,7 +29,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
-    """A cursor taken apart."""
+    """A parsed cursor."""
 
     offset: int
     seq: int
@@ -59,11 +59,11 @@ class Cursors:
         return f"{offset}-{seq}-{mark}{self._tag(session_id, offset, seq, mark)}"
 
     def belongs_to(self, cursor: Cursor, session_id: str) -> bool:
-        """Whether the cursor was made for this session, however its file may look by now."""
+        """Whether the cursor was made for this session, whatever its file contains now."""
         return cursor.tag == self._tag(session_id, cursor.offset, cursor.seq, cursor.mark)
 
     def is_from_release_0_1(self, cursor: Cursor, session_id: str, inode: int) -> bool:
-        """Whether release 0.1 made the cursor for this session's file: inboxes keep them for years."""
+        """Whether release 0.1 made the cursor for this session's file. Inbox cursors may be years old."""
         mac = self._keyed.copy()
         mac.update(f"{session_id}\0{inode}\0{cursor.offset}\0{cursor.seq}".encode())
         return not cursor.mark and cursor.tag == mac.hexdigest()
@@ -82,12 +82,12 @@ def parse(text: str, *, field: str = "$.cursor") -> Cursor:
 
 
 def matches_file(cursor: Cursor, inode: int, check: int) -> bool:
-    """Whether the file with this inode still has before the cursor's offset what stood there when it was made."""
+    """Whether the file with this inode still has the same bytes before the cursor's offset."""
     return cursor.mark == _mark(inode, check)
 
 
 def stale_cursor_error(field: str) -> InvalidParams:
-    """What a caller is told of a cursor that names no place in the transcript any more."""
+    """The error for a cursor that is not a place in the transcript any more."""
     return InvalidParams(
         f"{field} does not belong to this session's transcript as it is now (another session's, or from before it was"
         " reset or replaced); start again without a cursor",

@@ -1,10 +1,9 @@
 """Open, create and replace files below a directory descriptor, never following a symlink.
 
-Knows descriptors and single path components. Does not know the layout of the store, and does not translate errors:
-what the kernel says comes out as OSError, for the caller to put into words. Three cases get a type of their own:
-`SymlinkRefused`, `NotRegularFile` and `BadComponent`.
+Knows descriptors and single path components. Does not know the layout of the store. Errors of the kernel are raised as
+OSError, untranslated; three cases have their own types: `SymlinkRefused`, `NotRegularFile` and `BadComponent`.
 
-Every function that returns a descriptor hands it over: the caller closes it (`with closing(fd):`).
+The caller of a function that returns a descriptor has to close it (`with closing(fd):`).
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Any
 Data = bytes | bytearray | memoryview
 
 MAX_COMPONENT_BYTES = 255
-# What a crash between write and rename leaves behind starts with this; nothing else in a store does.
+# The prefix of temporary files, which a crash between write and rename leaves behind. Nothing else begins with it.
 TEMP_PREFIX = ".tmp-"
 
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK: a FIFO put in the place of a file must not hold the daemon. On a regular file it means nothing.
+# O_NONBLOCK: opening a FIFO in the place of a file must not block. It has no effect on regular files.
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _RENAME_NOREPLACE = 1
-# What the kernel says of itself or of the disk just now, and not of the file.
+# Temporary errors, which are about the kernel or the disk and not about the file.
 _PASSING = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ETIMEDOUT}
 )
-# Of the kernel alone: it has nothing left to give just now.
+# Those among them that mean a lack of descriptors, processes or memory.
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 
@@ -43,25 +42,25 @@ class SymlinkRefused(OSError):
 
 
 class NotRegularFile(OSError):
-    """A component is a FIFO, socket, device or folder where a file was asked for. `errno` is EINVAL."""
+    """A component is a FIFO, socket, device or folder instead of a file. `errno` is EINVAL."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EINVAL, "not a regular file", name)
 
 
 class BadComponent(ValueError):
-    """A name is no single path component. It never reached the file system."""
+    """A name is no single path component. Raised before any call to the file system."""
 
 
 def is_passing(error: OSError | MemoryError) -> bool:
-    """Whether this may be over in a second: no free descriptor, an unreadable disk, no memory. The file may well be
-    there, so it is looked at again, and never taken for gone.
+    """Whether the error may be temporary: no free descriptor, an unreadable disk, no memory. The file may still exist,
+    so the access is retried, and the file does not count as removed.
     """
     return isinstance(error, MemoryError) or error.errno in _PASSING
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the machine has no descriptor, process or memory left: what needs one is tried again in a second."""
+    """Whether the machine lacks descriptors, processes or memory, so that a retry in a second may succeed."""
     return error.errno in _SHORTAGES
 
 
@@ -88,7 +87,7 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def open_root(path: str | os.PathLike[str]) -> int:
-    """A descriptor of the folder everything else is opened below. The only place where a symlink may stand."""
+    """A descriptor of the store's root folder. The only path that may be a symlink."""
     return os.open(path, _DIR_FLAGS)
 
 
@@ -98,7 +97,7 @@ def open_dir(dir_fd: int, name: str) -> int:
     try:
         return os.open(name, _DIR_FLAGS | os.O_NOFOLLOW, dir_fd=dir_fd)
     except OSError as error:
-        # Linux says ENOTDIR and not ELOOP for a link when O_DIRECTORY is set, too.
+        # With O_DIRECTORY Linux reports ENOTDIR for a link, not ELOOP.
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and is_symlink(dir_fd, name):
             raise SymlinkRefused(name) from None
         raise
@@ -143,7 +142,7 @@ def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
     if not flags & os.O_CREAT:
         return _open_regular(dir_fd, name, flags, mode)
     while True:
-        # Two steps, so that it is known who made the file: only our own is given a mode.
+        # Two steps, to know whether this call created the file: only then its mode is set.
         with contextlib.suppress(FileNotFoundError):
             if not flags & os.O_EXCL:
                 return _open_regular(dir_fd, name, flags & ~os.O_CREAT, mode)
@@ -165,7 +164,7 @@ _READ_BYTES = 1 << 20
 
 
 def read_file(fd: int, limit: int) -> bytes | None:
-    """All of an open file, None where it is larger than `limit` bytes: nothing of ours is, and all of it is memory."""
+    """The content of an open file; None where it is larger than `limit` bytes, which no file of the daemon is."""
     data = bytearray()
     if os.fstat(fd).st_size > limit:
         return None
@@ -178,10 +177,10 @@ def read_file(fd: int, limit: int) -> bytes | None:
 
 
 def write_atomic(dir_fd: int, name: str, data: Data | Iterable[Data], *, sync: bool = True) -> None:
-    """Replace `name` by `data`, all of it or nothing, also over a power cut (without `sync`: over a crash of ours).
+    """Replace the file `name` atomically, also in case of a power cut (without `sync`: of a crash of the process).
 
     `data` is a bytes-like object or an iterable of them. A symlink at `name` is replaced, not followed. After an
-    error the old file stands and the temporary one is gone.
+    error the old file is unchanged and the temporary one removed.
     """
     check_component(name)
     temporary = TEMP_PREFIX + os.urandom(8).hex()
@@ -217,7 +216,7 @@ def rename(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str, *, replace: boo
         return
     code = _renameat2(src_dir_fd, src, dst_dir_fd, dst)
     if code in (errno.ENOSYS, errno.EINVAL):
-        # No such call, or a file system that does not know the flag. A crash in between leaves both names.
+        # The call or its flag is not supported. A crash between the two calls leaves both names.
         os.link(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=False)
         os.unlink(src, dir_fd=src_dir_fd)
     elif code:
@@ -225,13 +224,13 @@ def rename(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str, *, replace: boo
 
 
 def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
-    """Move `name` from one folder to another, on disk when this returns; False where it is gone already.
+    """Move `name` from one folder to another, on disk when this returns; False where it does not exist.
 
-    After an error it is where it was. Where it cannot be brought back, it was moved: then no error is told, whatever
-    becomes of it in a power cut.
+    After an error it is back in its place. If it cannot be moved back, it counts as moved and no error is raised,
+    although it may not survive a power cut.
     """
     try:
-        # Nothing is deleted silently, not even an archived file of the same name.
+        # Never replace an archived file of the same name.
         rename(source_fd, name, target_fd, name, replace=False)
     except FileNotFoundError:
         return False
@@ -241,12 +240,12 @@ def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
         fsync_dir(target_fd)
         fsync_dir(source_fd)
     except OSError:
-        # The caller is told that it was not moved, so it is not.
+        # The error means "not moved", so move it back.
         try:
             rename(target_fd, name, source_fd, name, replace=False)
         except OSError:
             return True
-        # Nor after a power cut: the disk may have the move all the same.
+        # The disk may have the first move already; sync that it was undone.
         for fd in (source_fd, target_fd):
             with contextlib.suppress(OSError):
                 fsync_dir(fd)
@@ -255,12 +254,12 @@ def move(source_fd: int, target_fd: int, name: str, sync: bool) -> bool:
 
 
 def fsync_dir(dir_fd: int) -> None:
-    """Make the names in a folder last: without it a new file can be gone after a power cut."""
+    """Sync the names in a folder. Without this a new file may be lost in a power cut."""
     os.fsync(dir_fd)
 
 
 def is_symlink(dir_fd: int, name: str) -> bool:
-    """Whether `name` is a symbolic link just now. For messages only: it may be another thing a moment later."""
+    """Whether `name` is a symbolic link now. For error messages only, since it may be replaced at any time."""
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
     except OSError:

@@ -1,6 +1,6 @@
-"""Look into a store without a daemon, and repair what can be repaired. `report` changes nothing without `fix`.
+"""Check a store without a daemon, and repair it. `report` changes nothing without `fix`.
 
-Synchronous; `sessiond doctor --offline` prints what it gives, and `daemon.doctor` goes through the same checks.
+Synchronous; `sessiond doctor --offline` prints the result, and `daemon.doctor` makes the same checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import checks, dirfd, filesystem, layout, opening, repair
 from sessiond.store.checks import EntryOf, Finding, Findings
 
-# As limits.maxRecordBytes, which a store does not know.
+# The default of limits.maxRecordBytes, since the configuration is not read here.
 RECORD_LIMIT = 8 * 2**20
 
 
@@ -42,8 +42,8 @@ def report(store: Path, *, fix: bool = False) -> dict[str, Any]:
 
 
 def inspect(root_fd: int, now_ms: int, record_limit: int, live: EntryOf | None = None) -> Findings:
-    """Every check, one after the other; None wherever the work may be interrupted. `live` is what a daemon knows that
-    looks into its own store.
+    """Make every check, one after the other; yields None wherever it may be interrupted. `live` returns the entries in
+    memory when a daemon checks its own store.
     """
     holder = holder_of(root_fd)
     yield Finding("ok", layout.LOCK_FILE, "no daemon has this store" if holder is None else f"{holder} has this store")
@@ -59,14 +59,14 @@ def inspect(root_fd: int, now_ms: int, record_limit: int, live: EntryOf | None =
 
 
 def holder_of(root_fd: int) -> str | None:
-    """Who has the store now, in words; None where nobody has."""
-    # Asking takes the locks for a moment; a daemon that starts in that moment waits for them.
+    """The process that has locked the store, in words; None where none has."""
+    # The check takes the lock for a moment, for which a starting daemon waits.
     with contextlib.suppress(OSError):
         with dirfd.closing(dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR)) as fd:
             if opening.is_held(fd):
                 return opening.holder(fd)
     with contextlib.suppress(OSError):
-        # A descriptor of its own, because through the given one a daemon would find its own lock free.
+        # A new descriptor, because a daemon that checks its own store holds the lock through the given one.
         with dirfd.closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)) as fd:
             if opening.is_held(fd):
                 return "another process"
@@ -74,7 +74,7 @@ def holder_of(root_fd: int) -> str | None:
 
 
 def fix(store: Path) -> list[str]:
-    """Repair what can be repaired, after a backup into `backups/`; what was done. StoreInUse while a daemon has it."""
+    """Repair the store after a backup into `backups/`; what was done. StoreInUse while a daemon has locked it."""
     return _fix(store)
 
 
@@ -86,7 +86,7 @@ def _fix(store: Path) -> list[str]:
 def repair_store(
     root_fd: int, clock: Clock, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
 ) -> Iterator[str]:
-    """Repair under a lock that the caller holds: what was done, one thing after the other. Nothing to do, no backup."""
+    """Repair with the lock held by the caller; yields what was done. Without any repair no backup is made."""
     now_ms = clock.wall_ms()
     repairs = repair.plan(root_fd, now_ms, indexes=indexes, record_limit=record_limit, older_than_ns=older_than_ns)
     if not repairs:

@@ -1,4 +1,4 @@
-"""Which kind of file system a folder lies on, and whether the kernel hears there what others write. Linux only."""
+"""Find out whether a folder is on a file system where inotify does not report all changes. Linux only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from typing import Any
 
-# statfs(2) and linux/magic.h: what other machines, or a program in user space, write to these the kernel is not told.
+# From statfs(2) and linux/magic.h: file systems that other machines or user-space programs change unseen by the kernel.
 _DEAF = {
     0x65735546: "FUSE",
     0x6969: "NFS",
@@ -28,7 +28,7 @@ _DEAF = {
 
 
 def deaf_kind(path: str) -> str | None:
-    """The name of the file system where inotify does not hear of others; None where it does, or nobody knows."""
+    """The name of the path's file system if inotify does not report changes by others there, else None."""
     return _DEAF.get(_magic(path))
 
 

@@ -1,6 +1,6 @@
-"""Bring a session's entry up to its file: read what is new, fold it.
+"""Bring a session's entry up to date with its file: read what is new, and fold it.
 
-Synchronous; used at start, by the feed and by doctor. Knows files and entries. Does not know who is told.
+Synchronous; used at the start, by the feed and by `doctor`. Knows files and entries. Does not know subscribers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sessiond.store.catalog import Folder
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line
 
-# So many lines that say nothing are named in one line of the log.
+# At most so many lines without effect are reported one by one.
 _NAMED = 5
 
 
@@ -34,7 +34,7 @@ class FoldedLine(msgspec.Struct, frozen=True):
 
 
 class OddLine(msgspec.Struct, frozen=True):
-    """A line that was passed over, or a record of ours that says nothing: where it stands and why.
+    """A line that was skipped, or a record of the daemon without effect: its place, and the reason.
 
     `number` counts lines from 1; None far into a file, where counting takes too long.
     """
@@ -53,9 +53,9 @@ def describe_place(number: int | None, offset: int) -> str:
 
 
 class Advance(msgspec.Struct):
-    """What reading on gave. `rewritten` says that the file shrank or was replaced and was read from the start.
+    """The result of reading on. `rewritten`: the file shrank or was replaced, and was read from the start.
 
-    `odd` are the first few lines that say nothing to anybody, and `odd_count` is how many there are.
+    `odd` are the first few lines without effect, and `odd_count` is the number of all.
     """
 
     entry: Entry
@@ -207,5 +207,5 @@ def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
 
 
 def holds(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
-    """Whether what was folded stands in the file, be it another one: a copy, as in a store that was moved."""
+    """Whether the file has the content that was folded. Its inode may differ, as in a copy of the store."""
     return stat.st_size >= facts.bytes and transcript.checksum(fd, facts.folded_to) == facts.check

@@ -47,16 +47,16 @@ class Index(msgspec.Struct):
     unread: bool = False
 
     def is_unknown_at(self, now_ms: int) -> bool:
-        """Whether what another program says in it is not known yet: it cannot be read, or is being written."""
+        """Whether its content is not known yet, because it cannot be read or is being written."""
         return self.unread or self.is_being_written_at(now_ms)
 
     def is_being_written_at(self, now_ms: int) -> bool:
-        """Whether another program may be in the middle of it: then it stays where it is."""
+        """Whether another program may be writing it just now, so that it must not be replaced."""
         return self.torn and abs(now_ms - self.mtime_ms) < BEING_WRITTEN_MS
 
 
 def load(folder_fd: int) -> Index:
-    """The index of a folder. A missing, empty or torn file gives an empty one; a bad entry is left out."""
+    """The index of a folder; an empty one for a missing, empty or torn file. Bad entries are left out."""
     index = Index(ours={}, foreign={})
     try:
         fd = dirfd.open_file(folder_fd, layout.INDEX, os.O_RDONLY)
@@ -103,8 +103,8 @@ def _add_row(index: Index, key: str, raw: bytes) -> None:
         index.ours[entry.session_id] = entry
         return
     fields = lax.decode(raw)
-    # An entry of ours that cannot be used is made again from its transcript. Taken for a foreign one it would claim a
-    # key for a file, or have an empty file made for it.
+    # An unusable entry of the daemon's own is replaced by folding the transcript. It must not count as a foreign one,
+    # which would give a file its key, or create an empty file.
     if type(fields) is not dict or "file" in fields or "sessionKey" in fields:
         index.damaged.append(key)
     else:
@@ -122,11 +122,11 @@ def _entry(raw: bytes) -> Entry | None:
 
 
 def encode_index(sessions: Iterable[Session]) -> Iterator[bytes]:
-    """sessions.json in pieces, one for every CHUNK sessions."""
+    """The text of sessions.json in pieces of CHUNK sessions each."""
     piece = [b"{"]
     separator = b"\n"
     for count, session in enumerate(sessions, 1):
-        # A superseded session keeps its place under a name of its own, so that no two rows share a key.
+        # Superseded sessions get the session id in their name, so that names are unique.
         name = session.key if not session.archived else f"{session.key}#{session.session_id}"
         piece += (separator, _encode(name), b": ", _encode(session.entry))
         separator = b",\n"
@@ -138,10 +138,10 @@ def encode_index(sessions: Iterable[Session]) -> Iterator[bytes]:
 
 
 def save(folder_fd: int, pieces: Iterable[bytes], kept_at_ms: int | None = None) -> None:
-    """Put the index in place at once: temp file, fsync, rename, fsync of the folder.
+    """Replace the index atomically: temporary file, fsync, rename, fsync of the folder.
 
-    With `kept_at_ms`, which is now, what stands there and was no index is kept beside it: OSError while another program
-    may be in the middle of it.
+    With `kept_at_ms` (the present time) a damaged index is set aside first; OSError while another program may be
+    writing it.
     """
     if kept_at_ms is not None:
         if load(folder_fd).is_being_written_at(kept_at_ms):

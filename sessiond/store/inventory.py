@@ -1,6 +1,6 @@
-"""Everything that lies in a store, and what each thing is by its name and kind. Follows no symlink, opens no file.
+"""List everything in a store, each name with its kind. Follows no symlink, opens no file.
 
-Knows the layout. Does not know what stands in the files. The workspaces of agents are theirs and not looked into.
+Knows the layout, not the content of files. The workspaces of agents are not listed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Kind = Literal[
     "unknown",
 ]
 
-# As OpenClaw renames what it resets, deletes or compacts. Source: compatibility.md, "The store".
+# How OpenClaw renames transcripts that it resets, deletes or compacts. Source: compatibility.md, "The store".
 _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
 _ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS, *layout.GIT_FILES})
-# Folders that hold files and nothing else.
+# Folders that contain only files.
 _FLAT = frozenset({layout.KEYS, layout.OUTBOX, layout.SPAWNING})
 WORKSPACE = "workspace"
 
@@ -39,7 +39,7 @@ KindOf = Callable[[str, int], Kind]
 
 
 class StoredName(msgspec.Struct, frozen=True):
-    """One name: in the folder at `parts` below the store. `mode` is of the thing itself, not of a link's target."""
+    """One name in the folder `parts`, relative to the store. `status` is of the name itself, not of a link's target."""
 
     parts: tuple[str, ...]
     name: str
@@ -48,7 +48,7 @@ class StoredName(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The path below the store; a stranger's name may hold anything, so what cannot be printed is escaped."""
+        """The path relative to the store, with unprintable characters escaped."""
         path = "/".join((*self.parts, self.name))
         return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
 
@@ -64,7 +64,7 @@ class StoredName(msgspec.Struct, frozen=True):
 
 
 def list_store(root_fd: int) -> Iterator[StoredName]:
-    """Every thing in the store, folders before what is in them, each folder in the order of names."""
+    """Every name in the store, folders before their content, sorted within each folder."""
     for thing in _list_names(root_fd, (), _root_kind):
         yield thing
         if thing.kind != "folder":
@@ -107,7 +107,7 @@ def _list_names(root_fd: int, parts: tuple[str, ...], kind_of: KindOf) -> Iterat
     try:
         fd = dirfd.open_path_dir(root_fd, parts)
     except OSError:
-        return  # gone meanwhile, or not ours to read; its own finding says so
+        return  # removed meanwhile, or not readable, which another check reports
     with dirfd.closing(fd):
         names = sorted(os.listdir(fd))
         for name in names:
@@ -139,7 +139,7 @@ def _flat_kind(_name: str, mode: int) -> Kind:
 
 
 def _kept_kind(_name: str, mode: int) -> Kind:
-    """Whatever is kept in a backup belongs there."""
+    """Everything in a backup counts as known."""
     return "folder" if stat.S_ISDIR(mode) else "file"
 
 

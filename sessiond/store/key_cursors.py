@@ -1,6 +1,6 @@
-"""Places in the transcripts of a key as cursors, and back: which session a cursor is of, and whether it is still good.
+"""Make cursors for the transcripts of a key, and find out to which session a cursor belongs and whether it is valid.
 
-Knows the catalog and the few bytes of a file before an offset. Does not know who asks.
+Knows the catalog, and reads the few bytes of a file before an offset. Does not know callers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sessiond.store.cursor import Cursors, Position
 
 
 class CursorPlaces:
-    """Makes cursors for the sessions of a catalog and finds the places that they name."""
+    """Makes cursors for the sessions of a catalog, and finds the places of cursors."""
 
     def __init__(self, secret: bytes, catalog: Catalog) -> None:
         self._cursors = Cursors(secret)
         self._catalog = catalog
 
     def cursor(self, session: Session, offset: int, seq: int, check: int | None = None) -> str:
-        """The cursor behind a line of this session. `check` is `transcript.checksum` there; else the file is read."""
+        """The cursor for `offset`, the end of a line. `check` is `transcript.checksum` there, read if it is None."""
         facts = session.entry.file
         if check is None and offset in (0, facts.folded_to):
             check = facts.check if offset else 0
@@ -30,19 +30,19 @@ class CursorPlaces:
             try:
                 _, check = _check_before(session, offset)
             except OSError:
-                check = 0  # whoever shows the cursor is told to read again from the start
+                check = 0  # the cursor is then refused as stale when it is used
         return self._cursors.text(session.session_id, facts.inode, check, Position(offset, seq))
 
     def position(self, session: Session, text: str) -> Position:
-        """What a cursor says. InvalidParams where it is not this session's, or its file was written anew since."""
+        """The position of a cursor. InvalidParams where it is another session's, or the file was rewritten since."""
         found = cursor_text.parse(text, field="$.cursor")
         if not self._belongs_to(found, session) or not self._is_still_valid(found, session):
             raise cursor_text.stale_cursor_error("$.cursor")
         return found.position
 
     def locate(self, session: Session, text: str, field: str = "$.cursor") -> tuple[Session, Position | None]:
-        """In which session of the key a cursor is, the live one or one before it, and where; None where that session's
-        file was written anew since. InvalidParams where the cursor is of no session of the key.
+        """The session of the key, current or earlier, to which a cursor belongs, and the position; None where the file
+        was rewritten since. InvalidParams where it belongs to no session of the key.
         """
         if text == cursor_text.START:
             return self._catalog.by_key.get(session.key, session), Position(0, 0)
@@ -73,7 +73,7 @@ class CursorPlaces:
 
 
 def _check_before(session: Session, offset: int) -> tuple[bool, int]:
-    """Whether a line begins at the offset, and the checksum there. Some 20 us, on the loop."""
+    """Whether a line begins at the offset, and the checksum there. Takes 20 us, on the event loop."""
     with dirfd.closing(_open(session)) as fd:
         return transcript.is_line_start(fd, offset), transcript.checksum(fd, offset)
 
@@ -85,6 +85,6 @@ def _open(session: Session) -> int:
     except FileNotFoundError:
         if session.folder.archived:
             raise
-        # A reset moves it to the archive just now; the session hears of that when the move is on disk.
+        # A reset is moving it to the archive; `session.folder` changes only when the move is on disk.
         with dirfd.closing(dirfd.open_dir(folder_fd, layout.ARCHIVE)) as archive_fd:
             return dirfd.open_file(archive_fd, name, os.O_RDONLY)

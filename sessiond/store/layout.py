@@ -1,4 +1,4 @@
-"""Every path inside the store, and which names may stand there. Knows names only; opens nothing."""
+"""Every path inside the store, and the permitted names. Knows names only; opens nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
 SUFFIX = ".jsonl"
 GIT_IGNORE = ".gitignore"
-# A store may be kept in git; what git keeps there is looked into by nobody here.
+# A store may be a git working tree; these are ignored.
 GIT = ".git"
 GIT_FILES = (GIT_IGNORE, ".gitattributes", ".mailmap")
-# Written into a new store, so that `git add -A` in it takes no key along.
+# Written into a new store, so that `git add -A` adds no keys.
 IGNORED_BY_GIT = """\
 # From sessiond, for a store that is kept in git: what is secret, of this machine alone, or made again from the
 # transcripts. Change it as you like; it is not written again.
@@ -41,8 +41,8 @@ sessions.json
 sessions.json.damaged*
 .tmp-*
 """
-# A delivery is one text; ten thousand sessions have an index of some 10 MB. Anything beyond is not ours, and is not
-# read into memory to find that out.
+# A delivery is one text, and the index of ten thousand sessions has 10 MB. Larger files are not the daemon's, and are
+# not read into memory.
 MAX_DELIVERY_BYTES = 32 * 1024 * 1024
 MAX_INDEX_BYTES = 256 * 1024 * 1024
 
@@ -52,12 +52,12 @@ def session_id_of(file_name: str) -> str | None:
     if not file_name.endswith(SUFFIX):
         return None
     stem = file_name[: -len(SUFFIX)]
-    # Session ids are lower case in keys but a foreign file may not be; the name on disk is kept as it is.
+    # Session ids in keys are in lower case, but files of other programs may be named otherwise; the name is kept.
     return stem if SESSION_ID.fullmatch(stem.lower()) else None
 
 
 def is_agent_folder(name: str) -> bool:
-    """Whether a folder below `agents/` is an agent's."""
+    """Whether a folder name below `agents/` is an agent id."""
     return AGENT_ID.fullmatch(name) is not None
 
 

@@ -1,7 +1,7 @@
-"""A new transcript: whole under its name, taken on by whoever made it, or not there at all.
+"""Create a transcript atomically: it gets its name when it is on disk and was read back.
 
-It is written under a temporary name and renamed when it is on disk and was read back. A crash before leaves a temporary
-file, which the next start removes. Knows files; does not know sessions.
+Until then it has a temporary name. A crash in between leaves the temporary file, which the next start removes. Knows
+files; does not know sessions.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ _TEMPORARY = re.compile(re.escape(dirfd.TEMP_PREFIX) + r"[0-9a-f]{16}")
 
 
 def temporary_name() -> str:
-    """A name that nothing else has, and that the next start removes where it is left over."""
+    """A unique name for a file that the next start removes if it is left behind."""
     return dirfd.TEMP_PREFIX + os.urandom(8).hex()
 
 
 def create_file(folder: Folder, name: str, data: bytes, record_limit: int, sync: bool) -> Advance:
-    """Make the transcript `name` and read it back, on disk when this returns (with `sync`). FileExistsError where the
-    name is taken, Displaced where the folder was moved away. After an error there is none.
+    """Create the transcript `name` and read it back; with `sync` it is on disk when this returns.
+
+    FileExistsError where the name is taken, StoreDisplaced where the folder was moved away. After an error the file
+    does not exist.
     """
     temporary = temporary_name()
     fd = dirfd.open_file(folder.fd, temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
     with dirfd.closing(fd):
         try:
             transcript.append(fd, data)
-            # On the descriptor that is there: to open it again may fail, and the file would stay.
+            # Read through the same descriptor: opening the file again might fail after it was created.
             got = folding.advance_open(fd, Entry(session_id=name[: -len(layout.SUFFIX)]), record_limit)
             if sync:
                 os.fdatasync(fd)
@@ -45,7 +47,7 @@ def create_file(folder: Folder, name: str, data: bytes, record_limit: int, sync:
 
 
 def put_in_place(source_fd: int, temporary: str, folder: Folder, name: str, fd: int, *, sync: bool) -> None:
-    """Give the file open at `fd` its name, on disk when this returns. After an error it has none."""
+    """Rename the temporary file, open as `fd`, to `name`; on disk when this returns. After an error it has no name."""
     try:
         dirfd.rename(source_fd, temporary, folder.fd, name, replace=False)
         if sync:
@@ -57,7 +59,7 @@ def put_in_place(source_fd: int, temporary: str, folder: Folder, name: str, fd: 
 
 
 def remove(folder_fd: int, name: str, fd: int) -> None:
-    """Take the file open at `fd` away from `name`, where it stands there; on disk, as far as the disk lets us."""
+    """Unlink `name` if it is the file open as `fd`, and sync the folder. Errors are ignored."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(name, dir_fd=folder_fd, follow_symlinks=False), os.fstat(fd)):
             try:
@@ -69,7 +71,7 @@ def remove(folder_fd: int, name: str, fd: int) -> None:
 
 
 def remove_leftovers(folder_fd: int) -> None:
-    """Remove the temporary files of a process that was cut off. For one who has just locked the store."""
+    """Remove the temporary files of a killed process. Call it right after locking the store."""
     with contextlib.suppress(OSError), os.scandir(folder_fd) as entries:
         for item in entries:
             if _TEMPORARY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
@@ -78,7 +80,7 @@ def remove_leftovers(folder_fd: int) -> None:
 
 
 def remove_leftovers_of_backups(root_fd: int) -> None:
-    """The same in every folder of `backups/`: what a repair was about to keep when it was cut off."""
+    """The same in every folder of `backups/`, for a repair that was killed."""
     with contextlib.suppress(OSError), dirfd.closing(dirfd.open_dir(root_fd, layout.BACKUPS)) as backups_fd:
         for name in os.listdir(backups_fd):
             with contextlib.suppress(OSError), dirfd.closing(dirfd.open_dir(backups_fd, name)) as backup_fd:

@@ -1,4 +1,4 @@
-"""What a caller appends, and the lines that it becomes. Pure; the file is not known here."""
+"""The records that a caller appends, and their lines. Pure; does not know the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Part = Message | Custom
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Where a record came to stand."""
+    """The offsets of a record that was written."""
 
     id: str
     offset: int
@@ -39,7 +39,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def drafts_of(parts: Sequence[Part], ids: Ids, now_ms: int, record_limit: int) -> list[RecordDraft]:
-    """The records of `parts`. LimitExceeded or InvalidParams where one could not be read again."""
+    """Drafts of the records. LimitExceeded or InvalidParams for one that readers would refuse."""
     drafts: list[RecordDraft] = []
     for part in parts:
         try:
@@ -64,12 +64,12 @@ def _draft(part: Part, record_id: str, now_ms: int) -> RecordDraft:
                 return records.message_draft(record_id, now_ms, body)
             case Custom(custom_type, data):
                 return records.custom_draft(record_id, now_ms, custom_type, data)
-    except (ValueError, OverflowError, TypeError, RecursionError):  # half a surrogate pair, a number beyond all limits
+    except (ValueError, OverflowError, TypeError, RecursionError):  # a lone surrogate, a number out of range
         raise BadLine("not JSON") from None
 
 
 def _check(part: Part, draft: RecordDraft) -> None:
-    """What is acknowledged can be read again. What was encoded here is JSON; it can only be nested too deeply."""
+    """Raise BadLine for a record that readers would refuse. What was encoded here is JSON, but may be too deep."""
     if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
         records.parse(draft.line(None)[:-1])
     elif is_too_deep(draft.head + draft.tail):
@@ -77,7 +77,7 @@ def _check(part: Part, draft: RecordDraft) -> None:
 
 
 def lines_of(drafts: Sequence[RecordDraft], record_limit: int, parent_id: str | None) -> list[bytes]:
-    """The lines, each behind the one before it and the first behind `parent_id`. None is over the limit."""
+    """The lines. The parent of each is the one before it, that of the first `parent_id`. None is over the limit."""
     lines: list[bytes] = []
     for draft in drafts:
         lines.append(draft.line(parent_id, record_limit))
@@ -86,7 +86,7 @@ def lines_of(drafts: Sequence[RecordDraft], record_limit: int, parent_id: str | 
 
 
 def locate_written(offset: int, drafts: Sequence[RecordDraft], lines: Sequence[bytes]) -> list[Written]:
-    """Where the lines stand that were written at `offset`."""
+    """The offsets of lines that were written one after the other from `offset` on."""
     written: list[Written] = []
     for draft, line in zip(drafts, lines, strict=True):
         written.append(Written(draft.id, offset, offset + len(line)))

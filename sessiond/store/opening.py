@@ -1,7 +1,6 @@
-"""Open a store: make it where it is missing, lock it, check its format, read its secret. Synchronous.
+"""Open a store: create it if it is missing, lock it, check its format, read its secret. Synchronous.
 
-The lock is the kernel's (flock), held by open descriptors of the folder and of a file in it; the process id written
-into the lock file only serves to name the holder.
+The lock is flock(2) on the folder and on a file in it. The process id in the lock file is only for error messages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from sessiond.errors import ConfigError, StoreInUse, reason_of, shorten
 from sessiond.store import dirfd, layout, making
 from sessiond.store.scan import Problem
 
-# A daemon that was killed holds its locks until the kernel has cleared it away, and its children until they begin.
+# The locks of a killed daemon are released only when the kernel has cleaned up the process, and by forked children only
+# at their exec.
 LOCK_PATIENCE_S = 1.0
 _LOOK_AGAIN_S = 0.01
 
@@ -32,7 +32,7 @@ class StoreMarker(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OpenStore(msgspec.Struct, frozen=True):
-    """A locked store. `secret` is 32 bytes: the Ed25519 seed of its tokens, and the key of its cursors."""
+    """A locked store. `secret` has 32 bytes: the Ed25519 seed for tokens, and the key for cursors."""
 
     path: Path
     root_fd: int
@@ -57,7 +57,7 @@ def open_locked(path: Path, clock: Clock) -> Iterator[OpenStore]:
 
 
 def _open_root(path: Path) -> int:
-    # Nothing is done to a folder that is there: a store may be a symlink, and its mode is its owner's choice.
+    # An existing folder is not changed: it may be a symlink, and its mode is the owner's choice.
     missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700)
@@ -68,11 +68,11 @@ def _open_root(path: Path) -> int:
 
 
 def lock(root_fd: int, path: Path, *, patience_s: float = 0.0) -> int:
-    """The lock of the store, held while this descriptor and `root_fd` are open. StoreInUse where another process holds
-    it for longer than `patience_s`.
+    """Lock the store until this descriptor and `root_fd` are closed. StoreInUse where another process holds the lock
+    for longer than `patience_s`.
 
-    The folder itself is locked as well as the file in it: whoever removes the file, or unpacks a backup over a store in
-    use, would let a second daemon in.
+    The folder is locked as well as the file in it. Otherwise a second daemon could start after somebody removed the
+    file, or unpacked a backup over a store in use.
     """
     fd = dirfd.open_file(root_fd, layout.LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
@@ -83,11 +83,11 @@ def lock(root_fd: int, path: Path, *, patience_s: float = 0.0) -> int:
                     f"the store {path} is in use by {holder(fd)};"
                     " stop that one first, or give this one a store of its own with --store"
                 )
-            time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 - before anything is served; a flock with a deadline there is none
+            time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 - before the daemon serves; flock has no timeout
     except BaseException:
         os.close(fd)
         raise
-    # A full disk is no reason not to start: the number only serves to name the holder.
+    # A full disk must not prevent the start: the process id is only for error messages.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -110,18 +110,18 @@ def _is_locked(root_fd: int, fd: int) -> bool:
 
 
 def is_held(root_fd: int) -> bool:
-    """Whether another has locked the folder; where nobody has, it is locked by this descriptor from now on."""
+    """Whether another process has locked the folder; if not, this descriptor has locked it now."""
     try:
         fcntl.flock(root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        pass  # some network file systems lock files and no folders; then the lock is the file's alone
+        pass  # some network file systems cannot lock folders; then only the file is locked
     return False
 
 
 def holder(fd: int) -> str:
-    """Who wrote its number into the lock file last, in words."""
+    """The process that wrote its id into the lock file last, in words."""
     text = os.pread(fd, 32, 0).strip()
     if not text.isdigit():
         return "another process"
@@ -155,7 +155,7 @@ def _check_format(root_fd: int, path: Path, clock: Clock) -> None:
 
 
 def _write_git_ignore(root_fd: int) -> None:
-    """For a store that is new. What stands there is somebody's own, also where it is a link."""
+    """Write `.gitignore` into a new store, unless there is one."""
     with contextlib.suppress(FileExistsError, dirfd.SymlinkRefused):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(dirfd.open_file(root_fd, layout.GIT_IGNORE, flags), "wb") as file:
@@ -181,7 +181,7 @@ def _read_secret(root_fd: int) -> bytes:
 
 
 def open_folder(root_fd: int, parts: Sequence[str]) -> int:
-    """A descriptor of a folder in the store. What is missing is made, and its name is on disk when this returns."""
+    """A descriptor of a folder in the store. Missing folders are created, and synced when this returns."""
     fd = os.dup(root_fd)
     for part in parts:
         with dirfd.closing(fd) as parent_fd:
@@ -194,14 +194,14 @@ def open_folder(root_fd: int, parts: Sequence[str]) -> int:
 
 
 def open_agent(root_fd: int, agent_id: str) -> int:
-    """A descriptor of an agent's sessions folder, made where it is missing."""
-    # `agents` is made at the start only: where it went since, another one would hide it when it comes back.
+    """A descriptor of an agent's sessions folder, which is created if it is missing."""
+    # `agents` itself is created at the start only. If it was moved away, a new one would hide it when it comes back.
     with dirfd.closing(dirfd.open_dir(root_fd, layout.AGENTS)) as agents_fd:
         return open_folder(agents_fd, (agent_id, layout.SESSIONS))
 
 
 def agent_folders(root_fd: int, problems: list[Problem]) -> list[str]:
-    """The agents that have a folder which can be used, in order of name."""
+    """The agents with a usable folder, in order of their ids."""
     found: list[str] = []
     with dirfd.closing(open_folder(root_fd, (layout.AGENTS,))) as agents_fd:
         for name in sorted(os.listdir(agents_fd)):
@@ -220,7 +220,7 @@ def _is_usable(agents_fd: int, name: str, problems: list[Problem]) -> bool:
             with dirfd.closing(dirfd.open_dir(agent_fd, layout.SESSIONS)):
                 return True
     except FileNotFoundError:
-        return where.endswith(layout.SESSIONS)  # it is made when the first session is
+        return where.endswith(layout.SESSIONS)  # created with the first session
     except dirfd.SymlinkRefused:
         problems.append(Problem(where, "a symlink; it is not followed"))
     except OSError as error:

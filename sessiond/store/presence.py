@@ -1,7 +1,7 @@
-"""Whether the store still stands where its path says, and a barrier while that is being found out.
+"""Whether the store is still at its path, and a barrier for tasks while that is not known.
 
-Descriptors outlive their names: a store that was moved away is written to as before, and nobody who goes by its path
-sees it. Knows paths and one descriptor. Does not know sessions.
+Descriptors stay valid when a folder is moved: the daemon would go on writing to a store that nobody finds at its path.
+Knows paths and one descriptor. Does not know sessions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sessiond.store import dirfd, layout
 from sessiond.store.catalog import Folder
 from sessiond.store.refusals import StoreDisplaced
 
-# Between two looks for a folder that went.
+# The pause between two checks for a missing folder.
 _PAUSE_S = 0.05
 
 
 class StorePresence:
-    """Of the store at `path`, which is open as `root_fd`.
+    """The presence of the store at `path`, which is open as `root_fd`.
 
-    A folder that is being replaced is away for a moment; one that is away for `patience_s` is gone.
+    A folder that is being replaced is missing for a moment; one that is missing for `patience_s` seconds is lost.
     """
 
     def __init__(self, path: Path, root_fd: int) -> None:
@@ -37,7 +37,7 @@ class StorePresence:
         self._expected: dict[str, trio.Event] = {}
 
     def describe_loss(self) -> str | None:
-        """What is not where it belongs, in words; None where all of it is there, or cannot be looked at."""
+        """What is missing or was replaced, in words; None where everything is in place, or that cannot be checked."""
         try:
             if not os.path.samestat(os.stat(self._path), os.fstat(self._root_fd)):
                 return f"another folder stands at {self._path}, where the store was"
@@ -55,7 +55,7 @@ class StorePresence:
         return None if is_there else f"{layout.AGENTS} of the store {self._path} is no folder any more"
 
     async def wait_until_back(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Have what there is looked at by `look`, once the store stands. StoreGone where it does not come back."""
+        """Wait until the store is in place, then await `look`. StoreGone where it does not come back in time."""
         until = trio.current_time() + self.patience_s
         try:
             while True:
@@ -73,24 +73,24 @@ class StorePresence:
             self.mark_known()
 
     def require(self) -> None:
-        """Displaced where it does not stand: what is made now would be found by nobody."""
+        """Raise StoreDisplaced where the store is not in place: a new file would not be found at its path."""
         if self.describe_loss() is not None:
             raise StoreDisplaced
 
     def mark_unknown(self) -> None:
-        """A folder went: until `trust` nobody knows which sessions there are."""
+        """A folder is missing: until `mark_known` it is not known which sessions exist."""
         if self._known is None:
             self._known = trio.Event()
 
     def mark_known(self) -> None:
-        """What there is was looked at, and is known."""
+        """Everything was checked: it is known which sessions exist."""
         if self._known is not None:
             self._known.set()
             self._known = None
 
     @contextmanager
     def expect_return(self, key: str) -> Iterator[None]:
-        """While this lasts the key's transcript is away, and may come back."""
+        """While the block runs the key's transcript is missing, and may come back."""
         over = self._expected[key] = trio.Event()
         try:
             yield
@@ -100,7 +100,7 @@ class StorePresence:
             over.set()
 
     async def wait_until_known(self, key: str) -> None:
-        """Return when it is known whether the key has a session: at once, unless a folder or its file went just now."""
+        """Wait until it is known whether the key has a session: at once, unless a folder or its file is missing."""
         while True:
             away = self._expected.get(key) if self._known is None else self._known
             if away is None:
@@ -109,7 +109,7 @@ class StorePresence:
 
 
 def exists(folder_fd: int, name: str) -> bool:
-    """Whether the name is in the folder, or may be."""
+    """Whether the name is in the folder; True as well if that cannot be found out just now."""
     try:
         os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except OSError as error:
@@ -118,7 +118,7 @@ def exists(folder_fd: int, name: str) -> bool:
 
 
 def is_at(path: str, fd: int) -> bool:
-    """Whether the open folder is the one at the path, or cannot be looked at."""
+    """Whether the open folder is the one at the path; True as well if that cannot be found out."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except OSError as error:
@@ -126,7 +126,7 @@ def is_at(path: str, fd: int) -> bool:
 
 
 def require_place(folder: Folder) -> None:
-    """Displaced where the folder is not at its path any more: what is written into it would be found by nobody."""
+    """Raise StoreDisplaced where the folder is not at its path any more: what is written would not be found there."""
     if not folder.path:
         return
     try:

@@ -1,6 +1,6 @@
-"""Read one transcript as doctor does: every line, folded anew, beside what the index says of it.
+"""Read one transcript for `doctor`: fold every line, and compare the entry with the one in the index.
 
-Reads only. Knows lines, records and entries. Does not know what doctor says of them or does about them.
+Reads only. Knows lines, records and entries. Does not know how `doctor` reports or repairs them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LINES_A_STEP = 64
 
 
 class TranscriptReading(msgspec.Struct):
-    """What stands in a transcript. `bad` are lines that are no records, `odd` records of ours that say nothing.
+    """The content of a transcript. `bad` are lines that are no records, `odd` the daemon's records without any effect.
 
-    `earlier` are the messages from before a given moment, and those that have no time. `timeless` says that some record
-    has no time of its own: what its file's time was when it was folded is not known.
+    `earlier` counts messages up to a given time, and those without a timestamp. `timeless`: some record has no
+    timestamp, so that its time is that of the file when it was folded, which is not known any more.
     """
 
     entry: Entry
@@ -37,14 +37,14 @@ class TranscriptReading(msgspec.Struct):
     timeless: bool = False
 
     def differences(self, known: Entry) -> list[str]:
-        """The fields in which an entry that is up to the file is not what the file gives."""
+        """The fields in which an up-to-date entry differs from the fold of the file."""
         passed_over = {"file", *(("updated_at", "created_at") if self.timeless else ())}
         fresh, listed = asdict(self.entry), asdict(known)
         return [name for name in fresh if name not in passed_over and fresh[name] != listed[name]]
 
 
 def open_stored(root_fd: int, thing: StoredName) -> int:
-    """A descriptor of a file in the store, for reading. OSError."""
+    """A descriptor of a file in the store, for reading. Raises OSError."""
     with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
         return dirfd.open_file(fd, thing.name, os.O_RDONLY)
 
@@ -52,9 +52,9 @@ def open_stored(root_fd: int, thing: StoredName) -> int:
 def read_transcript(
     root_fd: int, thing: StoredName, record_limit: int, *, moment_ms: int = 0
 ) -> Generator[None, None, TranscriptReading]:
-    """The reading of a transcript. Yields wherever the work may be interrupted. OSError where it cannot be read.
+    """Read a whole transcript. Yields wherever the work may be interrupted. Raises OSError.
 
-    `moment_ms` is up to when a message is an earlier one.
+    Messages up to `moment_ms` (milliseconds since 1970) are counted as `earlier`.
     """
     reading = TranscriptReading(Entry(session_id=thing.name[: -len(layout.SUFFIX)]))
     mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
@@ -62,7 +62,7 @@ def read_transcript(
         number, counted_to = 1, 0
         lines = transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)
         for done, line in enumerate(lines):
-            # The reader passes over blank lines; they count for the line number.
+            # Blank lines are skipped by the reader but count for the line number.
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
             _add_line(reading, line, folding.describe_place(number, line.offset), mtime_ms)

@@ -1,4 +1,4 @@
-"""What a caller is told when the disk, or another program, lets nothing be stored or read."""
+"""The errors for callers whose records cannot be stored, because of the disk or of another program."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from sessiond.errors import StorageError, reason_of
 
 
 class Unsettled(OSError):
-    """Others changed the file each time before what was written could be read back."""
+    """Another program changed the file after each attempt, before the written lines could be verified."""
 
     def __init__(self) -> None:
         super().__init__(errno.EBUSY, "another program keeps changing it")
 
 
 class StoreDisplaced(OSError):
-    """The folder was moved away, or another stands in its place."""
+    """The folder was moved away or replaced by another one."""
 
     def __init__(self) -> None:
         super().__init__(errno.ENOENT, "its folder is not where it was")
 
 
 def storage_error(error: OSError, key: str) -> StorageError:
-    """Nothing was stored in the transcript of `key`."""
+    """The error for an append to the transcript of `key` of which nothing was stored."""
     reason, hint = reason_of(error), "Make room or check the disk"
     if isinstance(error, Unsettled):
         hint = "Find out what writes to it"

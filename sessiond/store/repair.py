@@ -1,7 +1,7 @@
-"""What can be repaired in a store without touching a transcript, and how: after a backup, and saying what was done.
+"""Repair a store without changing any transcript, after a backup, with a report of what was done.
 
-Modes are narrowed, indexes that are damaged or behind are made again, files left over from a cut-off write are moved to
-the backup. Knows the store's files. Whoever repairs holds the store's lock.
+Narrows modes, rebuilds indexes that are damaged or outdated, and moves temporary files of interrupted writes to the
+backup. Knows the store's files. The caller holds the store's lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """One thing to repair: narrow its mode, set it aside, or make it (an index) again."""
+    """One repair: narrow the mode of a file, set it aside, or rebuild it (an index)."""
 
     action: Action
     thing: StoredName
@@ -39,7 +39,7 @@ class _Entry(msgspec.Struct, frozen=True):
 def plan(
     root_fd: int, now_ms: int, *, indexes: bool, record_limit: int, older_than_ns: int | None = None
 ) -> list[Repair]:
-    """What is to be done. With `older_than_ns` temporary files that changed since are somebody's, and stay."""
+    """The repairs to be made. Temporary files that changed after `older_than_ns` are in use, and are left alone."""
     repairs: list[Repair] = []
     transcripts: dict[tuple[str, ...], list[StoredName]] = {}
     known: dict[tuple[str, ...], StoredName] = {}
@@ -67,7 +67,7 @@ def _is_to_be_made_again(
 ) -> bool:
     with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
         found = index.load(fd)
-    # Entries of another program are the metadata of sessions that the next start adopts.
+    # Rows of another program are the metadata of sessions that the next start adopts, so they are kept.
     if found.foreign or found.is_being_written_at(now_ms):
         return False
     if found.damaged or any(not checks.is_current(found, thing) for thing in transcripts):
@@ -87,8 +87,8 @@ def _is_wrong(root_fd: int, thing: StoredName, known: index.Index, record_limit:
 
 
 def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> Iterator[Session | None]:
-    """The sessions whose entry in memory is up to the transcript and not what that gives. For the daemon's own store:
-    None wherever it may be interrupted.
+    """The sessions whose entry in memory is up to date with the transcript but differs from its fold. For a running
+    daemon; yields None wherever it may be interrupted.
     """
     for session in sessions:
         *parts, name = session.path.split("/")
@@ -103,13 +103,13 @@ def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> I
             )
         except OSError:
             continue
-        # An emptied transcript has no key; its entry is all that is known of it.
+        # An emptied transcript has no key, and its entry is the only source.
         if found.entry.session_key and found.differences(entry):
             yield session
 
 
 def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
-    """A descriptor of a new folder below `backups/`: the indexes as they are, and a list of what is to be done."""
+    """A descriptor of a new folder below `backups/`, with copies of the indexes and a list of the repairs."""
     fd = dirfd.open_path_dir(root_fd, (layout.BACKUPS,), create=True)
     with dirfd.closing(fd):
         backup_fd = dirfd.make_dir(fd, stamp)
@@ -124,7 +124,7 @@ def back_up(root_fd: int, repairs: list[Repair], stamp: str) -> int:
 
 
 def apply(root_fd: int, backup_fd: int, repairs: list[Repair], record_limit: int) -> Iterator[str]:
-    """Do it, and say of each what was done or why not."""
+    """Make the repairs; for each a sentence about what was done, or why not."""
     for one in repairs:
         try:
             with dirfd.closing(dirfd.open_path_dir(root_fd, one.thing.parts)) as folder_fd:
@@ -154,7 +154,7 @@ def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -
 
 
 def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Session]:
-    """The folder's sessions, read without writing: what has no key of ours yet waits for the next start."""
+    """The folder's sessions, read without writing. Files without a session key are left for the next start."""
     folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
     known = index.load(folder_fd).ours
     sessions: list[Session] = []
@@ -168,18 +168,19 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
-    # The catalog marks the older one of two sessions with one key.
+    # The catalog marks the older of two sessions with the same key as superseded.
     Catalog().load(sessions)
     return sessions
 
 
 def _refold(folder_fd: int, name: str, known: Entry | None, record_limit: int) -> Entry:
-    """The entry that the whole file gives, with what only the index says: how many messages it had."""
+    """The entry from folding the whole file, with the number of former messages, which only the index has."""
     entry = Entry(session_id=name.removesuffix(layout.SUFFIX))
     with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:
         if known is not None:
             status = os.fstat(fd)
-            is_rewritten = not folding.holds(fd, known.file, status)  # in a copy of the store it is another file
+            # Compared by content, because in a copy of the store the file has another inode.
+            is_rewritten = not folding.holds(fd, known.file, status)
             entry = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000 if is_rewritten else None)
         return folding.advance_open(fd, entry, record_limit, collect=False).entry
 

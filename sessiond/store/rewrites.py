@@ -1,6 +1,6 @@
-"""Transcripts that were cut off or written anew in place, and messages that went with that.
+"""Find transcripts that another program truncated or rewrote in place, and the number of lost messages.
 
-Only the index knows how many there were. Knows files and entries. Does not know how doctor reports them.
+Only the index knows how many messages there were. Knows files and entries. Does not know how `doctor` reports them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rewrite(msgspec.Struct, frozen=True):
         return self.moment_ms + _TICK_MS
 
     def describe_loss(self, found: TranscriptReading) -> str | None:
-        """What is missing of them, in words; None where all of them are there again."""
+        """How many of the messages are missing, in words; None where all are back."""
         if found.earlier >= self.had_messages:
             return None
         there = f"{pluralize(self.had_messages, 'message')} {'was' if self.had_messages == 1 else 'were'} there"
@@ -43,7 +43,7 @@ class Rewrite(msgspec.Struct, frozen=True):
 
 
 def rewrite_of(root_fd: int, thing: StoredName, known: Entry | None) -> Rewrite | None:
-    """What is known of a transcript's past by its entry, be it of the daemon or the index; None where it just grew."""
+    """The rewrite of a transcript according to its entry (of the daemon or of the index); None where it only grew."""
     if known is None:
         return None
     facts = known.file

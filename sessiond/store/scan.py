@@ -1,7 +1,7 @@
-"""Find every session of the store at start. Synchronous; runs in a worker thread before anything is served.
+"""Find every session of the store at the start. Synchronous; runs in a worker thread before the daemon serves.
 
-Lists the folders, trusts the index where the file has not changed since, and folds what is new. Does not know what is
-done with the sessions.
+Lists the folders, takes the entries of unchanged files from the index, and folds the others. Does not know what the
+sessions are used for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sessiond.model.keys import KeyRules
 from sessiond.store import adoption, dirfd, folding, index, layout, making, transcript
 from sessiond.store.catalog import Folder, Session
 
-# How far the record that gives a file without a header its key is looked for.
+# In a file without a header, the record with its session key is looked for in so many bytes.
 _MARKED_BYTES = 1 << 20
-# A half line that has not grown for so long is torn, and nobody will end it.
+# An incomplete line that has not grown for so long is torn and will never be completed.
 HALF_LINE_MS = 60_000
 Progress = Callable[[int, int, str], None]
 
@@ -38,19 +38,19 @@ class ScanSettings(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something a scan passed over: a symlink, a file that could not be read, a line. `path` is below the store."""
+    """Something that a scan skipped: a symlink, an unreadable file, a line. `path` is relative to the store."""
 
     path: str
     reason: str
 
 
 def problem_of(path: str, error: OSError) -> Problem:
-    """What is said of a file that could not be read."""
+    """The problem of a file that could not be read."""
     return Problem(path, reason_of(error))
 
 
 def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:
-    """The sessions of one folder, folded up to their files. Foreign ones are adopted on the way."""
+    """The sessions of one folder with up-to-date entries. Sessions of other programs are adopted."""
     making.remove_leftovers(folder.fd)
     known = index.load(folder.fd)
     folder.has_torn_index = known.torn
@@ -94,10 +94,10 @@ def read_session(
     *,
     problems: list[Problem],
 ) -> Session | None:
-    """Fold one file, and adopt it where it does not say its key. None where it is no transcript, or not one yet.
+    """Fold one file, and adopt it if it has no session key. None where it is no transcript, or is still empty.
 
-    Lines that say nothing go to `problems`. Without `foreign` it is not known yet what another program's index says of
-    it, and what needs that is IndexUnknown. Raises OSError where the file cannot be read or adopted.
+    Lines without effect are added to `problems`. `foreign` is None while the index of another program cannot be read;
+    a file that needs it then raises IndexUnknown. Raises OSError where the file cannot be read or adopted.
     """
     session_id = name[: -len(layout.SUFFIX)]
     fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
@@ -116,7 +116,7 @@ def read_session(
         claim = adoption.claim(folder.agent_id, session_id, entry, foreign, settings.rules)
         folded = _adopt(folder, name, folded, claim, settings)
         if not adoption.is_own_key(folded.session_key, folder.agent_id):
-            # Somebody changed the file just then; the next look at it begins anew.
+            # Another program changed the file meanwhile; it is read again from the start next time.
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), name)
     elif entry is not None and got.rewritten:
         lost = adoption.claim_to_restore(folded, entry, folded.session_key, folder.agent_id)
@@ -125,9 +125,9 @@ def read_session(
 
 
 def is_transcript(fd: int, record_limit: int) -> bool:
-    """Whether the file begins as a session does, or says near its beginning which session it is."""
-    # Other programs keep other JSON Lines beside their transcripts; those are theirs. A first line that cannot be
-    # read does not count against a file, nor that somebody emptied it and wrote on without a header.
+    """Whether the file begins with a session header, or has a record with a session key near its beginning."""
+    # Other programs keep other JSON Lines files beside their transcripts, which are left alone. A file with an
+    # unreadable first line counts, and one that was emptied and continued without a header if it has a key.
     first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)
     if first is None or first.record is None or first.record.type == "session":
         return first is not None
@@ -138,22 +138,22 @@ def is_transcript(fd: int, record_limit: int) -> bool:
 
 
 class HalfLine(OSError):
-    """A file that is to be adopted ends within a line that somebody is writing. It passes: look again in a second."""
+    """A file to be adopted ends with a line that another program is still writing. Temporary: retry in a second."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EAGAIN, "another program is in the middle of a line", name)
 
 
 class IndexUnknown(OSError):
-    """A file that is to be adopted, beside an index that cannot be read just now. It passes: look again in a second."""
+    """A file cannot be adopted because the index beside it cannot be read yet. Temporary: retry in a second."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EAGAIN, "the index beside it, which may name it, cannot be read yet", name)
 
 
 def foreign_of(known: index.Index, folder: Folder, settings: ScanSettings) -> adoption.Foreign | None:
-    """What another program says in the index of a folder; None where that is not known yet."""
-    # Nothing is waited for in an archive: its sessions are nobody's live ones.
+    """The rows of another program in the index of a folder; None where they cannot be read yet."""
+    # In an archive nothing is waited for, because its sessions are not in use.
     is_unknown = not folder.archived and known.is_unknown_at(settings.clock.wall_ms())
     return None if is_unknown else known.foreign
 
@@ -167,7 +167,7 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
         line = claim.line(settings.ids.record(), entry.file.last_id, now_ms, settings.record_limit)
         offset = transcript.append(fd, line, end)
         if not transcript.is_line_start(fd, offset):
-            # Half a line came between the look and the write. Blanks and no newline: it can still come to its end.
+            # Another program wrote half a line in between. Blank ours out without a newline, so that it can go on.
             transcript.blank_out(fd, offset, len(line), ending=b" ")
             raise HalfLine(name)
         if settings.sync:
@@ -178,13 +178,13 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
 def create_settings_only_sessions(
     folder: Folder, foreign: adoption.Foreign, settings: ScanSettings, problems: list[Problem]
 ) -> list[Session]:
-    """Foreign index entries without a transcript get one, so that their settings live on."""
+    """Create a transcript for each row of another program's index without one, so that its settings are kept."""
     made: list[Session] = []
     for session_id, created in adoption.session_ids(foreign):
         name = session_id + layout.SUFFIX
         if layout.session_id_of(name) is None or _exists(folder.fd, name):
             continue
-        # A header as pi writes it: should the adoption not come to its end, the next start goes on with it.
+        # Without a key, as pi writes it: if the adoption is interrupted, the next start adopts the file.
         header = adoption.bare_header(session_id, folder.agent_id, created or settings.clock.wall_ms())
         try:
             making.create_file(folder, name, header, settings.record_limit, settings.sync)
@@ -218,20 +218,20 @@ def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.
                 elif item.is_file(follow_symlinks=False):
                     found.append((item.name, os.stat(item.name, dir_fd=folder.fd, follow_symlinks=False)))
             except FileNotFoundError:
-                continue  # gone between the two looks
+                continue  # removed meanwhile
             except OSError as error:
                 problems.append(problem_of(path_of(folder, item.name), error))
     return found
 
 
 def line_problems(path: str, got: folding.Advance) -> list[Problem]:
-    """What is said of lines that say nothing: the first few of them, and how many there are."""
+    """Problems for lines without effect: the first few of them, and the number of the others."""
     told = [Problem(path, str(one)) for one in got.odd]
     more = got.odd_count - len(got.odd)
     return [*told, Problem(path, f"{more} more lines like that")] if more else told
 
 
 def path_of(folder: Folder, name: str) -> str:
-    """The path of a file below the store."""
+    """The path of a file relative to the store."""
     middle = f"{layout.ARCHIVE}/" if folder.archived else ""
     return f"{layout.AGENTS}/{folder.agent_id}/{layout.SESSIONS}/{middle}{name}"

@@ -1,7 +1,7 @@
 """SessionStore: the async door to the files.
 
 Owns the lock, the folders, the catalog and the committer. Knows transcripts and entries; does not know callers, runs or
-subscribers. Whoever wants to see appends sets `on_committed` and `on_created`.
+subscribers. The feed sets `on_committed` and `on_created` to be called after appends.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class SessionStore:
         self.run_sync = run_sync
         self.on_committed: Callable[[Session], bool] = _nothing_more
         self.on_created: Callable[[Session, list[folding.FoldedLine]], None] = _ignore
-        # Files the daemon is making or moving right now: the watcher's news of them are its own doing.
+        # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
         self.on_folder: Callable[[Folder], None] = _ignore
-        # A folder was found to be somewhere else, or gone, before the watcher told.
+        # Called when a folder is found to be missing from its path before the watcher reports it.
         self.on_displaced: Callable[[], None] = _ignore
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
-        # A lambda: who is told is set later.
+        # A lambda, because `on_committed` is set later.
         self.committer = Committer(
             on_committed=lambda session: self.on_committed(session),  # noqa: PLW0108
             on_refused=self._report_displaced,
@@ -90,7 +90,7 @@ class SessionStore:
 
     @property
     def settings(self) -> scan.ScanSettings:
-        """What reading a file needs."""
+        """The settings for reading and adopting files."""
         return scan.ScanSettings(self.rules, self.record_limit, self._clock, self._ids, self._durable)
 
     def load(self, progress: scan.Progress) -> None:
@@ -165,7 +165,7 @@ class SessionStore:
         return session, locate_written(len(header), drafts, lines)
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
-        """Append records in one write. Returns once they are on disk, folded and announced."""
+        """Append records in one write. Returns when they are on disk, folded and published."""
         if not parts:
             return []
         drafts = self.make_drafts(parts)
@@ -173,17 +173,17 @@ class SessionStore:
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 
     def make_drafts(self, parts: Sequence[Part]) -> list[RecordDraft]:
-        """The records that `parts` become. LimitExceeded or InvalidParams where one could not be read again.
+        """Drafts of the records. LimitExceeded or InvalidParams for one that readers would refuse.
 
-        Of long ones it takes long; it may be called in a worker thread.
+        May be called in a worker thread, since long records take long.
         """
         return drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
 
     def append_later(
         self, session: Session, drafts: Sequence[RecordDraft], tell: Callable[[list[str], StorageError | None], None]
     ) -> None:
-        """As `append`, of at least one draft, without a task that waits: `tell(ids, None)` or `tell([], error)` is
-        called on the loop.
+        """As `append`, for at least one draft, without waiting: `tell(ids, None)` or `tell([], error)` is called on the
+        event loop.
         """
 
         def tell_ids(places: list[tuple[int, int]], error: StorageError | None) -> None:
@@ -201,12 +201,14 @@ class SessionStore:
         before: Position | None = None,
         noted: Callable[[Record], bool] | None = None,
     ) -> MessagePage:
-        """The newest `limit` wanted messages (before a position), oldest first, with the `noted` records among them."""
+        """The newest `limit` messages that match `wanted`, before a position, oldest first; and other records between
+        them that match `noted`.
+        """
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
         clean = session.entry.corrupt_records == 0
 
         def read(fd: int) -> MessagePage:
-            # A cursor from before the file was written anew in place names the middle of some line.
+            # The cursor may be from before a rewrite of the file, and point into a line.
             if not transcript.is_line_start(fd, end.offset):
                 raise stale_cursor_error("$.cursor")
             found = page_backwards(
@@ -227,7 +229,7 @@ class SessionStore:
         return page
 
     async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(fd, *args)` in a worker thread, on the session's open file."""
+        """Run `function(fd, *args)` in a worker thread, with the session's file opened for reading."""
 
         def work() -> Any:
             fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
@@ -245,14 +247,15 @@ class SessionStore:
                     await session.leaving.wait()
                 if session.folder is folder:
                     raise
-                return await self.run_sync(work)  # it was moved to the archive just then
+                return await self.run_sync(work)  # it was moved to the archive meanwhile
         except OSError as error:
             raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
 
     async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
-        """`function(fd, end, dialect, *args)` for each session, in one worker thread; `end` is how far it is folded.
+        """Run `function(fd, end, dialect, *args)` for each session in one worker thread; `end` is the offset up to
+        which it is folded.
 
-        None stands for a session whose file cannot be read, or went to another folder just then.
+        The result is None for a session whose file cannot be read, or was moved meanwhile.
         """
         places = [(one.folder, one.file_name, one.entry.file.folded_to) for one in sessions]
 
@@ -272,16 +275,16 @@ class SessionStore:
         return found
 
     def read_new(self, session: Session) -> None:
-        """Let the followers' feed read what the file has and the entry has not."""
-        # What is being written is not acknowledged yet, and may be taken back; its commit is told of.
+        """Let the feed read what is new in the file."""
+        # Unsynced records may still be removed, so they are not read; the feed is called after their commit.
         if not session.in_flight:
             self.on_committed(session)
 
     async def archive(self, session: Session, *, on_leave: Callable[[], None] = _ignore) -> bool:
-        """Move the transcript to the archive, by rename; on disk when this returns. False where it was gone already.
+        """Move the transcript to the archive, by rename; on disk when this returns. False where it does not exist.
 
-        The session leaves the live ones; `on_leave` is called right before. Appends under way are written before or
-        after the move, never to nowhere.
+        Then the session is no longer the current one of its key; `on_leave` is called right before that. Unfinished
+        appends are written before or after the move.
         """
         name = session.file_name
         self.busy_names.add(name)
@@ -292,7 +295,7 @@ class SessionStore:
                 session.folder.dirty = True
                 if moved:
                     session.folder = archive
-                    # Its followers read it to its end: what a stranger wrote right before the move belongs to it.
+                    # Followers read it to its end, with what other programs wrote right before the move.
                     self.read_new(session)
                 on_leave()
                 self.catalog.remove(session)
@@ -310,12 +313,12 @@ class SessionStore:
             self.on_displaced()
 
     def dirty_folders(self) -> list[Folder]:
-        """The folders whose index is behind."""
+        """The folders whose index has to be saved."""
         folders = (*self.folders.values(), *self.archives.values())
         return [folder for folder in folders if folder.dirty and not folder.waiting]
 
     async def save(self, folder: Folder) -> int:
-        """Save the index of a folder, a chunk at a time so that nobody waits long. How many bytes that were."""
+        """Save the index of a folder; its size in bytes. Other tasks run between the chunks."""
         folder.dirty = False
         saved = False
         try:

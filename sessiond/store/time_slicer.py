@@ -1,7 +1,7 @@
-"""Long work in worker threads, a slice at a time: the daemon's other answers go on, and a cancelled one ends at once.
+"""Run long work in a worker thread in time slices, so that other work goes on and cancellation takes effect quickly.
 
-Knows threads and time; does not know the work. One slice at a time in the whole daemon: more threads of Python code
-would not be quicker together, and everybody else would wait for each of them.
+Knows threads and time; does not know the work. Only one slice runs at a time in the whole daemon, because several
+threads of Python code are not faster together and delay the event loop.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sessiond.clock import Clock
 from sessiond.store.committer import RunSync
 from sessiond.tasks import run_in_thread
 
-# What a cancelled caller may have to wait for. A thread hop costs a hundredth of it.
+# A cancelled caller waits for the end of a slice. Starting one in a thread costs a hundredth of it.
 SLICE_S = 0.01
 
 
 class TimeSlicer:
-    """Takes turns between those who have long work. One of these a daemon."""
+    """Runs slices of concurrent work in turn. One per daemon."""
 
     def __init__(self, run_sync: RunSync = run_in_thread, clock: Clock | None = None) -> None:
         self._run_sync = run_sync
@@ -28,8 +28,7 @@ class TimeSlicer:
         self._turn = trio.Lock()
 
     async def run(self, work: Iterator[Any]) -> None:
-        """Take `work` to its end. It yields wherever it may be interrupted, every millisecond or so; it is closed when
-        the caller is cancelled."""
+        """Run `work` to its end. It has to yield about every millisecond; it is closed if the caller is cancelled."""
         try:
             more = True
             while more:

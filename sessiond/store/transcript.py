@@ -1,6 +1,6 @@
 """Read and append one transcript file, by descriptor and offset.
 
-Synchronous. Knows lines and offsets. Does not know sessions, nor which lines anybody wants.
+Synchronous. Knows lines and offsets. Does not know sessions.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from sessiond.model.record import BadLine, Record
 from sessiond.store.tail import Tail
 
 BLOCK = 64 * 1024
-# The end of a record has its time and most of its text: no two files share this much of it by accident.
+# So many bytes before an offset identify a file: they have the end of a record's text, or its timestamp.
 CHECKED = 128
-# The lines of this much are counted in a few milliseconds.
+# Counting the lines of so many bytes takes a few milliseconds.
 _COUNTED = 16 * 2**20
-# A line of so many bytes takes a millisecond or two to parse, one of the longest 25 and more: whoever follows a file on
-# the event loop has it parsed ahead, in a worker thread.
+# A line of this size takes 1 to 2 ms to parse, the longest ones 25 ms and more. So the feed, which runs on the event
+# loop, has such lines parsed ahead in a worker thread.
 LONG_LINE = 512 * 1024
-# What is taken back is overwritten piece by piece: it may be that memory is short.
+# Failed appends are overwritten in pieces of this size, because memory may be short.
 _PIECE = 256 * 1024
 _NEWLINE = re.compile(rb"\n")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """One whole line: where it begins and ends (newline included), and its record or why it is none."""
+    """One whole line: its begin and end (newline included), and its record, or the reason why it is none (`bad`)."""
 
     offset: int
     end: int
@@ -46,7 +46,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 def read_lines(
     fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK, dialect: TranscriptDialect = V3
 ) -> Iterator[Line]:
-    """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, without the blank ones."""
+    """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, except blank ones."""
     return read_tail(fd, Tail(offset, limit), stop=stop, block=block, dialect=dialect)
 
 
@@ -59,10 +59,10 @@ def read_tail(
     parsed: Mapping[int, Line] | None = None,
     dialect: TranscriptDialect = V3,
 ) -> Iterator[Line]:
-    """As `read_lines`, from where `tail` is. It keeps the half line at the end.
+    """As `read_lines`, from the position of `tail`, which keeps an incomplete line at the end.
 
-    `parsed` are lines parsed ahead, by their offset: what stands in the file still is not parsed again. It counts where
-    the reading begins and right behind, as the feed reads.
+    `parsed` are lines parsed ahead, by offset; they are used if they are unchanged in the file. Only those at the
+    beginning, and right behind each other, are looked up.
     """
     parsed = parsed or {}
     while stop is None or tail.offset < stop:
@@ -91,8 +91,8 @@ def _is_unchanged(fd: int, line: Line) -> bool:
 def parse_long_line(
     fd: int, offset: int, limit: int, *, within: int, long: int = LONG_LINE, dialect: TranscriptDialect = V3
 ) -> Line | None:
-    """The first line of `long` bytes among those that begin less than `within` bytes behind `offset`, parsed; None for
-    none. Raises OSError. Call it in a worker thread.
+    """The first line of at least `long` bytes that begins less than `within` bytes behind `offset`, parsed; None if
+    there is none. Raises OSError. Call it in a worker thread.
     """
     tail = Tail(offset, limit)
     while tail.whole - offset < within and (chunk := os.pread(fd, BLOCK, tail.offset)):
@@ -105,10 +105,10 @@ def parse_long_line(
 
 
 def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: TranscriptDialect = V3) -> Line | None:
-    """The line between two offsets, None where it is blank. No bytes are too many bytes."""
+    """The parsed line between two offsets, None where it is blank. `line` is None for one over the limit."""
     if line is None or len(line) > limit:
         return Line(begin, end, None, "over the size limit")
-    # A failed append is blanked out where it stood: white space is neither a record nor damage.
+    # Failed appends are overwritten with white space, so blank lines are neither records nor damage.
     if not line or line.isspace():
         return None
     try:
@@ -129,7 +129,7 @@ def read_backwards(
         position -= size
         chunk = os.pread(fd, size, position)
         if len(chunk) < size:
-            return  # the file shrank under us; the feed will say so
+            return  # the file was truncated meanwhile, which the feed notices
         cut = len(chunk)
         while (newline := chunk.rfind(b"\n", 0, cut)) >= 0:
             begin = position + newline + 1
@@ -165,14 +165,14 @@ def _assemble(
 
 
 def is_line_start(fd: int, offset: int) -> bool:
-    """Whether a line begins at `offset`: the start of the file, or right behind a newline."""
+    """Whether a line begins at `offset`: at the start of the file, or right behind a newline."""
     if offset == 0:
         return True
     return os.pread(fd, 1, offset - 1) == b"\n"
 
 
 def line_number(fd: int, offset: int) -> int | None:
-    """The number, from 1, of the line that begins at `offset`; None too far into a file."""
+    """The number, from 1, of the line that begins at `offset`; None where counting would take too long."""
     if offset > _COUNTED:
         return None
     number, at = 1, 0
@@ -183,13 +183,13 @@ def line_number(fd: int, offset: int) -> int | None:
 
 
 def checksum(fd: int, offset: int) -> int:
-    """A checksum of the bytes right before `offset`: tells a file that grew from one that was written anew."""
+    """A checksum of the bytes right before `offset`, by which a rewritten file is told from one that grew."""
     begin = max(0, offset - CHECKED)
     return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
 
 
 class HalfWritten(OSError):
-    """An append failed and could not be taken back either: `data`, or a part of it, stands at `offset`."""
+    """An append failed and could not be blanked out: `data`, or part of it, is in the file at `offset`."""
 
     def __init__(self, code: int, offset: int, data: bytes) -> None:
         super().__init__(code, os.strerror(code))
@@ -197,37 +197,37 @@ class HalfWritten(OSError):
 
 
 class End(NamedTuple):
-    """How a file ended when it was looked at: `torn` within a line."""
+    """The size of a file, and whether it ends within a line (`torn`)."""
 
     size: int
     torn: bool
 
 
 def end_of(fd: int, status: os.stat_result) -> End:
-    """How the file ends now."""
+    """The end of the file as it is now."""
     return End(status.st_size, not is_line_start(fd, status.st_size))
 
 
 def append(fd: int, data: bytes, end: End | None = None) -> int:
-    """Write `data` (whole lines) at the end in one write, behind a newline of its own where the file ends torn.
+    """Write `data` (whole lines) at the end of the file in one write, behind a newline if the file ends within a line.
 
-    `end` is how the caller saw it end. Somebody may write half a line behind any look: who has to know that a line
-    begins where ours does looks there afterwards.
+    `end` is the end of the file as the caller found it. Another program may append an incomplete line afterwards, so
+    a caller that needs `data` to begin a line has to check that after the write.
 
-    Returns the offset where `data` begins. On a short write or an error what was written is blanked out, on disk, so
-    that it never becomes a record, and OSError is raised.
+    Returns the offset of `data`. After a short write or an error the written part is blanked out and synced, so that
+    it never becomes a record, and OSError is raised.
     """
     size, torn = end or end_of(fd, os.fstat(fd))
     payload = b"\n" + data if torn else data
     try:
         written = os.write(fd, payload)
     except OSError as error:
-        # Some file systems fail a write and keep a part of it. What stands there may be a stranger's instead, so look.
+        # Some file systems keep part of a failed write. Compare: another program may have written there instead.
         kept = os.pread(fd, len(payload), size)
         if kept and payload.startswith(kept):
             _undo_append(fd, size, kept, error.errno or errno.EIO)
         raise
-    # Where an O_APPEND write ended: a stranger may have appended between fstat and write.
+    # The end of the O_APPEND write, since another program may have appended between fstat and write.
     behind = os.lseek(fd, 0, os.SEEK_CUR)
     if written < len(payload):
         _undo_append(fd, behind - written, payload[:written], errno.ENOSPC)
@@ -240,7 +240,7 @@ def _undo_append(fd: int, offset: int, data: bytes, code: int) -> None:
         blank_out(fd, offset, len(data))
     except OSError:
         raise HalfWritten(code, offset, data) from None
-    # Else a power cut could bring back what was refused.
+    # Synced, or a power cut could bring back the refused lines.
     with contextlib.suppress(OSError):
         os.fdatasync(fd)
 
@@ -248,14 +248,14 @@ def _undo_append(fd: int, offset: int, data: bytes, code: int) -> None:
 def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> None:
     """Overwrite bytes that this process appended with spaces and a newline (or another `ending`).
 
-    Truncating would race with a stranger's append behind ours and lose it; overwriting our own bytes cannot. The last
-    line goes first: cut off by a crash, it leaves what a shorter append leaves, no record without those before it.
+    Truncating could cut off what another program appended behind them; overwriting cannot. The last line is overwritten
+    first, so that a crash in between leaves a shorter append, and no record without those before it.
     """
     if length <= 0:
         return
     cuts = [0, *_line_ends(fd, offset, length - 1), length]
-    # On Linux pwrite on an O_APPEND descriptor ignores the offset. The flag is taken away for the moment, since there
-    # may be no second descriptor to be had.
+    # On Linux pwrite ignores the offset on an O_APPEND descriptor, so the flag is cleared meanwhile: there may be no
+    # free descriptor to open the file again.
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
     try:
@@ -263,7 +263,7 @@ def blank_out(fd: int, offset: int, length: int, *, ending: bytes = b"\n") -> No
             last = ending if end == length else b"\n"
             _blank_line(fd, offset + begin, end - begin, last)
     except OSError:
-        # Copy-on-write file systems need room to overwrite. What is ours alone at the end can still be cut off.
+        # Copy-on-write file systems need free space to overwrite. If nothing follows, truncating is safe.
         if os.fstat(fd).st_size != offset + length:
             raise
         os.ftruncate(fd, offset)
@@ -279,7 +279,7 @@ def _blank_line(fd: int, offset: int, length: int, ending: bytes) -> None:
 
 
 def _line_ends(fd: int, offset: int, length: int) -> list[int]:
-    """Where lines end within `length` bytes from `offset` on, counted from there."""
+    """The ends of lines within `length` bytes from `offset` on, relative to it."""
     ends: list[int] = []
     for start in range(0, length, _PIECE):
         piece = os.pread(fd, min(_PIECE, length - start), offset + start)

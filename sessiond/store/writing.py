@@ -1,11 +1,11 @@
-"""Lines into a transcript so that they stand: written, synced, and read back under the file's name.
+"""Write lines into a transcript, sync them, and verify them under the file's name.
 
-Other programs append to a transcript, empty it and put another file in its place, at any moment and without a lock. So
-nothing is believed for having been written. After the sync the name must still mean the open file, a line must begin
-where ours does, our bytes must stand there, and the file must still say its key. Where one of these fails the same
-lines, under their own ids, are looked for in what the name means now, and written there if they are missing.
+Other programs append to a transcript, empty it or replace it, at any moment and without a lock. So a successful write
+proves nothing. After the sync the name must still be that of the open file, the lines must be there, each at the
+beginning of a line, and the file must still have its session key. If not, the lines are looked for by their ids in the
+file that has the name now, and written there if they are missing.
 
-Knows files and lines; knows of the lines that each has an id and names the one before it. Does not group appends.
+Knows files and lines, and that each line has an id and a parent id. Does not group appends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sessiond.store.refusals import StoreDisplaced, Unsettled
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import End
 
-# Whole lines, behind the record with the given id. Called in a worker thread, more than once where a write fails.
+# Returns the lines for the given parent id. Called in a worker thread, perhaps more than once.
 Compose = Callable[[str | None], list[bytes]]
-# `os.fdatasync`, or what stands for it.
+# `os.fdatasync`, or a replacement in tests.
 Sync = Callable[[int], None]
-# Before each try. An editor that puts a new file in place leaves the name empty for some milliseconds.
+# The pause before each attempt. An editor that replaces the file leaves the name missing for some milliseconds.
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
 _PIECE_BYTES = 256 * 1024
 _HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
@@ -44,7 +44,7 @@ _ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """What to write, and then where each line stands, or `error`. `last_id` is the id of the last line."""
+    """What to write; afterwards the place of each line (`found`) or `error`. `last_id` is the id of the last line."""
 
     compose: Compose
     last_id: str
@@ -54,7 +54,7 @@ class Append:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Begin and end of each line, once it was read back."""
+        """Begin and end of each line, once they were verified."""
         return [place for place in self.found if place is not None]
 
     @property
@@ -62,7 +62,7 @@ class Append:
         return self.error is None and (not self.found or None in self.found)
 
     def long_lines(self, record_limit: int) -> Iterator[transcript.Line]:
-        """Those that take long to parse, parsed, where they stand in the file."""
+        """The lines that take long to parse, already parsed, for the feed."""
         if self.error is None:
             for (begin, end), line in zip(self.places, self.lines, strict=False):
                 if end - begin >= transcript.LONG_LINE:
@@ -72,20 +72,20 @@ class Append:
 
 
 class _Block(NamedTuple):
-    """Bytes of ours in an open file."""
+    """Bytes that were written into an open file."""
 
     fd: int
     offset: int
     data: bytes
 
     def is_unchanged(self) -> bool:
-        # Piece by piece: where memory is short this is what says what has to be taken back.
+        # In pieces, because this is also used when memory is short, to find out what has to be blanked out.
         starts = range(0, len(self.data), _PIECE_BYTES)
         pieces = ((start, self.data[start : start + _PIECE_BYTES]) for start in starts)
         return all(os.pread(self.fd, len(piece), self.offset + start) == piece for start, piece in pieces)
 
     def is_unchanged_line(self) -> bool:
-        """Whether it stands at the beginning of a line."""
+        """Whether it is unchanged and at the beginning of a line."""
         if not self.offset:
             return self.is_unchanged()
         if len(self.data) > _PIECE_BYTES:
@@ -94,7 +94,7 @@ class _Block(NamedTuple):
 
 
 class Writing:
-    """One commit to one transcript. After `run` every append has its places or its error, and all share a sync."""
+    """One commit to one transcript. After `run` every append has its places or its error. They share one sync."""
 
     def __init__(
         self, session: Session, appends: list[Append], parent: str | None, *, record_limit: int, sync: Sync | None
@@ -103,12 +103,12 @@ class Writing:
         self._limit, self._sync = record_limit, sync
         self._facts = FileFacts()
         self._replaced = False
-        # What has to stand in the file that is open now, and everything that was ever written, for the way back.
+        # The blocks in the file that is open now, and all blocks ever written, which are blanked out after a failure.
         self._blocks: list[_Block] = []
         self._written: list[_Block] = []
 
     def run(self) -> None:
-        """Write. Raises neither OSError nor MemoryError: where an append is not acknowledged, nothing of it is left."""
+        """Write and verify. Raises neither OSError nor MemoryError: a failed append leaves nothing in the file."""
         opened: list[int] = []
         try:
             self._write_until_verified(opened)
@@ -127,7 +127,7 @@ class Writing:
         session, why = self._session, OSError(errno.EIO, os.strerror(errno.EIO))
         for number, pause_s in enumerate(_PAUSES_S):
             if pause_s:
-                time.sleep(pause_s)  # noqa: TID251 - in a worker thread; no event tells when another program is done
+                time.sleep(pause_s)  # noqa: TID251 - in a worker thread; there is no event for the end of another program's write
             try:
                 if number:
                     require_place(session.folder)
@@ -150,7 +150,7 @@ class Writing:
         raise why
 
     def _preamble(self, fd: int, status: os.stat_result) -> bytes:
-        """What must come first so that the file says its key: nothing, unless it was written anew without one."""
+        """The lines to write first so that the file has its session key; empty unless it was rewritten without one."""
         session, epoch = self._session, self._session.epoch
         if folding.continues(fd, session.entry.file, status) and (
             not session.entry.file.inode or session.keyed_epoch == epoch or _HEADER.search(os.pread(fd, _HEAD_BYTES, 0))
@@ -165,8 +165,8 @@ class Writing:
         if lost is None:
             return b""
         now_ms = whole_ms(status.st_mtime_ns // 1_000_000) or 0
-        # A header has the time when it all began, and counts in the first line only. A line that a stranger writes just
-        # now may come before it; a record of this kind counts anywhere.
+        # A header has the creation time, but counts in the first line only, and another program may write a line before
+        # it just now. This record counts anywhere in the file.
         says_all = lost.line(os.urandom(8).hex(), None, now_ms, self._limit)
         if status.st_size:
             return says_all
@@ -180,7 +180,7 @@ class Writing:
         except (OSError, MemoryError):
             if len(missing) < 2:
                 raise
-            # One of them may be too large for the room that is left; the others need not suffer for it.
+            # One of them may be too large for the free space; the others are written nevertheless.
             self._write_apart(fd, preamble, missing)
 
     def _write_apart(self, fd: int, preamble: bytes, missing: list[Append]) -> None:
@@ -226,11 +226,11 @@ class Writing:
             return
         self._sync(fd)
         if self._replaced:
-            # Whoever put this file in place need not have synced its name; with the old one our lines would be gone.
+            # The program that replaced the file may not have synced its name; the old file would not have the lines.
             dirfd.fsync_dir(self._session.folder.fd)
 
     def _verify(self, fd: int, opened: os.stat_result) -> bool:
-        """Whether all of it can be read under the name. If not, it is to be tried again, from the search on."""
+        """Whether all lines can be read under the file's name. If not, the next attempt searches for them first."""
         session = self._session
         named: os.stat_result | None
         try:
@@ -245,7 +245,7 @@ class Writing:
         if is_named:
             for block in torn:
                 if block.is_unchanged():
-                    # Behind half a line that somebody else wrote meanwhile: no record, and it would come twice.
+                    # Another program wrote half a line before it, so it is no record; the lines are written again.
                     transcript.blank_out(fd, block.offset, len(block.data))
         self._blocks = []
         for append in self._appends:
@@ -253,7 +253,7 @@ class Writing:
         return False
 
     def _find_own_lines(self, fd: int) -> None:
-        """Take the lines that stand in this file already as they stand: a rewriting program may have copied them."""
+        """Find lines that are in this file already, because a program that rewrote the file copied them."""
         for begin, line, append, number in self._own_lines(fd):
             if append.found[number] is None:
                 append.found[number] = begin, begin + len(line)
@@ -262,13 +262,13 @@ class Writing:
                 self._written.append(block)
 
     def _remove_duplicates(self, fd: int) -> None:
-        """Blank out the copies of our lines that somebody put back between the search and our write."""
+        """Blank out copies of the lines that another program restored between the search and the write."""
         for begin, line, append, number in self._own_lines(fd):
             if append.found[number] not in (None, (begin, begin + len(line))):
                 transcript.blank_out(fd, begin, len(line))
 
     def _own_lines(self, fd: int) -> Iterator[tuple[int, bytes, Append, int]]:
-        """The lines of the file that are ours by their id: where each begins, and which line of which append it is."""
+        """The lines of the file with the ids of the appends: offset, bytes, the append, and the line's number in it."""
         wanted: dict[str, tuple[Append, int]] = {}
         for append in self._appends:
             for number, line in enumerate(append.lines):
@@ -281,7 +281,7 @@ class Writing:
                 yield begin, line, *wanted[line_id or ""]
 
     def _find_in_replacement(self, opened: list[int]) -> None:
-        """Another folder stands there, which may be a copy of just now: what was copied is to be taken back, too."""
+        """Find the lines in the folder that replaced this one: it may be a copy, in which they are undone too."""
         session = self._session
         with contextlib.suppress(OSError), dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd:
             fd = dirfd.open_file(folder_fd, session.file_name, os.O_RDWR | os.O_APPEND)
@@ -289,7 +289,7 @@ class Writing:
             self._find_own_lines(fd)
 
     def _blank_out_remnants(self, fd: int) -> None:
-        """Blank out what an earlier, refused append had to leave; while that cannot be done nothing is appended."""
+        """Blank out what an earlier failed append had to leave. If that fails, nothing is appended."""
         session = self._session
         if not session.remnants:
             return
@@ -301,8 +301,8 @@ class Writing:
         session.remnants = ()
 
     def _withdraw(self) -> None:
-        """Nothing was acknowledged: blank out all that still stands, on disk."""
-        # From the end on, so that a disk without room to overwrite can still cut off one after the other.
+        """Blank out and sync everything that was written, since nothing was acknowledged."""
+        # From the end on, because on a disk without free space the last block can be cut off instead.
         for block in reversed(self._written):
             try:
                 if block.is_unchanged():
@@ -329,7 +329,7 @@ def _header(session: Session, now_ms: int) -> bytes:
 
 
 def _lines(fd: int, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Every whole line within the limit, newline included, and where it begins."""
+    """Every whole line within the limit: its offset, and its bytes with the newline."""
     tail = Tail(0, limit)
     while chunk := os.pread(fd, transcript.BLOCK, tail.offset):
         for begin, line in tail.feed(chunk):
