@@ -52,7 +52,7 @@ def get(daemon: Daemon, path: str, *, token: str | None = None, method: str = "G
     listener = daemon.agent_socket if token is not None else daemon.socket
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(listener)), timeout=PATIENCE_S) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(listener), verify=False), timeout=PATIENCE_S) as client:
         return client.request(method, f"http://daemon{path}", headers=headers)
 
 

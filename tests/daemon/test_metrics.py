@@ -26,7 +26,7 @@ def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
     daemon.reply("main", "hello")
     with HEARING["ndjson"](daemon) as hearing:
         hearing.call("sessions.subscribe")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket))) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket), verify=False)) as client:
             got = client.get("http://daemon/metrics")
     assert (got.status_code, got.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found = values(got.text)
@@ -46,7 +46,7 @@ def test_connections_that_the_daemon_closed_are_counted_by_cause(daemon: Daemon)
     with daemon.connect() as client:
         client.call("initialize", **hello)
         daemon.call("tokens.revoke", id=minted["id"])
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket))) as http:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket), verify=False)) as http:
             found = values(http.get("http://daemon/metrics").text)
     causes = ("turned_away", "yielded", "silent", "unread", "token_over")
     assert [found[f"sessiond_connections_{cause}_total"] for cause in causes] == [0, 0, 0, 0, 1]

@@ -117,10 +117,16 @@ class HttpJson:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         if listener == "tcp":
-            self.client = httpx.Client(base_url=f"http://127.0.0.1:{daemon.port}", headers=headers, timeout=PATIENCE_S)
+            self.client = httpx.Client(
+                base_url=f"http://127.0.0.1:{daemon.port}",
+                headers=headers,
+                timeout=PATIENCE_S,
+                verify=False,
+                trust_env=False,
+            )
         else:
             path = daemon.socket if listener == "sessiond" else daemon.agent_socket
-            transport = httpx.HTTPTransport(uds=str(path))
+            transport = httpx.HTTPTransport(uds=str(path), verify=False)
             self.client = httpx.Client(
                 base_url="http://d", transport=transport, headers=headers, timeout=PATIENCE_S, trust_env=False
             )
