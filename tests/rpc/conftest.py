@@ -101,6 +101,11 @@ async def large(ctx: Context[Services], params: LargeParams) -> Any:
     return {"text": "x" * params.size}
 
 
+async def refused_in_line(ctx: Context[Services], params: Params) -> Any:
+    await trio.lowlevel.checkpoint()
+    raise NotFound("There is no such session.")
+
+
 def promised(ctx: Context[Services], params: Params) -> Later:
     later = Later()
     ctx.services.promises.append(later)
@@ -160,6 +165,7 @@ TABLE = (
     Method("whoami", "list", Params, dict, whoami, "Says who the caller is."),
     Method("wait", "read", Params, dict, wait, "Waits."),
     Method("large", None, LargeParams, dict, large, "Has a large answer."),
+    Method("refused_in_line", None, Params, dict, refused_in_line, "Is refused in its turn.", ordered=True),
     Method("promised", "read", Params, dict, promised, "Answers when somebody else says so.", later=True),
     Method("kept", None, Params, dict, kept, "Has its answer already.", later=True),
     Method("ask", None, AskParams, dict, ask, "Asks the client."),

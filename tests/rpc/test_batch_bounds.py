@@ -79,6 +79,19 @@ async def test_what_was_reserved_for_answers_is_free_when_they_are_sent(connect,
                 await trio.sleep(0.001)
 
 
+async def test_a_long_message_that_never_comes_to_its_end_gives_its_share_back(connect):
+    async with connect() as client:
+        budget = client.dispatcher.budgets.owner
+        # What the client leaves unread makes its end a broken connection, not half of a message.
+        await client.send({"jsonrpc": "2.0", "id": 0, "method": "ping"}, b'{"jsonrpc":"2.0","id":1,' + b" " * 300_000)
+        with trio.fail_after(PATIENCE_S):
+            while not budget.used_bytes:  # noqa: ASYNC110 - the kernel has a part in it
+                await trio.sleep(0.001)
+            client.stream.close()
+            await client.ended.wait()
+        assert budget.used_bytes == 0
+
+
 async def test_large_messages_that_came_together_have_a_turn_each(connect):
     turns, taken = [0], []
 

@@ -146,6 +146,16 @@ async def test_meta_may_make_a_request_another_callers(connect):
         assert (await client.call("whoami"))["error"]["code"] == -32003
 
 
+@pytest.mark.parametrize(("own", "runs"), [(1000, None), (1001, 1000), (1000, 1001), (None, 1000)])
+async def test_what_is_asked_for_a_run_outlasts_neither_its_token_nor_that_of_the_connection(connect, own, runs):
+    def caller(expires):
+        return Caller(kind="token", scopes=frozenset(["list"]), expires_at_ms=expires)
+
+    async with connect(caller=caller(own), now_ms=1000) as client:
+        client.peer.meta_caller = lambda meta: caller(runs)
+        assert (await client.call("whoami", {"_meta": {}}))["error"]["code"] == -32001
+
+
 async def test_typed_errors_are_answered_as_they_are(connect):
     async with connect() as client:
         assert await client.call("missing") == failure(-32002, "There is no such session.", {"type": "not_found"})

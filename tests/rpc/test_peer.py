@@ -291,3 +291,13 @@ async def test_a_cbor_connection_lives_as_long_as_it_likes(connect):
                 data = await client.stream.receive_some()
                 assert data, "the server closed the connection"
                 left -= len(data)
+
+
+async def test_a_request_that_is_refused_in_its_turn_lets_the_next_one_have_its_own(connect):
+    async with connect() as client:
+        calls = [{"jsonrpc": "2.0", "id": number, "method": "refused_in_line"} for number in range(3)]
+        await client.send(*calls)
+        answers = await client.lines(3)
+    assert [(answer["id"], answer["error"]["message"]) for answer in answers] == [
+        (number, "There is no such session.") for number in range(3)
+    ]
