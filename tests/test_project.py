@@ -266,3 +266,22 @@ def test_a_bare_participle_or_preposition_is_no_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
 def test_a_verb_a_noun_and_a_callback_are_names(name: str) -> None:
     assert says_what_it_does(name)
+
+
+# The lowest versions without a known hole.
+SOUND_FROM = {"cbor2": "5.9", "cryptography": "50.0.0", "h11": "0.16", "click": "8.3.3"}
+
+
+def test_the_unit_leaves_no_core_and_dependencies_have_their_floors() -> None:
+    """A core holds the signing key. With a version below its floor the project does not install."""
+    assert "\nLimitCORE=0\n" in (ROOT / "systemd" / "sessiond.service").read_text()
+    floors = {
+        canonicalize_name(one.name): Version(bound.version)
+        for one in wanted()
+        for bound in one.specifier
+        if bound.operator == ">="
+    }
+    assert floors.keys() == {canonicalize_name(one.name) for one in wanted()}
+    assert {name: floors[name] >= Version(sound) for name, sound in SOUND_FROM.items()} == dict.fromkeys(
+        SOUND_FROM, True
+    )
