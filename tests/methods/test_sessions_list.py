@@ -9,9 +9,17 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def test_the_newest_comes_first_with_its_row(call: Call, shared: Daemon, fresh: str) -> None:
+@pytest.fixture
+def another(shared: Daemon) -> str:
+    key = f"agent:main:test:{uuid4()}"
+    shared.reply(key, "hello")
+    return key
+
+
+def test_the_newest_comes_first_with_its_row(call: Call, shared: Daemon, another: str, fresh: str) -> None:
     got = call("sessions_list", limit=1)
     [row] = got["sessions"]
+    assert row["key"] != another
     assert (row["key"], row["kind"], row["channel"], row["status"]) == (fresh, "other", "unknown", "ok")
     assert row["messageCount"] == 2
     assert row["transcriptPath"].startswith(str(shared.store))
