@@ -1,9 +1,9 @@
-"""Which attachments belong to what, noted in the store before the first of their bytes is in a workspace.
+"""The spawn journal: notes in the store about attachments, written before their first byte is in a workspace.
 
-A note `<id>` says that files are being made, or removed; a note `<id>.<session id>`, that they came with messages of
-that session and go when it is put away. So nothing lies in a workspace that no note, or child's record, claims. Knows
-ids only. A note is on disk when `begin` returns: the files are, after a power cut too. It ends with a newline: one that
-does not was cut off in the writing, and nothing came after it.
+A note `<id>` says that files are being written or removed; a note `<id>.<session id>` that they came with messages of
+that session and are removed when it is archived. So all files in a workspace are claimed by a note or by a child's
+record. A note is on disk when `begin` returns. It ends with a newline: one without is incomplete, and no file was
+written after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SpawnJournal:
         self._store = store
 
     def begin(self, agent_id: str, attachments_id: str, session_id: str = "", *, sync: bool = True) -> None:
-        """From here on, what lies under this id belongs to something that may not come to be. StorageError.
+        """Note that files with this id are about to be written or removed. StorageError.
 
         Without a `session_id` the id is also that of a child.
         """
@@ -57,12 +57,12 @@ class SpawnJournal:
             raise StorageError(sentence) from None
 
     def complete(self, attachments_id: str) -> None:
-        """What was begun is on record, or everything of it is gone."""
+        """Remove the note: a record claims the files, or all of them are removed."""
         self._forget(attachments_id)
 
     def keep(self, attachments_id: str, session_id: str) -> None:
-        """The files are that session's from here on."""
-        # Not synced: after a power cut the first note stands again, and the transcript says whose the files are.
+        """Change the note: the files belong to messages of that session."""
+        # Not synced: after a power cut the first note is back, and the transcript tells whose files they are.
         with contextlib.suppress(OSError, BadComponent), dirfd.closing(self._folder()) as folder:
             dirfd.rename(folder, attachments_id, folder, f"{attachments_id}.{session_id}")
 
@@ -76,35 +76,35 @@ class SpawnJournal:
         return [pair for pair in found if session_id in (None, pair[1])]
 
     def begin_removal(self, attachments_id: str, session_id: str) -> bool:
-        """From here on the files of that session may go. Whether that was begun before, and a crash cut it off: what is
-        missing then is what was removed, not what somebody took away.
+        """Note that the files are about to be removed; whether an earlier removal was interrupted by a crash. If so,
+        missing files were removed by it and not by somebody else.
         """
         name = f"{attachments_id}.{session_id}"
         if self._read(name).endswith(_REMOVING):
             return True
-        # Not synced: after a power cut what was removed without a note is told of as missing, and that is all.
+        # Not synced: after a power cut the removed files may be reported as missing, which does no harm.
         with contextlib.suppress(OSError, BadComponent), dirfd.closing(self._folder()) as folder:
             with dirfd.closing(dirfd.open_file(folder, name, os.O_WRONLY | os.O_APPEND)) as fd:
                 dirfd.write_all(fd, _REMOVING.encode())
         return False
 
     def forget(self, attachments_id: str, session_id: str) -> None:
-        """The files of that session are gone."""
+        """Remove the note of files that were removed."""
         self._forget(f"{attachments_id}.{session_id}")
 
     def has(self, attachments_id: str) -> bool:
-        """Whether files of that id are being made or removed, or were when a crash came."""
+        """Whether files with this id are being written or removed, or were at the time of a crash."""
         return attachments_id in self._names()
 
     def unfinished_notes(self) -> list[tuple[str, str, str]]:
-        """`(agent id, attachments id, session id or nothing)` of what a crash cut off."""
+        """`(agent id, attachments id, session id or "")` of the files that a crash left unfinished."""
         found: list[tuple[str, str, str]] = []
         for name in self._names():
             if UUID.fullmatch(name) is None:
                 continue
             text, newline, _ = self._read(name).partition("\n")
             agent_id, _, session_id = text.partition(" ")
-            # Half a note: the crash came before anything else was written.
+            # An incomplete note: the crash came before any file was written.
             if (
                 newline
                 and AGENT_ID.fullmatch(agent_id)
@@ -116,8 +116,8 @@ class SpawnJournal:
         return found
 
     async def undo(self, attachments: AttachmentService, workspace: Callable[[str], Path]) -> None:
-        """Remove what a crash cut off before there was a record that claims it. A note stays where its attachments do:
-        the next start tries again.
+        """Remove files that a crash left without a record that claims them. If that fails the note stays, and the next
+        start tries again.
         """
         for agent_id, attachments_id, session_id in self.unfinished_notes():
             try:
@@ -147,7 +147,7 @@ class SpawnJournal:
         except OSError:
             return []
         claimed = {attachments_id for attachments_id, _ in self.message_files()}
-        # Half a note as well: it may be in the writing just now.
+        # Incomplete notes too: they may be being written.
         claimed |= {name for name in self._names() if UUID.fullmatch(name)}
         prefix = f"agent:{agent_id}:subagent:"
         for session in self._store.catalog.by_id.values():
@@ -156,7 +156,7 @@ class SpawnJournal:
         return sorted(found - claimed)
 
     def _child_of(self, agent_id: str, attachments_id: str) -> Session | None:
-        """The child whose files these are, in the archive too."""
+        """The child with these files, live or archived."""
         key, catalog = f"agent:{agent_id}:subagent:{attachments_id}", self._store.catalog
         return catalog.by_key.get(key) or next(reversed(catalog.older(key)), None)
 
@@ -179,12 +179,12 @@ class SpawnJournal:
             return []
 
     def _forget(self, name: str) -> None:
-        # A note that stays costs the next start a look, and nothing else.
+        # A note that cannot be removed only makes the next start check it again.
         with contextlib.suppress(OSError), dirfd.closing(self._folder()) as folder:
             os.unlink(name, dir_fd=folder)
 
     def _read(self, name: str) -> str:
-        """What stands in a note; nothing where it is none, but a link or the like."""
+        """The content of a note; empty if it is not a regular file."""
         try:
             with dirfd.closing(self._folder()) as folder:
                 file_fd = dirfd.open_file(folder, name, os.O_RDONLY)
@@ -195,7 +195,7 @@ class SpawnJournal:
 
 
 def _claims(fd: int, attachments_id: str, record_limit: int) -> bool:
-    """Whether a run on record has these files."""
+    """Whether the record of a run has these files."""
     for line in transcript.read_lines(fd, 0, record_limit):
         record = line.record
         if record is None or record.custom_type != RUN or record.data is None:
