@@ -39,7 +39,7 @@ async def test_a_failed_create_gives_its_place_back(tmp_path: Path, failures: in
             with full_disk():
                 assert (await owner.failure("sessions_spawn", task="lost"))["code"] == -32009
         # With one place for sub-agents, the next one would wait for ever.
-        assert parts.services.supervisor.queues._places._taken[True] == 0
+        assert parts.services.supervisor.queues._slots._taken[True] == 0
         made = await owner.call("sessions_spawn", task="found")
         ended = await owner.call("agent.wait", runId=made["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended["reply"]) == ("ok", "found")
