@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,16 @@ def test_a_socket_that_is_there_wins_over_one_that_is_not(tmp_path: Path) -> Non
     assert found.stdout == f"{place}/sessiond.sock\n"
 
 
-def test_without_a_runtime_folder_in_the_environment_the_users_own_is_looked_into(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for that of a socket, which has 107 bytes: those of pytest's own do not."""
+    with tempfile.TemporaryDirectory(prefix="s-") as path:
+        yield Path(path)
+
+
+def test_without_a_runtime_folder_in_the_environment_the_users_own_is_looked_into(short_path: Path) -> None:
     """As in cron, `su`, `env -i` and the tool servers of Codex."""
+    tmp_path = short_path
     place = tmp_path / "run" / "user" / "sessiond"
     place.mkdir(parents=True)
     show = f"from sessiond.client import locate; print(locate.socket_path(user_runtime={str(place.parent)!r}))"
