@@ -99,7 +99,9 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
     message = fields.get("message")
     # The record leaves out a text that equals the message's.
     text = text_of(message) if isinstance(message, dict) else ""
-    return lax.convert_fitting({"message": {}, "text": text, **fields}, RunRequest)
+    # Older records have these in the request as well.
+    keyed = {name: data[name] for name in ("idempotencyKey", "payload") if name in data}
+    return lax.convert_fitting({"message": {}, "text": text, **keyed, **fields}, RunRequest)
 
 
 def _message_behind(accepted: Record, line: transcript.Line | None) -> dict[str, Any] | None:

@@ -188,6 +188,9 @@ def accepted_record(run_id: str, request: RunRequest, at_ms: int, *, with_messag
     if request.idempotency_key is not None:
         data["idempotencyKey"] = request.idempotency_key
         data["payload"] = request.payload
+        # Once is enough: here the fold finds them, without reading the request.
+        for name in ("idempotencyKey", "payload"):
+            fields.pop(name, None)
     return Custom(RUN, {**data, "request": fields})
 
 
