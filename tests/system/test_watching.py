@@ -176,7 +176,7 @@ def test_a_terminal_shows_what_is_being_written_in_its_last_line(started: Daemon
     [
         (("watch",), "run       failed (error: interrupted)"),
         (("watch", KEY), "run       failed (error: interrupted)"),
-        (("history", "-f", KEY), "run       failed: interrupted"),
+        (("history", "-f", KEY), "run       was interrupted: the daemon stopped"),
     ],
 )
 def test_a_run_that_the_daemons_death_ended_is_shown_after_the_reconnect(
