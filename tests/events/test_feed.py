@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import resource
@@ -198,6 +199,7 @@ async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_l
     new = os.open(file.with_name("new"), os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(new, header("late", "agent:main:late") + line("one"))
     os.close(new)
+    gc.collect()  # what an earlier test has left open is not to be closed in between
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
     try:
         with contextlib.suppress(OSError):

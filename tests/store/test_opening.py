@@ -264,6 +264,8 @@ def test_who_has_the_store_is_told_by_the_names_of_its_programs(tmp_path: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process, (tmp_path / "lock").open("w+b") as file:
         file.write(f"{process.pid}\n".encode())
         file.flush()
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            pass  # it has been started, and its words are not there yet
         assert opening.holder(file.fileno()) == f"process {process.pid} (sh -c read line sessiond serve)"
         assert process.stdin is not None
         process.stdin.close()
