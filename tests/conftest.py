@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.real_daemon import Daemon
 from support.sampling import amount
+
+# A file in the temporary folder of a run whose folders stay.
+KEPT = "kept"
 
 # How long an example takes tells of the machine, and a busy one is no defect. The examples are the same in each run:
 # what is found by chance is found by `--hypothesis-profile explore`, and is written down as an @example.
@@ -62,6 +66,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give temporary folders short names: a socket path has 107 bytes, and pytest begins with the user's name."""
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="st-")
+        config.add_cleanup(lambda: remove_unless_kept(Path(config.option.basetemp)))
+
+
+def remove_unless_kept(folder: Path) -> None:
+    if not (folder / KEPT).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """What failed can be looked at: its folders stay, where `--basetemp` does not say otherwise."""
+    folder = Path(session.config.option.basetemp)
+    if exitstatus and folder.is_dir() and not hasattr(session.config, "workerinput"):
+        (folder / KEPT).touch()
+        print(f"\ntemporary folders: {folder}")
 
 
 # A shell that starts this in the background has SIGINT ignored, and so would every program that is started here.
