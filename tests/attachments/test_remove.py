@@ -19,6 +19,7 @@ from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.attachments import remove
 from sessiond.attachments.decode import PreparedFile, PreparedFiles
@@ -234,7 +235,7 @@ def test_a_deep_tree_is_removed_with_few_descriptors(workspace: Path, folder: Pa
 
 
 def test_ten_thousand_files_are_removed(workspace: Path, folder: Path) -> None:
-    for number in range(10_000):
+    for number in range(amount(10_000, 2_000)):
         os.close(os.open(folder / str(number), os.O_CREAT | os.O_WRONLY))
     remove_all(workspace)
 

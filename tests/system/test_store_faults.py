@@ -18,7 +18,7 @@ import pytest
 import trio
 from support import store_steps
 from support.patience import PATIENCE_S
-from support.sampling import amount
+from support.sampling import amount, spread
 from support.store_checks import check, look
 
 pytestmark = pytest.mark.system
@@ -62,14 +62,17 @@ def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dic
 @needs_strace
 @pytest.mark.parametrize(
     ("syscall", "when", "at_least"),
-    [
-        ("write", 300, 12),
-        ("fdatasync", 300, 7),
-        ("fsync", 300, 20),
-        ("renameat", 300, 5),
-        ("renameat2", 300, 1),
-        ("close", 1200, 30),
-    ],
+    spread(
+        [
+            ("write", 300, 12),
+            ("fdatasync", 300, 7),
+            ("fsync", 300, 20),
+            ("renameat", 300, 5),
+            ("renameat2", 300, 1),
+            ("close", 1200, 30),
+        ],
+        3,
+    ),
 )
 def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, when, at_least):
     all_lives = lives(tmp_path, syscall, "signal=KILL", when)
@@ -81,14 +84,17 @@ def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, wh
 @needs_strace
 @pytest.mark.parametrize(
     ("syscall", "error", "at_least"),
-    [
-        ("write", "ENOSPC", 12),
-        ("write", "EIO", 12),
-        ("fdatasync", "EIO", 7),
-        ("fsync", "EIO", 20),
-        ("renameat", "EIO", 5),
-        ("renameat2", "EXDEV", 1),
-    ],
+    spread(
+        [
+            ("write", "ENOSPC", 12),
+            ("write", "EIO", 12),
+            ("fdatasync", "EIO", 7),
+            ("fsync", "EIO", 20),
+            ("renameat", "EIO", 5),
+            ("renameat2", "EXDEV", 1),
+        ],
+        3,
+    ),
 )
 def test_a_call_that_fails_is_an_error_to_its_caller_and_no_record(tmp_path, syscall, error, at_least):
     all_lives = lives(tmp_path, syscall, f"error={error}")

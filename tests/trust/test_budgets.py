@@ -25,6 +25,7 @@ from support.budget_attacks import (
     start_target,
 )
 from support.real_daemon import Daemon
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +67,7 @@ def test_the_owner_is_answered_and_the_daemon_stays_small(daemon: TimedDaemon, n
 
 def test_long_messages_in_a_row_fit_into_little_memory(tmp_path: Path) -> None:
     """Under a limit of addresses of 400 MB; 24 of them ended the daemon."""
-    count = 5
+    count = amount(5, 3)
     daemon = Daemon(tmp_path)
     daemon.start('[store]\ndurability = "os"\n', prefix=("bash", "-c", 'ulimit -v 400000; exec "$@"', "limited"))
     daemon.call("sessions.create", key=LARGE)

@@ -24,6 +24,7 @@ import pytest
 from support.budget_attacks import TimedDaemon
 from support.lasting_connections import free_port
 from support.real_daemon import PATIENCE_S, Daemon
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
@@ -219,7 +220,7 @@ HUGE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", HUGE)
+@pytest.mark.parametrize("kind", spread(list(HUGE), 3))
 def test_frames_of_64_mib(besieged: Daemon, hold: Hold, kind: str) -> None:
     data = HUGE[kind]()
     for listener in ("sessiond", "agent"):
@@ -249,7 +250,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("kind", list(NESTED))
+@pytest.mark.parametrize("kind", spread(list(NESTED), 4))
 def test_a_hundred_thousand_levels(besieged: Daemon, hold: Hold, kind: str) -> None:
     def attack() -> None:
         for listener in ("sessiond", "agent"):
@@ -274,7 +275,7 @@ DENSE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("kind", spread(list(DENSE), 3))
 def test_as_many_values_as_a_frame_holds(besieged: Daemon, hold: Hold, kind: str) -> None:
     answers: list[bytes] = []
     data = DENSE[kind]()
@@ -282,7 +283,7 @@ def test_as_many_values_as_a_frame_holds(besieged: Daemon, hold: Hold, kind: str
     assert b"limit_exceeded" in answers[-1]
 
 
-@pytest.mark.parametrize("kind", ["numbers", "levels", "cbor"])
+@pytest.mark.parametrize("kind", spread(["numbers", "levels", "cbor"], 2))
 def test_the_same_over_http(besieged: Daemon, token: str, hold: Hold, kind: str) -> None:
     codec = "cbor" if kind == "cbor" else "json"
     data = post(DENSE[kind]().strip(), token, codec).replace(b"PORT", str(besieged.port).encode(), 1)
