@@ -18,7 +18,7 @@ def _lives(pid: str) -> bool:
     """Whether the process is there, and not only waits to be collected by its parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it goes between opening and reading
         return False
 
 

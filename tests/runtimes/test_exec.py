@@ -57,7 +57,7 @@ async def gone(pid: int) -> None:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it goes between opening and reading
         return False
 
 
@@ -437,11 +437,13 @@ async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, 
     async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
 
         async def release_when_gone() -> None:
-            await arrived.wait()
-            await gone(int((workspace / "pid").read_text()))
-            # Longer than the grace, which begins when the daemon has seen the end as well.
-            await trio.sleep(0.02)
-            release.set()
+            try:
+                await arrived.wait()
+                await gone(int((workspace / "pid").read_text()))
+                # Longer than the grace, which begins when the daemon has seen the end as well.
+                await trio.sleep(0.02)
+            finally:
+                release.set()  # what is being written is waited for, also by a run that is cancelled
 
         nursery.start_soon(release_when_gone)
         outcome = await runtime.run(make_spec(), Slow())

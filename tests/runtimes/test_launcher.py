@@ -33,7 +33,7 @@ def command(script: str, cwd: Path) -> ProgramCommand:
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in (b"Z", b"X")
 
@@ -90,7 +90,7 @@ async def test_what_does_not_heed_is_killed_and_so_is_all_that_it_forks_meanwhil
 def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 

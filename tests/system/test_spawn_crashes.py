@@ -134,7 +134,7 @@ def _send_killed_at(daemon: Daemon, thread: str, call: str, nth: int) -> None:
 def _traced(tid: int) -> bool:
     try:
         status = Path(f"/proc/{tid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True  # it ended meanwhile
     return "TracerPid:\t0\n" not in status
 
