@@ -127,10 +127,10 @@ def run(args: Args) -> None:
         missed = MissedRunEnds(beside, args.key, show_end)
         events = client.subscribe(args.key, args.after, with_changes=True, on_connect=missed.on_connect)
         for event in events:
-            missed.take(event)
+            is_new = missed.take(event)
             if args.json:
                 json_line({"event": event.name, **event.params})
-            else:
+            elif is_new:
                 show(event)
 
 

@@ -77,6 +77,9 @@ class MissedRunEnds:
         self._was_connected = False
         # Session key -> from which moment on (milliseconds since 1970) an end of its runs was not shown yet.
         self._awaited: dict[str, int] = {}
+        # Session key and moment of the ends shown here. The daemon ends a run that its restart cut off about when the
+        # subscription stands again: the event of that end may come as well.
+        self._told: set[tuple[str, int | None]] = set()
 
     def on_connect(self) -> None:
         """The subscription stands: at first, or again."""
@@ -88,8 +91,14 @@ class MissedRunEnds:
                 self._was_connected = True
                 self._begin()
 
-    def take(self, event: Event) -> None:
-        """Note which runs begin and end."""
+    def take(self, event: Event) -> bool:
+        """Note which runs begin and end; whether the event tells more than was shown here."""
+        if is_run_end(event) and (event["sessionKey"], (event.get("row") or {}).get("endedAt")) in self._told:
+            return False
+        self._note(event)
+        return True
+
+    def _note(self, event: Event) -> None:
         if self._key is not None:
             if is_run_end(event):  # the event itself is shown
                 self._awaited[self._key] = now_ms()
@@ -107,10 +116,12 @@ class MissedRunEnds:
         self._awaited = {row["key"]: now_ms() for row in rows if row.get("status") == "running"}
 
     def _show_missed(self) -> None:
+        self._told.clear()
         for key, since_ms in list(self._awaited.items()):
             page = self._client.call("sessions_history", {"sessionKey": key, **_PAGE}, timeout_s=CALL_TIMEOUT_S)
             ends = _ends_since(page, since_ms)
             for end in ends:
+                self._told.add((page["sessionKey"], moment_in(end.get("endedAt"))))
                 self._show(page["sessionKey"], end)
             if self._key is not None:
                 self._awaited[key] = now_ms()

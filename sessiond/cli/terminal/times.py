@@ -16,7 +16,7 @@ def moment_in(text: object) -> int | None:
     from datetime import datetime
 
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000) if isinstance(text, str) else None
+        return round(datetime.fromisoformat(text).timestamp() * 1000) if isinstance(text, str) else None
     except (ValueError, OverflowError):
         return None
 

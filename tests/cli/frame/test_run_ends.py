@@ -1,0 +1,36 @@
+"""Ends of runs that came while the connection was lost, asked for at a real daemon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.real_daemon import Daemon
+
+from sessiond.cli.frame.run_ends import MissedRunEnds
+from sessiond.client import Client
+from sessiond.client.wire import Event
+
+CONFIG = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
+KEY = "agent:main:main"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("key", [None, KEY])
+def test_an_end_that_was_asked_for_is_not_told_again_by_its_event(daemon: Daemon, key: str | None) -> None:
+    daemon.start(CONFIG)
+    shown: list[tuple[str, str]] = []
+    with Client(daemon.socket) as client:
+        missed = MissedRunEnds(client, key, lambda where, end: shown.append((where, end["status"])))
+        missed.on_connect()
+        missed.take(Event("sessions.changed", {"sessionKey": KEY, "phase": "start"}))
+        daemon.reply(KEY, "hello")
+        missed.on_connect()
+        assert shown == [(KEY, "ok")]
+        [row] = client.call("sessions_list")["sessions"]
+        late: dict[str, Any] = {"sessionKey": KEY, "phase": "end", "row": row}
+        assert not missed.take(Event("sessions.changed", late))
+        daemon.reply(KEY, "and another")
+        [row] = client.call("sessions_list")["sessions"]
+        assert missed.take(Event("sessions.changed", {**late, "row": row}))
+    assert daemon.stop() == 0
