@@ -12,7 +12,7 @@ from sessiond.attachments.materialize import Receipt, materialize
 from sessiond.attachments.remove import FOLDERS, RemovalReport, remove_attachments
 from sessiond.clock import Ids
 from sessiond.config.settings import AttachmentsConfig
-from sessiond.errors import InvalidParams
+from sessiond.errors import InvalidParams, StorageError, reason_of
 from sessiond.model import keys
 from sessiond.tasks import run_in_thread
 
@@ -41,12 +41,20 @@ class AttachmentService:
         Cancellation waits until it is done: the caller gets the receipt, or an error and nothing is left on disk.
         """
         attachments_id = _check_id(attachments_id or self._ids.uuid())
-        receipt: Receipt = await self.run_sync(materialize, prepared, workspace, attachments_id)
+        try:
+            receipt: Receipt = await self.run_sync(materialize, prepared, workspace, attachments_id)
+        except OSError as error:  # no thread to do it in
+            raise StorageError(
+                f"the attachments cannot be written now: {reason_of(error)}", code="attachments_write_failed"
+            ) from None
         return receipt
 
     async def remove(self, workspace: Path, attachments_id: str) -> RemovalReport:
         """Remove the folder of an id. What could not be removed is in the report; try again later."""
-        report: RemovalReport = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
+        try:
+            report: RemovalReport = await self.run_sync(remove_attachments, workspace, _check_id(attachments_id))
+        except OSError as error:  # no thread to do it in
+            raise StorageError(f"the attachments cannot be removed now: {reason_of(error)}") from None
         return report
 
     def exists(self, workspace: Path, attachments_id: str) -> bool:

@@ -17,6 +17,8 @@ MAX_DELAY_S = 2.0
 # How long a call waits, after each failure, for a daemon that was there before: it restarts within a second, or a few
 # more with much to recover. If the first connection fails, nothing is waited for.
 RECONNECT_S = 10.0
+# How often in a row the disk may refuse before that counts as lasting: after some 25 seconds.
+MAX_REFUSED = 15
 # Idempotent methods: they read, or set a given state.
 _REPEATABLE = frozenset(
     {
@@ -77,16 +79,18 @@ class Reconnection:
 
     def __init__(self, *, worked: bool = False) -> None:
         self.backoff = Backoff()
-        self._worked = worked
+        self._worked, self._refused = worked, 0
 
     def note_success(self) -> None:
         """It works now, so the delays begin anew after the next error."""
-        self._worked = True
+        self._worked, self._refused = True, 0
         self.backoff.reset()
 
     def may_retry(self, error: Exception) -> bool:
         """Whether to try again after this error."""
-        return self._worked and is_retryable(error)
+        if isinstance(error, RpcError) and error.slug == "storage":
+            self._refused += 1  # a file that stays unreadable is told to the caller in the end
+        return self._worked and self._refused <= MAX_REFUSED and is_retryable(error)
 
 
 def is_retryable(error: Exception) -> bool:

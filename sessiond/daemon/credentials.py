@@ -39,6 +39,7 @@ class RunCredentials:
         )
         path = self._folder / f"{run.run_id}.token"
         try:
+            self._files[run.run_id] = path  # also one that was half written: another attempt removes it
             with raise_shortage("the run's token cannot be written"):
                 self._write(path, text)
         except OSError as error:
@@ -46,7 +47,6 @@ class RunCredentials:
             raise StorageError(
                 f"the run's token cannot be written beside the daemon's sockets: {reason}; the run was not started"
             ) from None
-        self._files[run.run_id] = path
         return path
 
     def _write(self, path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from sessiond.policy.target import IN_TRANSCRIPT, Target
 from sessiond.runtimes import process
 from sessiond.runtimes.attached import AgentConnectionLost, RefusedByAgent
 from sessiond.runtimes.launcher import CannotStart
+from sessiond.runtimes.runtime import Shortage
 
 # How long an adapter or a command may take for one delivery before the attempt counts as failed.
 ANSWER_S = 30.0
@@ -181,7 +182,7 @@ class Channels:
         try:
             with trio.move_on_after(ANSWER_S):
                 ended = await process.run(command, _ignore_output)
-        except CannotStart as error:
+        except (CannotStart, Shortage) as error:
             raise NotDelivered(str(error)) from None
         if ended is None:
             raise NotDelivered(f"the command of channel {delivery.channel} did not end within {ANSWER_S:g} s")

@@ -104,6 +104,8 @@ class TranscriptFeed:
             size = os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_size
             if size - entry.file.folded_to < transcript.LONG_LINE or session in self._without_key:
                 return
+            if entry.file.passed_to > entry.file.folded_to:
+                return  # in the middle of a line over the limit
             limit, reach = self._store.record_limit, self._step_bytes(session)
             line = await self._store.run_sync(folding.parse_ahead, folder, entry, name, limit, reach)
         except OSError:

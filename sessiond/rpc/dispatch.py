@@ -9,7 +9,7 @@ import errno
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 from msgspec import UNSET
@@ -77,6 +77,8 @@ class Dispatcher(Generic[S]):
         self.stopping = False
         self.budgets = budgets or Budgets()
         self.pace = Pace()
+        # Runs what takes long in a worker thread; OSError where there is none.
+        self.run_in_thread: Callable[..., Awaitable[Any]] = run_in_thread
         self._on_fault = on_fault
         self._now_ms = now_ms
         self._routes: dict[str, PreparedMethod] = {}
@@ -101,22 +103,19 @@ class Dispatcher(Generic[S]):
 
     async def accept_slowly(self, peer: Peer, message: bytes) -> None:
         """As `accept`, for batches and long messages: long ones are parsed in a worker thread, items take turns."""
-        try:
-            await self._accept_slowly(peer, message)
-        except OSError:
-            peer.reply(encode_failure(None, no_memory()))  # nor a thread; which request it was nobody could read
-
-    async def _accept_slowly(self, peer: Peer, message: bytes) -> None:
         long = len(message) >= LONG_BYTES
         if not message.startswith(b"["):
             await self._accept_item(peer, message, None, long=long)
             return
         try:
             split = partial(split_batch, message, self.limits.max_batch)
-            items = await run_in_thread(split) if long else split()
+            items = await self.run_in_thread(split) if long else split()
         except MessageError as bad:
             if not peer.salvage(message, bad.error):
                 peer.reply(encode_failure(bad.request_id, bad.error))
+            return
+        except OSError:  # no thread to read it in
+            peer.reply(encode_failure(None, no_memory()))
             return
         batch = Batch(len(items), peer.reply_for_batch, self.limits.max_batch_answer_bytes)
         for item in items:
@@ -126,15 +125,23 @@ class Dispatcher(Generic[S]):
     async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
         try:
             apart = partial(parse_message, message, self.limits.max_nesting, self._routes)
-            parsed = await run_in_thread(apart) if long else apart()
+            parsed = await self.run_in_thread(apart) if long else apart()
         except MessageError as bad:
-            if peer.salvage(message, bad.error):
-                if batch is not None:
-                    batch.skip_answer()
-                return
-            (peer.reply if batch is None else batch.reply_to(bad.request_id))(encode_failure(bad.request_id, bad.error))
+            self._refuse(peer, message, batch, bad.request_id, bad.error)
+        except OSError:  # no thread to read it in; which request it was nobody knows
+            self._refuse(peer, message, batch, None, no_memory())
         else:
             self._accept(peer, parsed, batch)
+
+    def _refuse(
+        self, peer: Peer, message: bytes, batch: Batch | None, request_id: RequestId, error: SessiondError
+    ) -> None:
+        """Answer what could not be read; where it was itself an answer, end the wait for it."""
+        if peer.salvage(message, error):
+            if batch is not None:
+                batch.skip_answer()
+            return
+        (peer.reply if batch is None else batch.reply_to(request_id))(encode_failure(request_id, error))
 
     def _accept(self, peer: Peer, parsed: ParsedMessage, batch: Batch | None) -> None:
         envelope, request_id = parsed.envelope, parsed.envelope.id

@@ -282,6 +282,7 @@ class Peer:
             return await self._read_messages()
         except MemoryError:
             # In the middle of a message: what follows cannot be told from it, so this is the last answer.
+            self._out.uncork()
             self.reply(encode_failure(None, no_memory()))
             return True
 

@@ -232,6 +232,7 @@ class Catalog:
         session.entry = entry
         session.folder.dirty = True
         if entry.file.folded_to < old.file.folded_to:
+            session.parsed = _NO_LINES
             session.written_end = 0  # the file was rewritten, so the last record written is no parent any more
         if session._order is None:
             return

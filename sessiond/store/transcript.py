@@ -61,8 +61,7 @@ def read_tail(
 ) -> Iterator[Line]:
     """As `read_lines`, from the position of `tail`, which keeps an incomplete line at the end.
 
-    `parsed` are lines parsed ahead, by offset; they are used if they are unchanged in the file. Only those at the
-    beginning, and right behind each other, are looked up.
+    `parsed` are lines parsed ahead, by offset; they are used if they are unchanged in the file.
     """
     parsed = parsed or {}
     while stop is None or tail.offset < stop:
@@ -72,6 +71,9 @@ def read_tail(
             yield ahead
             continue
         size = block if stop is None else min(block, stop - tail.offset)
+        if parsed:
+            # No further than to the next line that is parsed: a read from there on finds it.
+            size = min([size, *(begin - tail.offset for begin in parsed if begin > tail.offset)])
         chunk = os.pread(fd, size, tail.offset)
         if not chunk:
             return
@@ -101,6 +103,8 @@ def parse_long_line(
                 return None
             if line is not None and len(line) >= long:
                 return line_of(begin, line, tail.whole, limit, dialect)
+        if tail.passed_to:
+            return None  # over the limit already: nothing to parse, however long it goes on
     return None
 
 

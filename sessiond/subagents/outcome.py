@@ -37,17 +37,19 @@ async def find_first_end(store: SessionStore, child: Session) -> str | None:
 
 
 def _first_end(fd: int, record_limit: int) -> str | None:
-    spawned: set[object] = set()
+    spawned: set[str] = set()
     for line in transcript.read_lines(fd, 0, record_limit):
         if line.record is None or line.record.custom_type != RUN:
             continue
         data = lax.decode_dict(line.record.data)
-        run_id, request = data.get("runId"), data.get("request")
-        if data.get("status") == "accepted" and isinstance(request, dict):
+        run_id, status, request = data.get("runId"), data.get("status"), data.get("request")
+        if not isinstance(run_id, str) or not isinstance(status, str):
+            continue
+        if status == "accepted" and isinstance(request, dict):
             follow = request.get("follow")
             if request.get("first") is True or (isinstance(follow, dict) and follow.get("spawn") is not None):
                 spawned.add(run_id)
-        elif data.get("status") in FINAL and isinstance(run_id, str) and run_id in spawned:
+        elif status in FINAL and run_id in spawned:
             return run_id
     return None
 

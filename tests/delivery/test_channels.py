@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.conversing_runs import Adapter
 from support.patience import PATIENCE_S
+from support.shortage import free_descriptors
 from support.supervised_runs import pass_over
 
 from sessiond.config.settings import ChannelConfig
@@ -243,6 +244,13 @@ class TestCommands:
     async def test_only_exit_0_is_an_acknowledgement(self, command: tuple[str, ...], sentence: str):
         with trio.fail_after(PATIENCE_S), pytest.raises(NotDelivered, match=sentence):
             await channels(telegram=command).deliver(ONE)
+
+    async def test_a_command_for_which_there_is_no_descriptor_is_a_failed_attempt(self):
+        found = channels(telegram=("/bin/true",))
+        await found.deliver(ONE)
+        with free_descriptors(2), pytest.raises(NotDelivered, match="cannot be started"):
+            await found.deliver(ONE)
+        await found.deliver(ONE)
 
     async def test_an_attached_adapter_goes_before_the_command(self):
         made, adapter = channels(telegram=("false",)), Adapter()

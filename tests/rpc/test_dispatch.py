@@ -1,4 +1,6 @@
+import errno
 import json
+from typing import Any
 
 import pytest
 import trio
@@ -6,6 +8,7 @@ import trio
 from sessiond.errors import NotFound
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.limits import Limits
+from sessiond.rpc.outgoing_requests import RemoteError
 
 READER = Caller(kind="token", scopes=frozenset(["read"]), session_key="agent:main:main")
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -368,3 +371,57 @@ async def test_a_request_without_memory_for_it_is_refused_and_is_no_fault(connec
         assert (answer["error"]["code"], answer["error"]["data"]["type"]) == (-32007, "overloaded")
         assert client.services.faults == []
         assert await client.call("ping", request_id=2) == ok({}, 2)
+
+
+class Threads:
+    """So many pieces of work find a thread; then there is none."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    async def run(self, work: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EAGAIN, "no thread")
+        return work()
+
+
+LONG = {"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"sessionKey": "x" * 300_000}}
+
+
+async def test_a_long_message_that_no_thread_can_read_is_refused(connect):
+    async with connect() as client:
+        client.dispatcher.run_in_thread = Threads(0).run
+        for message in (LONG, [LONG]):
+            await client.send(message)
+            refused = await client.line()
+            assert (refused["id"], refused["error"]["code"]) == (None, -32007)
+        assert await client.call("ping", request_id=3) == ok({}, 3)
+
+
+async def test_a_member_of_a_batch_that_no_thread_can_read_leaves_the_others_their_answers(connect):
+    async with connect() as client:
+        client.dispatcher.run_in_thread = Threads(1).run
+        await client.send([json.loads(PING), LONG, {**json.loads(PING), "id": 3}])
+        answers = await client.line()
+        assert sorted(str(answer["id"]) for answer in answers) == ["1", "3", "None"]
+        assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32007]
+
+
+async def test_an_answer_that_no_thread_can_read_ends_the_wait_for_it(connect):
+    async with connect() as client:
+        client.dispatcher.run_in_thread = Threads(0).run
+        errors: list[RemoteError] = []
+
+        async def ask() -> None:
+            try:
+                await client.peer.request("run.start", {})
+            except RemoteError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            asked = await client.line()
+            await client.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"reply": "x" * 300_000}})
+        assert "cannot be read" in str(errors[0])

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,24 +11,10 @@ import trio
 from support.in_process import inside
 from support.in_process_agents import until
 from support.patience import PATIENCE_S
+from support.shortage import free_descriptors
 
 KEY = "agent:main:x"
 PROGRAM = [sys.executable, "-c", "import sys; print('heard', sys.stdin.read().strip())"]
-
-
-@contextmanager
-def free_descriptors(count: int) -> Iterator[None]:
-    """While this lasts so many are left."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fds = set(map(int, os.listdir("/proc/self/fd")))
-    filled = [os.open("/dev/null", os.O_RDONLY) for number in range(max(fds)) if number not in fds]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fds) + 1 + count, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in filled:
-            os.close(fd)
 
 
 @pytest.mark.parametrize("left", [2, 4, 6, 8, 10])

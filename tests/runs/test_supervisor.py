@@ -817,3 +817,18 @@ async def test_a_run_whose_agent_went_before_it_took_it_is_the_first_when_it_is_
         for run in runs:
             assert (await home.end(run))[0] == "ok"
         assert [turn.message for turn in again.turns] == ["one", "two", "three"]
+
+
+async def test_an_end_for_which_what_was_printed_is_too_long_comes_without_it(tmp_path: Path, autojump_clock: Any):
+    async with house(tmp_path / "store", record_limit=4096) as home:
+
+        async def prints(spec: RunSpec, sink: RunSink) -> RunOutcome:
+            home.supervisor.registry.live[spec.run_id].printed = "\U0001f426" * 4096
+            return RunOutcome(error="it broke")
+
+        home.agent.act = prints
+        with trio.fail_after(PATIENCE_S):
+            run = await home.accept("hello")
+            status, error = await home.end(run)
+        assert status == "error"
+        assert "cannot be stored" in error

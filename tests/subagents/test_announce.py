@@ -647,7 +647,14 @@ async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
     lines = paths[CHILD].read_bytes().splitlines(keepends=True)
     note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
     half = len(lines[note]) // 2
-    paths[CHILD].write_bytes(b"".join(lines[:note]) + b" " * half + lines[note][half:])
+    # What nobody can have meant, and may have written all the same.
+    odd = [{"runId": ["x"], "status": "accepted", "request": {"first": True}}, {"runId": "x", "status": ["ok"]}, {}]
+    strange = [
+        msgspec.json.encode({"type": "custom", "customType": "sessiond/run", "id": "a", "parentId": None, "data": data})
+        for data in odd
+    ]
+    torn = b" " * half + lines[note][half:]
+    paths[CHILD].write_bytes(b"".join([lines[0], *(line + b"\n" for line in strange), *lines[1:note], torn]))
     header = paths[MAIN].read_bytes().splitlines(keepends=True)[0]
     paths[MAIN].write_bytes(header)
     for _ in range(2):
