@@ -94,6 +94,12 @@ class Channels:
         self._adapters[channel] = [*(one for one in before if (one.connection, one.account_id) != same), adapter]
         self._on_attach(channel)
 
+    def renew(self, connection: object) -> None:
+        """The connection has another caller: what it may deliver now is asked of it again."""
+        for channel, held in self._adapters.items():
+            if any(one.connection is connection for one in held):
+                self._on_attach(channel)
+
     def detach(self, connection: object) -> None:
         """Remove all adapters of a connection that has closed."""
         for channel, held in list(self._adapters.items()):

@@ -61,7 +61,7 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
         # A client that shows a token means to be its holder: with a bad one it is nobody, on the owner's socket too.
         peer.caller = NOBODY
         peer.caller = services.tokens.caller(params.token)
-        services.outbox.make_due()  # an adapter whose token had run out may deliver again
+        services.channels.renew(peer)
     elif peer.caller.kind == "nobody":
         raise Unauthenticated("This socket needs a token; `sessiond token mint` makes one.")
     caller, limits = peer.caller, services.config.limits

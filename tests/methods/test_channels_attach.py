@@ -12,6 +12,7 @@ from support.in_process_agents import Program, adapter, program, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
+from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 
 GROUP = "agent:main:telegram:group:-100"
@@ -142,3 +143,24 @@ async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path,
         assert there.services.channels._adapters == {}
         async with there.connect(Caller(kind="token", scopes=frozenset({"admin"}))) as wide:
             await wide.call(method, **params)
+
+
+async def test_an_adapter_that_shows_a_new_token_is_asked_at_once(tmp_path: Path):
+    """Its first one had run out, and nobody looks again by the clock for whom there is nobody to deliver."""
+    now_ms = [1_795_300_000_000]
+    async with inside(tmp_path, clock=Clock(wall_ms=lambda: now_ms[0])) as there, there.connect() as owner:
+
+        async def greet(client: Program) -> None:
+            minted = await owner.call("tokens.mint", scopes=["admin"], ttlSeconds=3600)
+            await client.call("initialize", protocol=1, client={"name": "t", "version": "1"}, token=minted["token"])
+
+        async with program(there, _acknowledge) as telegram:
+            await greet(telegram)
+            await telegram.call("channels.attach", channel="telegram")
+            now_ms[0] += 2 * 3_600_000
+            await send(there, "one")
+            await until(lambda: there.services.outbox.pending)
+            await owner.call("ping")
+            assert telegram.asked == []
+            await greet(telegram)
+            await until(lambda: telegram.asked)
