@@ -62,6 +62,11 @@ class Batch:
             value=self._max_bytes,
         )
 
+    def abandon(self) -> None:
+        """The client went before every member was accepted: the answers are never sent, and hold no memory."""
+        if self.share is not None:
+            self.share.release()
+
     def skip_answer(self) -> None:
         """One member needs no answer (a notification, or an answer of the client's); the last one sends the batch."""
         self._missing -= 1

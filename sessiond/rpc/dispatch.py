@@ -118,9 +118,13 @@ class Dispatcher(Generic[S]):
             peer.reply(encode_failure(None, no_memory()))
             return
         batch = Batch(len(items), peer.reply_for_batch, self.limits.max_batch_answer_bytes)
-        for item in items:
-            await self.pace.turn()
-            await self._accept_item(peer, item, batch, long=len(item) >= LONG_BYTES)
+        try:
+            for item in items:
+                await self.pace.turn()
+                await self._accept_item(peer, item, batch, long=len(item) >= LONG_BYTES)
+        except BaseException:
+            batch.abandon()
+            raise
 
     async def _accept_item(self, peer: Peer, message: bytes, batch: Batch | None, *, long: bool) -> None:
         try:

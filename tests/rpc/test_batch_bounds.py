@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import trio
+import trio.testing
 from support.patience import PATIENCE_S
 
 from sessiond.rpc.limits import Limits
@@ -87,7 +88,7 @@ async def test_a_long_message_that_never_comes_to_its_end_gives_its_share_back(c
         with trio.fail_after(PATIENCE_S):
             while not budget.used_bytes:  # noqa: ASYNC110 - the kernel has a part in it
                 await trio.sleep(0.001)
-            client.stream.close()
+            client.peer.nursery.cancel_scope.cancel()  # as a revoked token, or a broken connection, ends it
             await client.ended.wait()
         assert budget.used_bytes == 0
 
@@ -110,3 +111,28 @@ async def test_large_messages_that_came_together_have_a_turn_each(connect):
             await client.line()
         assert len(set(taken)) >= 5, "in a turn the onlooker comes before or after: at most two look alike"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_batch_whose_connection_is_cut_while_it_is_read_gives_its_share_back(connect):
+    """One member has its answer, another is being parsed: the answers are never sent."""
+    begun = 0
+
+    async def run(work):
+        nonlocal begun
+        begun += 1
+        if begun == 2:  # the first is the batch itself, taken apart
+            await trio.sleep_forever()
+        return work()
+
+    async with connect() as client:
+        client.dispatcher.run_in_thread = run
+        budget = client.dispatcher.budgets.owner
+        await client.send(batch((0, ("large", {"size": 1000})), (1, ("echo", {"sessionKey": "x" * 300_000}))))
+        with trio.fail_after(PATIENCE_S):
+            while begun < 2:  # noqa: ASYNC110 - the kernel has a part in it
+                await trio.sleep(0.001)
+            await trio.testing.wait_all_tasks_blocked()
+            assert budget.used_bytes
+            client.peer.nursery.cancel_scope.cancel()  # as a revoked token, or a broken connection, ends it
+            while budget.used_bytes:  # noqa: ASYNC110
+                await trio.sleep(0.001)
