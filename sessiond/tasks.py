@@ -1,4 +1,4 @@
-"""Nurseries with a will of their own, and worker threads that may not be had. Knows Trio only."""
+"""Helpers for Trio: a nursery whose tasks outlive a cancellation, and worker threads that may be unavailable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
-    """The result of `function` in a worker thread. Where the machine has no memory or no thread left for it that is an
-    OSError, as if the kernel had said so: what cannot be done just now ends nothing else.
+    """The result of `function` in a worker thread. OSError if there is no memory or thread left to run it.
+
+    Callers handle OSError as a temporary failure; the library's own errors would end the daemon.
     """
     try:
         return await trio.to_thread.run_sync(function, *args, limiter=limiter)

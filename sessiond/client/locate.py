@@ -31,9 +31,9 @@ def socket_candidates(user_runtime: str = _USER_RUNTIME) -> list[str]:
         return [os.path.expanduser(given)]
     # Cron, `su` and the tool servers of some programs have no XDG_RUNTIME_DIR, but the daemon had this one.
     runtimes = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or user_runtime, user_runtime))
-    places = [os.path.join(runtime, "sessiond", "sessiond.sock") for runtime in runtimes]
+    candidates = [os.path.join(runtime, "sessiond", "sessiond.sock") for runtime in runtimes]
     in_store = os.path.join(store_folder(), "run", "sessiond.sock")
-    return [*places, in_store] if os.environ.get("XDG_RUNTIME_DIR") else [in_store, *places]
+    return [*candidates, in_store] if os.environ.get("XDG_RUNTIME_DIR") else [in_store, *candidates]
 
 
 def socket_path(given: str | None = None, *, user_runtime: str = _USER_RUNTIME) -> str:
@@ -41,8 +41,8 @@ def socket_path(given: str | None = None, *, user_runtime: str = _USER_RUNTIME) 
     if given:
         path = os.path.expanduser(given)
     else:
-        places = socket_candidates(user_runtime)
-        path = next((place for place in places if os.path.exists(place)), places[0])
+        candidates = socket_candidates(user_runtime)
+        path = next((place for place in candidates if os.path.exists(place)), candidates[0])
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH_BYTES:
         raise BadEnvironment(

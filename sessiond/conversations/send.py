@@ -91,8 +91,8 @@ class MessageSender:
         self._session_changes, self._feed, self._attached = session_changes, feed, attached
         self._attachments, self._journal, self._workspace = attachments, journal, workspace
 
-    async def send(self, target: Session, message: NewMessage, *, in_line: Callable[[], None]) -> SentMessage:
-        """Accept the message: it is on disk and queued when this returns. `in_line` is called once it has its place.
+    async def send(self, target: Session, message: NewMessage, *, on_queued: Callable[[], None]) -> SentMessage:
+        """Accept the message: it is on disk and queued when this returns. `on_queued` is called once it has its place.
 
         Conflict if its idempotency key was used with another payload; Overloaded if a loop guard refuses it. After an
         error nothing was accepted.
@@ -100,7 +100,7 @@ class MessageSender:
         request, source = self._request(message), message.source
         kept = self._supervisor.keeps_messages(target.key)
         if request.idempotency_key is not None:
-            known = await self._supervisor.find_accepted(target, request, in_line)
+            known = await self._supervisor.find_accepted(target, request, on_queued)
             if known is not None:
                 return SentMessage(known, target, kept=kept)
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
@@ -111,11 +111,11 @@ class MessageSender:
         if source is not None:
             request = self._provenance.stamp(source, target, request, message.tool)
         if message.steers:
-            return await self._steer(target, request, in_line)
+            return await self._steer(target, request, on_queued)
         if prepared.files:
-            run_id = await self._accept_with_files(target, request, prepared, in_line)
+            run_id = await self._accept_with_files(target, request, prepared, on_queued)
         else:
-            run_id = await self._supervisor.accept_once(target, request, in_line=in_line)
+            run_id = await self._supervisor.accept_once(target, request, on_queued=on_queued)
         return SentMessage(run_id, self._supervisor.registry.session_of(run_id) or target, kept=kept)
 
     def _request(self, message: NewMessage) -> RunRequest:
@@ -152,7 +152,7 @@ class MessageSender:
         )
         return new
 
-    async def _steer(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> SentMessage:
+    async def _steer(self, session: Session, request: RunRequest, on_queued: Callable[[], None]) -> SentMessage:
         steered = await steer(
             self._store,
             self._supervisor,
@@ -160,12 +160,12 @@ class MessageSender:
             self._clock,
             session=session,
             request=request,
-            in_line=in_line,
+            on_queued=on_queued,
         )
         return SentMessage(steered.run_id, session, interrupted=steered.interrupted)
 
     async def _accept_with_files(
-        self, session: Session, request: RunRequest, prepared: PreparedFiles, in_line: Callable[[], None]
+        self, session: Session, request: RunRequest, prepared: PreparedFiles, on_queued: Callable[[], None]
     ) -> str:
         return await accept_with_files(
             self._supervisor,
@@ -175,5 +175,5 @@ class MessageSender:
             request=request,
             prepared=prepared,
             workspace=self._workspace(agent_of(session.key)),
-            in_line=in_line,
+            on_queued=on_queued,
         )

@@ -78,7 +78,7 @@ async def _append_slowly(ctx: Context, params: ChatInjectParams, check: Check) -
             drafts.extend(ctx.services.store.make_drafts([check(raw, place)]))
             yield
 
-    await ctx.services.slices.run(prepare())
+    await ctx.services.time_slicer.run(prepare())
     # The key may be another session's by now, or nobody's.
     return _append(ctx, _writable(ctx, params), drafts)
 

@@ -63,7 +63,7 @@ async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSe
     """Accept the message for a session that was found."""
     services = ctx.services
     send_policy.require_allowed(services.config.session.send_policy, session.key, session.entry)
-    sent = await services.sends.send(session, message_of(ctx, session, params, METHOD.name), in_line=ctx.in_line)
+    sent = await services.sends.send(session, message_of(ctx, session, params, METHOD.name), on_queued=ctx.release_next)
     return _accepted_result(ctx, sent)
 
 

@@ -53,7 +53,7 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
         return session.entry if session is not None and session.path == thing.path else None
 
     steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit, entry_of)
-    await services.slices.run(_collect(steps, findings))
+    await services.time_slicer.run(_collect(steps, findings))
     return DaemonDoctorResult(findings=findings)
 
 
@@ -85,13 +85,13 @@ async def _repair(ctx: Context) -> list[Finding]:
         older_than_ns=(services.clock.wall_ms() - _UNDER_WAY_S * 1000) * 1_000_000,
     )
     try:
-        await services.slices.run(_collect(steps, fixed))
+        await services.time_slicer.run(_collect(steps, fixed))
     except OSError as error:
         what = f"no backup could be made: {reason_of(error)}; modes and files that were left over stay as they are"
         failed.append(Finding("error", layout.BACKUPS, what, _REPAIR_AGAIN))
     wrong: list[Session] = []
     sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
-    await services.slices.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
+    await services.time_slicer.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
     for session in wrong:
         path = session.path
         done = await services.feed.refold(session)

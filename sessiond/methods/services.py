@@ -79,7 +79,7 @@ class Services:
     outbox: Outbox
     discover: Callable[[], msgspec.Raw]
     document: msgspec.Raw | None = None  # what it made
-    slices: TimeSlicer = field(default_factory=TimeSlicer)
+    time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
     # Apart from searches, so that neither waits for the other.
     masking: TimeSlicer = field(default_factory=TimeSlicer)
     # Two threads at work are as quick as twenty, and leave the loop its turns.

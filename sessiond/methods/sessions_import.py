@@ -52,7 +52,9 @@ async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportRe
         raise InvalidParams(f"`$.path` cannot be opened: {error.strerror}.", field="$.path") from None
     with dirfd.closing(root_fd):
         async with services.session_changes.alone("import"):
-            imported, skipped = await importing.openclaw_folder(services.store, services.feed, services.slices, root_fd)
+            imported, skipped = await importing.openclaw_folder(
+                services.store, services.feed, services.time_slicer, root_fd
+            )
     return SessionsImportResult(
         imported=[
             ImportedRow(

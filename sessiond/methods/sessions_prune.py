@@ -55,7 +55,7 @@ async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResu
         return _result(ctx, [one.session for one in chosen], [], confirmed=False)
     removal = prune.Removal(chosen)
     try:
-        await services.slices.run(removal.steps())
+        await services.time_slicer.run(removal.steps())
     finally:
         # Also where the caller went away in the middle: what is gone is gone.
         prune.forget(services.store, removal.removed)

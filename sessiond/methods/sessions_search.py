@@ -67,7 +67,7 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         since_ms=params.since,
         shown=services.masker_for(caller),
     )
-    found, has_more = await search.search(services.store, services.slices, sessions, query)
+    found, has_more = await search.search(services.store, services.time_slicer, sessions, query)
     # It may have taken a while: what was reset, deleted or hidden since is not shown.
     shown = [(match, cursor) for match, cursor in found if _is_still_readable(ctx, match.session, params.session_key)]
     return SessionsSearchResult(

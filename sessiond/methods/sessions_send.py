@@ -71,7 +71,7 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
             idempotency_key=params.idempotency_key,
             payload={"method": METHOD.name, "message": params.message},
         ),
-        in_line=ctx.in_line,
+        on_queued=ctx.release_next,
     )
     # An earlier message with the same idempotency key may stand in an older transcript.
     target = services.supervisor.registry.session_of(sent.run_id) or sent.session

@@ -48,7 +48,7 @@ async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResu
         model=params.model,
     )
     message = message_of(ctx, session, sent, METHOD.name, steers=True)
-    steered = await services.sends.send(session, message, in_line=ctx.in_line)
+    steered = await services.sends.send(session, message, on_queued=ctx.release_next)
     return SessionsSteerResult(run_id=steered.run_id, status="accepted", interrupted=list(steered.interrupted))
 
 

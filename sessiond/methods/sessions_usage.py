@@ -79,18 +79,18 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key
     sessions = await _visible(ctx, key)
     count = UsageCount(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
-    await services.slices.run(count.steps(sessions))
+    await services.time_slicer.run(count.steps(sessions))
     return SessionsUsageResult(
         totals=UsageFields(**_fields(count.totals)),
         by_session=[
-            SessionUsage(key=one.key, session_id=one.session_id, archived=one.archived, **_fields(tally))
-            for one, tally in sorted(count.by_session.items(), key=lambda item: -item[1].total_tokens)
+            SessionUsage(key=one.key, session_id=one.session_id, archived=one.archived, **_fields(usage))
+            for one, usage in sorted(count.by_session.items(), key=lambda item: -item[1].total_tokens)
         ],
         by_model=[
-            ModelUsage(model=model, **_fields(tally))
-            for model, tally in sorted(count.by_model.items(), key=lambda item: -item[1].total_tokens)
+            ModelUsage(model=model, **_fields(usage))
+            for model, usage in sorted(count.by_model.items(), key=lambda item: -item[1].total_tokens)
         ],
-        by_day=[DayUsage(day=day, **_fields(tally)) for day, tally in sorted(count.by_day.items())],
+        by_day=[DayUsage(day=day, **_fields(usage)) for day, usage in sorted(count.by_day.items())],
     )
 
 
@@ -107,14 +107,14 @@ async def _visible(ctx: Context, key: str | None) -> list[Session]:
     return found
 
 
-def _fields(tally: UsageSum) -> dict[str, Any]:
+def _fields(usage: UsageSum) -> dict[str, Any]:
     return {
-        "input_tokens": tally.input_tokens,
-        "output_tokens": tally.output_tokens,
-        "cache_read": tally.cache_read,
-        "cache_write": tally.cache_write,
-        "total_tokens": tally.total_tokens,
-        "cost_usd": UNSET if tally.cost_usd is None else round(tally.cost_usd, _DIGITS),
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+        "total_tokens": usage.total_tokens,
+        "cost_usd": UNSET if usage.cost_usd is None else round(usage.cost_usd, _DIGITS),
     }
 
 

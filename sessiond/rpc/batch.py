@@ -63,7 +63,7 @@ class Batch:
         )
 
     def abandon(self) -> None:
-        """The client went before every member was accepted: the answers are never sent, and hold no memory."""
+        """The connection ended before every member was accepted: drop the answers and free their budget share."""
         if self.share is not None:
             self.share.release()
 

@@ -1,12 +1,13 @@
-"""Params as their types say they are: decoded, numbers brought into their range, texts checked.
+"""Decode the params of a method as its type says: clamp numbers to their range and check texts.
 
-A field says what is done with it in the `extra` of its `Meta`:
+A field declares this in the `extra` of its `Meta`:
 
-- `clamped: True` beside `ge` and `le`: a number outside is taken as the nearest inside, a fraction is floored where the
-  type is a whole number, and `null` is the default. With "most" what is below is refused, with `null: False` null.
-- `check: function(text, field)`: raises InvalidParams for a text that is none, though it is one for JSON.
+- `clamped: True` beside `ge` and `le`: a number outside the range becomes the nearest one inside, a fraction is floored
+  if the type is a whole number, and `null` is the default. With `clamped: "most"` numbers below the range are refused;
+  with `null: False` null is.
+- `check: function(text, field)`: raises InvalidParams for a text that the field does not accept.
 
-All of it is read once, when a method is made ready. Knows no method.
+The declarations are read once for each method. Knows no method.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ Check = Callable[[Any, str], object]
 
 
 class ParamsDecoder:
-    """Makes the params of a method: `decode_wire` reads them from JSON, then `bind` makes them what their type says.
+    """Decodes the params of a method: `decode_wire` reads them from JSON, then `bind` clamps numbers and checks texts.
 
-    Two steps, because each request goes through here: where `has_bounds` is false, the second is left out.
+    Two steps, because every request is decoded here: if `has_bounds` is false, the second one is skipped.
     """
 
     __slots__ = ("_checks", "_clamps", "decode_wire", "has_bounds", "wire")
@@ -38,11 +39,11 @@ class ParamsDecoder:
         self.decode_wire = msgspec.json.Decoder(self.wire).decode
 
     def convert(self, values: dict[str, Any]) -> Any:
-        """The params by their names on the wire, for who has them from somewhere else than a message."""
+        """The params from a dict by wire name, for callers that have no JSON message."""
         return self.bind(msgspec.convert(values, self.wire))
 
     def bind(self, params: Any) -> Any:
-        """The same params with numbers in their range. InvalidParams for a text that is none."""
+        """The same params with numbers clamped to their range. InvalidParams for a text that its check refuses."""
         for name, default, least, most, is_whole in self._clamps:
             value = getattr(params, name)
             if value is default:
@@ -133,7 +134,7 @@ def _number_in(kind: inspect.Type) -> inspect.IntType | inspect.FloatType:
 
 
 def layers_of(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and what it is made of, without null: what is annotated, the members of a union."""
+    """A type and the types inside it, without null: the annotated one, the members of a union."""
     yield kind
     if isinstance(kind, inspect.Metadata):
         yield from layers_of(kind.type)
@@ -144,7 +145,7 @@ def layers_of(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def extra_of(kind: inspect.Type) -> dict[str, Any]:
-    """What the `Meta` of a type says beside what msgspec knows; the outer one counts."""
+    """The `extra` of the `Meta` of a type; of nested ones the outer one counts."""
     found: dict[str, Any] = {}
     for one in layers_of(kind):
         if isinstance(one, inspect.Metadata):
@@ -153,7 +154,7 @@ def extra_of(kind: inspect.Type) -> dict[str, Any]:
 
 
 def _schema_of(kind: inspect.Type) -> dict[str, Any]:
-    """What the `Meta` of a type adds to its schema: its description and the like; the outer one counts."""
+    """What the `Meta` of a type adds to its schema, such as a description; of nested ones the outer one counts."""
     found: dict[str, Any] = {}
     for one in layers_of(kind):
         if isinstance(one, inspect.Metadata):

@@ -132,7 +132,7 @@ class Dispatcher(Generic[S]):
             parsed = await self.run_in_thread(apart) if long else apart()
         except MessageError as bad:
             self._refuse(peer, message, batch, bad.request_id, bad.error)
-        except OSError:  # no thread to read it in; which request it was nobody knows
+        except OSError:  # no thread to parse it in, so its id is not known
             self._refuse(peer, message, batch, None, no_memory())
         else:
             self._accept(peer, parsed, batch)
@@ -228,7 +228,7 @@ class Dispatcher(Generic[S]):
         pending.work = work
         if route.method.ordered:
             pending.turn = peer.take_turn()
-            context.in_line = pending.turn.end
+            context.release_next = pending.turn.end
         peer.start(pending, self._run, before_auth=route.method.before_auth)
         return None
 

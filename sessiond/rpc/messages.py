@@ -138,7 +138,7 @@ def _invalid_request_error(message: bytes, reason: str) -> MessageError:
 
 
 def _parse_error(message: bytes, error: Exception) -> MessageError:
-    """The error for a message that is no JSON, with its id where it can be read, since the client waits for an answer.
+    """The error for a message that is not JSON, with its id if it can be read, since the client waits for an answer.
 
     The id can be read where the only defects are lone surrogates or invalid UTF-8: programs write them when they cut a
     text within an emoji.

@@ -32,9 +32,9 @@ class Context(Generic[S]):
         "budgets",
         "caller",
         "holds_batch_lock",
-        "in_line",
         "params_meta",
         "peer",
+        "release_next",
         "request_id",
         "services",
         "share",
@@ -57,7 +57,7 @@ class Context(Generic[S]):
         self.request_id = request_id
         self.params_meta = params_meta
         # Handlers of `ordered` methods call it when the order of their request is settled: the next one may begin.
-        self.in_line: Callable[[], None] = _do_nothing
+        self.release_next: Callable[[], None] = _do_nothing
         self.budgets = budgets
         self.batch = batch
         self.share: Share | None = None
@@ -166,9 +166,9 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class LongWork:
-    """What a `later` handler gives in the place of its `Later` where its work is too long for one step of the loop.
+    """What a `later` handler returns instead of its `Later` if its work would block the event loop for too long.
 
-    `perform` is awaited in a task of the request's own, which keeps its place in line, and gives the Later.
+    `perform` is awaited in a task of its own and returns the `Later`. Until then later `ordered` requests wait.
     """
 
     perform: Callable[[], Awaitable[Later]]
@@ -186,7 +186,7 @@ class Method:
     `later` marks a plain handler that returns a `Later`, or `LongWork` that gives one: it waits like an async one,
     without the cost of a task where that is possible.
     `ordered` marks methods whose requests are accepted in the order of their arrival on a connection: a handler begins
-    when each earlier one has called `ctx.in_line` or has ended.
+    when each earlier one has called `ctx.release_next` or has ended.
     `streams` marks methods that need a persistent connection; `POST /rpc` refuses them.
     """
 

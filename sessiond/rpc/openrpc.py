@@ -38,7 +38,7 @@ def openrpc_document(methods: Iterable[Method], *, title: str, version: str) -> 
 
 def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     required = set(params.get("required", ()))
-    # OpenRPC wants those first that are required.
+    # OpenRPC demands that required params come first.
     members = sorted(params.get("properties", {}).items(), key=lambda member: member[0] not in required)
     described: dict[str, Any] = {
         "name": method.name,
@@ -47,7 +47,7 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
         "paramStructure": "by-name",
         "params": [_describe_param(name, schema, required=name in required) for name, schema in members],
         "result": {"name": "result", "schema": result},
-        # Written out: the models of OpenRPC that clients are made with know references to schemas, not to errors.
+        # Not as references: client generators resolve references to schemas, but not to errors.
         "errors": wire_errors(),
         "x-scope": method.scope,
     }
@@ -59,7 +59,7 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
 
 
 def _sentences(method: Method) -> str:
-    """What a method does, and what it asks of a caller."""
+    """What a method does, and what it requires of a caller."""
     said = [method.summary]
     if method.scope is not None:
         said.append(f"It needs the scope `{method.scope}`.")
@@ -71,7 +71,7 @@ def _sentences(method: Method) -> str:
 
 
 def _describe_param(name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    """A parameter; its sentence stands beside its name, where a reader of OpenRPC looks for it."""
+    """A parameter, with its description beside its name and not inside its schema, as OpenRPC has it."""
     text = schema.get("description")
     told = {} if text is None else {"description": text}
     return {"name": name, **told, "required": required, "schema": schema}

@@ -1,6 +1,7 @@
-"""What is wrong with params, in a sentence: which field, what is expected there, and what came.
+"""Say in a sentence what is wrong with params: which field, what is expected there, and what the caller sent.
 
-Knows msgspec's words and the types of fields; knows no method. Total: whatever the words, there is a sentence.
+Parses msgspec's error messages and knows the types of fields; knows no method. Never fails: an unknown message of
+msgspec still gives a sentence.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _IN_WORDS = {
     "object": "an object",
     "null": "null",
 }
-# Longer ones are not read a second time to say what came: a refusal costs no more than what is refused.
+# Longer params are not decoded a second time only to quote what was sent, so that a refusal stays cheap.
 _LONG_BYTES = 64 * 1024
 _NOTHING: Any = object()
 _TOO_LONG = ", not one of so many digits"
 
 
 def refusal_of(error: msgspec.ValidationError, params: type, text: bytes | memoryview) -> InvalidParams:
-    """What to answer where the params `text` are not what the type `params` is."""
+    """The error for the params `text`, which do not match the type `params`."""
     found = _WORDS.match(str(error))
     words, path = (found["what"], found["path"] or "$") if found else (str(error), "$")
     if named := _MISSING_OR_UNKNOWN.match(words):
@@ -51,7 +52,7 @@ def refusal_of(error: msgspec.ValidationError, params: type, text: bytes | memor
 
 
 def describe(kind: inspect.Type) -> str:
-    """What a type takes, as "a whole number from 1 to 5"; null, which may be left out, is not named."""
+    """What a type accepts, such as "a whole number from 1 to 5"; null is not mentioned."""
     if told := extra_of(kind).get("expected"):
         return str(told)
     taken = [one for one in layers_of(kind) if not isinstance(one, inspect.Metadata | inspect.UnionType)]
@@ -94,14 +95,14 @@ def _plain(number: float | None) -> str:
 
 
 def _kind_at(params: type, path: str) -> inspect.Type | None:
-    """The type of the field that a path names; None where it names none."""
+    """The type of the field at a path; None where there is no such field."""
     kind: inspect.Type | None = _type_info(params)
     for step in _STEP.finditer(path):
         kind = _member_of(kind, step["name"]) if kind is not None else None
     return kind
 
 
-# It takes longer than all else: a client that is wrong a thousand times must not cost a thousand times that.
+# Cached, because it takes longer than the rest of a refusal and a client may repeat a mistake a thousand times.
 _type_info = cache(inspect.type_info)
 
 
@@ -130,7 +131,7 @@ def _value_at(text: bytes | memoryview, path: str) -> Any:
 
 
 def _describe_value(value: Any, words: str, kind: inspect.Type | None) -> str:
-    """`, not 9` where it can be said in a word."""
+    """What was sent, as `, not 9`; empty if it cannot be said in a word."""
     match value:
         case bool() | None:
             return f", not {json.dumps(value)}"

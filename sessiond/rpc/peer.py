@@ -237,8 +237,8 @@ class Peer:
     def stop_requests(self) -> None:
         """Answer every request in flight with -32008 (stopping) now.
 
-        What a request has given to the disk may still be stored. `begun` in the error data says so: a refused request
-        has it not.
+        `begun: true` in the error data says that the request had begun, so that what it was writing may be stored. A
+        request that was refused before it began has no `begun`.
         """
         for pending in list(self.pending.values()):
             pending.cancel(

@@ -69,7 +69,7 @@ class PendingRequest:
             return await route.handle(context, self.params)
         outcome = self.work or route.handle(context, self.params)
         later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
-        context.in_line()
+        context.release_next()
         return await later.wait()
 
     def cancel(self, reason: SessiondError | None = None) -> None:

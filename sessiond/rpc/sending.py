@@ -105,15 +105,15 @@ class SendQueue:
         self._queue(memoryview(frame)[taken:] if taken else frame)
         return False
 
-    def send_later(self, unmade: DeferredFrame | PiecewiseFrame) -> None:
+    def send_later(self, frame: DeferredFrame | PiecewiseFrame) -> None:
         """Queue a frame that is still to be made, behind the frames before it."""
         if self.broken:
             return
         if self._corked is not None:
             self.uncork()
             self.cork()
-        self._frames.append(unmade)
-        self.queued_bytes += unmade.size
+        self._frames.append(frame)
+        self.queued_bytes += frame.size
         self._work.set()
 
     def cork(self) -> None:

@@ -77,29 +77,29 @@ class Acceptance(ABC):
             yield from older.entry.keyed[: -left - 1 : -1]
             left -= len(older.entry.keyed)
 
-    async def find_accepted(self, session: Session, request: RunRequest, in_line: Callable[[], None]) -> str | None:
+    async def find_accepted(self, session: Session, request: RunRequest, on_queued: Callable[[], None]) -> str | None:
         """The id of the run with the request's idempotency key, once it is on disk; None if the request is new."""
         if request.idempotency_key is None or request.payload is None:
             return None
         run_id = self.run_of_key(session, request.idempotency_key, request.payload)
         if run_id is not None:
-            in_line()
+            on_queued()
             await self.wait_stored(run_id)
         return run_id
 
     async def accept_once(
-        self, session: Session, request: RunRequest, *, in_line: Callable[[], None] = _do_nothing
+        self, session: Session, request: RunRequest, *, on_queued: Callable[[], None] = _do_nothing
     ) -> str:
         """The id of the run with the request's idempotency key, or of a new run; on disk in both cases.
 
-        `in_line` is called once the run has its place in the queue, before it is on disk.
+        `on_queued` is called once the run has its place in the queue, before it is on disk.
         """
         if request.idempotency_key is not None:
             session = await current_session(self._store.catalog, session)
-            run_id = await self.find_accepted(session, request, in_line)
+            run_id = await self.find_accepted(session, request, on_queued)
             if run_id is not None:
                 return run_id
-        return (await self.accept(session, request, in_line=in_line)).run_id
+        return (await self.accept(session, request, on_queued=on_queued)).run_id
 
     async def wait_stored(self, run_id: str) -> None:
         """Return when the run is on disk. StorageError if it was being written by another caller and that failed."""
@@ -115,7 +115,7 @@ class Acceptance(ABC):
         request: RunRequest,
         *,
         run_id: str | None = None,
-        in_line: Callable[[], None] = _do_nothing,
+        on_queued: Callable[[], None] = _do_nothing,
     ) -> Run:
         """Accept a run; on disk when this returns. It starts at once if nothing is ahead of it.
 
@@ -139,7 +139,7 @@ class Acceptance(ABC):
         own = _accepted_parts(run.run_id, request, run.accepted_at, at_once=at_once)
         if keeps:
             own = inbox.keep_message(run, self.registry.get)
-        in_line()
+        on_queued()
         try:
             # Shielded: a caller who disconnects must not leave an accepted run behind that is never started.
             with trio.CancelScope(shield=True):

@@ -180,7 +180,8 @@ class RunExecutor:
                 self._settle(run, ending.transcript_lost_end(run.key))
                 return True
             except SessiondError as error:
-                # The reply cannot be stored: it is too long, or could not be read back. What was printed may be why.
+                # The reply cannot be stored: it is too long, or could not be read back. The printed
+                # output is dropped too, because it may be what the disk refuses.
                 run.printed = ""
                 end = ending.failed_end(f"the reply cannot be stored: {error.message}")
 

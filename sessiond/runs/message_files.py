@@ -38,7 +38,7 @@ async def accept_with_files(
     request: RunRequest,
     prepared: PreparedFiles,
     workspace: Path,
-    in_line: Callable[[], None],
+    on_queued: Callable[[], None],
 ) -> str:
     """Write the files to `workspace`, which exists, and accept the message; the id of its run.
 
@@ -62,7 +62,7 @@ async def accept_with_files(
             context="\n".join(filter(None, (request.context, describe(receipt, origin=_ORIGIN)))),
         )
         try:
-            run_id = await supervisor.accept_once(session, request, in_line=in_line)
+            run_id = await supervisor.accept_once(session, request, on_queued=on_queued)
         except SessiondError:
             await _remove_files(attachments, journal, workspace, attachments_id)
             raise

@@ -24,8 +24,8 @@ class _Queue:
 class RunQueues:
     """The current and queued runs of every session. `slots` limits how many execute at once."""
 
-    def __init__(self, places: RunSlots) -> None:
-        self._slots = places
+    def __init__(self, slots: RunSlots) -> None:
+        self._slots = slots
         self._queues: dict[str, _Queue] = {}
         # The sessions with queued runs. A session whose run starts goes to the end, so that none starves the others.
         self._ready: dict[str, None] = {}

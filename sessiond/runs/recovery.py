@@ -93,7 +93,8 @@ def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
     if "message" not in fields and live.started_at is None:
-        # Accepted and started in one write, of which a crash left the beginning: it starts with what it was to be told.
+        # It was accepted and started in one write, of which a crash left the accepted record and the message. Queue it
+        # with that message.
         behind = _message_behind(line.record, next(lines, None))
         fields = {**fields, "message": behind, "inTranscript": True} if behind else fields
     message = fields.get("message")

@@ -74,7 +74,7 @@ class Run:
         self.usage: dict[str, Any] | None = None
         # The model that the runtime reported; None until the end.
         self.model: str | None = None
-        # The end of what its agent has printed and no message says; on record where the run has no reply.
+        # The end of what the agent printed since its last message; recorded if the run ends without a reply.
         self.printed = ""
         self.stored = trio.Event()
         self.done = trio.Event()
@@ -188,7 +188,7 @@ def accepted_record(run_id: str, request: RunRequest, at_ms: int, *, with_messag
     if request.idempotency_key is not None:
         data["idempotencyKey"] = request.idempotency_key
         data["payload"] = request.payload
-        # Once is enough: here the fold finds them, without reading the request.
+        # They stand outside of the request, where the fold reads them; do not store them twice.
         for name in ("idempotencyKey", "payload"):
             fields.pop(name, None)
     return Custom(RUN, {**data, "request": fields})

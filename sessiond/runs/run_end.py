@@ -87,7 +87,7 @@ def end_records(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list
     usage = None if end.counted else end.usage
     if end.error is not None:
         data["error"] = end.error
-        # Of an aborted run, say, this is all that there is to see. A failure may have it in its error.
+        # For an aborted run this may be all that it left. The error of a failed one may contain it already.
         if run.printed.strip() and run.printed.strip() not in end.error:
             data["printed"] = run.printed
     if end.by_reset:

@@ -129,7 +129,8 @@ class SpawnJournal:
                     is_on_record = (child.entry.spawn or Spawn()).attachments_removed
                     if is_on_record or attachments.exists(workspace(agent_id), attachments_id):
                         self.complete(attachments_id)
-                    # Else this was the note of their removal, which is to be put on record without surprise.
+                    # Else the crash came after the files were removed and before that was recorded: the note stays, so
+                    # that the files do not count as missing when their removal is tried again.
                     continue
                 report = await attachments.remove(workspace(agent_id), attachments_id)
             except SessiondError as error:

@@ -38,11 +38,11 @@ async def steer(
     *,
     session: Session,
     request: RunRequest,
-    in_line: Callable[[], None],
+    on_queued: Callable[[], None],
 ) -> SteerResult:
-    """Pass the message to the session's agent now. `in_line` is called once it has its place."""
+    """Pass the message to the session's agent now. `on_queued` is called once it has its place."""
     session = await current_session(store.catalog, session)
-    known = await supervisor.find_accepted(session, request, in_line)
+    known = await supervisor.find_accepted(session, request, on_queued)
     if known is not None:
         return SteerResult(known, [])
     live = supervisor.current(session.key)
@@ -50,13 +50,13 @@ async def steer(
     if live is not None and attached.can_steer(live.run_id):
         # Written first, so that the message is in the transcript even if the agent fails to accept it.
         await store.append(session, [Message(request.message), _steer_record(live, request, clock)])
-        in_line()
+        on_queued()
         # A steer has no separate context, so the text of a message from another session begins with it.
         told = "\n\n".join(filter(None, (request.context, request.text)))
         if await attached.steer(live.run_id, told):
             return SteerResult(live.run_id, [])
         request = replace(request, in_transcript=True)
-    run = await supervisor.accept(session, request, in_line=in_line)
+    run = await supervisor.accept(session, request, on_queued=on_queued)
     return SteerResult(run.run_id, [] if live is None else await _interrupt(supervisor, session, live))
 
 

@@ -20,7 +20,7 @@ from sessiond.store.store import Custom, Message, SessionStore
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
-# Of what was printed and became no message: some screens full.
+# How much is kept of what was printed since the last message: a few screens full.
 _MAX_PRINTED_CHARS = 4096
 _REST_OF_WORD = re.compile(r"\S*\s*")
 _KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
@@ -53,7 +53,7 @@ class TranscriptSink:
         self._tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
-        # Before the write: what is printed meanwhile belongs to the next message.
+        # Cleared before the write: what is printed during the write belongs to the next message.
         self._run.printed = ""
         # A raw message is a transcript line that the program wrote itself and is stored as it is; one built from a
         # program's output is completed first.

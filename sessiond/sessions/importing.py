@@ -36,7 +36,7 @@ class ImportedSession(msgspec.Struct, frozen=True):
 
 
 async def openclaw_folder(
-    store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, root_fd: int
+    store: SessionStore, feed: TranscriptFeed, time_slicer: TimeSlicer, root_fd: int
 ) -> tuple[list[ImportedSession], list[SkippedFile]]:
     """Import the OpenClaw state folder open at `root_fd`: `(imported, skipped)`.
 
@@ -62,7 +62,7 @@ async def openclaw_folder(
         with dirfd.closing(plan.fd):
             for item in plan.items:
                 path = f"{plan.path}/{item.name or layout.INDEX}"
-                got = await _import(store, feed, slices, plan, item)
+                got = await _import(store, feed, time_slicer, plan, item)
                 if isinstance(got, Session):
                     imported.append(ImportedSession(got, path))
                 else:
@@ -71,7 +71,7 @@ async def openclaw_folder(
 
 
 async def _import(
-    store: SessionStore, feed: TranscriptFeed, slices: TimeSlicer, plan: ImportPlan, item: PlannedSession
+    store: SessionStore, feed: TranscriptFeed, time_slicer: TimeSlicer, plan: ImportPlan, item: PlannedSession
 ) -> Session | str:
     """The imported session, or the reason why it was not imported."""
     if item.session_id in store.catalog.by_id:
@@ -81,7 +81,7 @@ async def _import(
     copy = None
     try:
         copy = TranscriptCopy(plan, item, store.folder(plan.agent_id), store.settings)
-        await slices.run(copy.steps())
+        await time_slicer.run(copy.steps())
         if copy.entry is None:
             return copy.refused or "nothing in it"
         taken = copy.entry.session_key in store.catalog.by_key

@@ -73,10 +73,10 @@ def plan(root_fd: int, agent: str, skipped: list[SkippedFile]) -> ImportPlan | N
         skipped.append(SkippedFile(path, reason_of(error)))
         return None
     found = ImportPlan(agent_id=agent.lower(), path=path, fd=fd, items=[], foreign={})
-    live, aside = _list_files(found, skipped)
+    live, archived = _list_files(found, skipped)
     found.foreign = _by_file(index.load(fd).foreign, live)
     found.items += [PlannedSession(session_id=stem, name=name, key_id=stem) for stem, name in live.items()]
-    found.items += _plan_archived(live, aside)
+    found.items += _plan_archived(live, archived)
     known = {item.session_id for item in found.items}
     for session_id, used_ms in adoption.session_ids(found.foreign):
         if session_id not in known and layout.session_id_of(session_id + layout.SUFFIX) is not None:
@@ -88,7 +88,7 @@ def plan(root_fd: int, agent: str, skipped: list[SkippedFile]) -> ImportPlan | N
 def _list_files(found: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     """Transcripts by session id, and those set aside as `(session id, when and why, name)`."""
     live: dict[str, str] = {}
-    aside: list[tuple[str, str, str]] = []
+    archived: list[tuple[str, str, str]] = []
     with os.scandir(found.fd) as entries:
         for name, entry in sorted((entry.name, entry) for entry in entries):
             set_aside = _SET_ASIDE.fullmatch(name)
@@ -107,14 +107,14 @@ def _list_files(found: ImportPlan, skipped: list[SkippedFile]) -> tuple[dict[str
                     SkippedFile(path, "what a compaction left over; the session's own transcript goes on from it")
                 )
             else:
-                aside.append((stem, f"{set_aside[2]}.{set_aside[3]}", name))
-    return live, aside
+                archived.append((stem, f"{set_aside[2]}.{set_aside[3]}", name))
+    return live, archived
 
 
-def _plan_archived(live: dict[str, str], aside: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
+def _plan_archived(live: dict[str, str], archived: list[tuple[str, str, str]]) -> Iterator[PlannedSession]:
     """The sessions that were reset or deleted. If another file has the same id, reason and time are added to the id."""
-    stems = [*live, *(stem for stem, _, _ in aside)]
-    for stem, when, name in aside:
+    stems = [*live, *(stem for stem, _, _ in archived)]
+    for stem, when, name in archived:
         session_id = stem if stems.count(stem) == 1 else f"{stem}.{when}"
         yield PlannedSession(session_id=session_id, name=name, key_id=stem, archived=True)
 

@@ -198,7 +198,7 @@ class MatchNumbering:
 
 
 async def search(
-    store: SessionStore, slices: TimeSlicer, sessions: Iterable[Session], query: Query
+    store: SessionStore, time_slicer: TimeSlicer, sessions: Iterable[Session], query: Query
 ) -> tuple[list[tuple[Match, str]], bool]:
     """The newest matches, each with the cursor after it, and whether there are more.
 
@@ -206,10 +206,10 @@ async def search(
     their time says.
     """
     looking = Search(store, sessions, query)
-    await slices.run(looking.steps())
+    await time_slicer.run(looking.steps())
     found = looking.matches()
     numbering = MatchNumbering(store, found[: query.limit], query.block)
-    await slices.run(numbering.steps())
+    await time_slicer.run(numbering.steps())
     located = [
         (match, store.cursor(match.session, match.end, numbering.numbers[match.session, match.end]))
         for match in found[: query.limit]

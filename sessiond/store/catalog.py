@@ -139,7 +139,8 @@ class Session:
 
     @property
     def _age(self) -> tuple[bool, int, bool, int, str]:
-        # Last come copies, which have the header of what they were copied from, and a name that was made of its name.
+        # The session with the greatest value gets the key, and copies have the smallest ones. A copy has the header of
+        # its original, and usually a longer name (`<name> copy.jsonl`).
         entry = self.entry
         name = self.session_id
         return not entry.is_copy, entry.created_at, not entry.is_named_otherwise, -len(name), name

@@ -109,8 +109,8 @@ def _finding_by_kind(thing: StoredName) -> Finding | None:
 
 
 def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = None) -> Findings:
-    """Bad lines and records that say nothing, half lines at the end, keys that have more than one transcript, entries
-    of the index that are not what their transcripts give, and messages that went when a file was written anew.
+    """Bad lines, records without any effect, incomplete last lines, keys with more than one transcript, index entries
+    that differ from the fold of their transcript, and messages that were lost when a file was rewritten.
     """
     files = records = size = 0
     by_key: dict[str, list[str]] = {}
@@ -166,7 +166,7 @@ def _findings_of(thing: StoredName, found: TranscriptReading, known: index.Index
 
 
 def differences_of(thing: StoredName, found: TranscriptReading, known: index.Index) -> list[str]:
-    """In what the index is wrong about a transcript that it is up to."""
+    """The fields of the index entry that differ from the fold, for a transcript that has not changed since."""
     if not is_current(known, thing):
         return []
     return found.differences(known.ours[thing.session_id])
@@ -181,8 +181,8 @@ def _index_of(root_fd: int, thing: StoredName) -> index.Index:
 
 
 def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
-    """Indexes that are damaged, and transcripts that changed since they were saved. A daemon that has the store knows
-    of those, and saves its indexes now and then.
+    """Damaged indexes, and transcripts that changed since their index was saved. With `in_use` the latter are left out:
+    a running daemon knows of them and saves its indexes later.
     """
     by_folder: dict[tuple[str, ...], list[StoredName]] = {}
     for thing in inventory.list_store(root_fd):

@@ -110,7 +110,7 @@ def make_dir(dir_fd: int, name: str, mode: int = 0o700) -> int:
     try:
         fd = open_dir(dir_fd, name)
     except PermissionError:
-        # A umask that takes the owner's own bits (0o700) makes a folder that its maker cannot open.
+        # With a umask that removes the owner's own bits (0o700) the new folder cannot be opened yet.
         chmod_below(dir_fd, name, mode)
         fd = open_dir(dir_fd, name)
     try:
@@ -164,7 +164,7 @@ _READ_BYTES = 1 << 20
 
 
 def read_file(fd: int, limit: int) -> bytes | None:
-    """The content of an open file; None where it is larger than `limit` bytes, which no file of the daemon is."""
+    """The content of an open file; None where it is larger than `limit` bytes, so not the daemon's."""
     data = bytearray()
     if os.fstat(fd).st_size > limit:
         return None

@@ -26,17 +26,18 @@ _decode_entry = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 # Encoding this many entries takes about a millisecond; the saver lets others run between such chunks.
 CHUNK = 250
-# A file that is no JSON and changed so lately is being written, perhaps.
+# A file that is not JSON and changed this recently may still be being written.
 BEING_WRITTEN_MS = 60_000
-# As a file begins that was ours or lost its bytes in a crash. Ours is put in place whole: nobody is about to go on.
+# The beginning of a file that no program is still writing: one of the daemon's own, which are only ever renamed into
+# place complete, or one whose bytes were lost in a crash.
 _NOBODYS = re.compile(rb'\0|\{\n"[^\n]*": \{"sessionId":"[^"]*","sessionKey":"')
 
 
 class Index(msgspec.Struct):
     """What a sessions.json says: `ours` by session id, and `foreign` entries by session key.
 
-    `damaged` names what could not be used: the keys of entries, or the file as a whole. That one is `torn` where it is
-    no JSON and not ours, changed last at `mtime_ms`, and `unread` where it may be readable in a second.
+    `damaged` names what could not be used: the keys of entries, or the file as a whole. The file is `torn` if it is not
+    JSON and not the daemon's own (last changed at `mtime_ms`), and `unread` if it may be readable in a second.
     """
 
     ours: dict[str, Entry]

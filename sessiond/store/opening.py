@@ -129,7 +129,7 @@ def holder(fd: int) -> str:
         words = Path(f"/proc/{int(text)}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         words = []
-    # Programs by their names: whole paths leave no room for what they were told to do.
+    # Without the folders of programs, so that there is room for their arguments.
     command = shorten(" ".join(word.rpartition("/")[2] or word for word in words).strip())
     return f"process {int(text)}" + (f" ({command})" if command else "")
 

@@ -17,7 +17,8 @@ from sessiond.store.transcript import Line
 
 # 200 messages of ordinary size.
 BLOCK = 128 * 1024
-# A line that goes on for more blocks is left to the reader that keeps its pieces apart.
+# The beginning of a line is joined to its rest with a copy for each block. A line over more blocks than this is read by
+# the other reader, which collects the pieces and joins them once.
 _MAX_CARRIED = 4
 
 
@@ -41,7 +42,7 @@ class MessagePage(msgspec.Struct, frozen=True):
 
 
 class _TooLong(Exception):
-    """A line that is better not carried from block to block."""
+    """A line over more than _MAX_CARRIED blocks."""
 
 
 def page_backwards(
@@ -100,7 +101,7 @@ def _collect_page(
             message_bytes = len(message)
             fits = message_bytes <= max_bytes
             if len(found) == limit or (found and size + (message_bytes if fits else max_bytes) > max_bytes):
-                # What was skipped below the oldest found is the next page's.
+                # What was skipped or noted before the oldest message of this page belongs to the next page.
                 oldest, oldest_seq = found[-1]
                 found.reverse()
                 notes = [note for note in reversed(notes) if note[0].offset > oldest.offset]
@@ -129,7 +130,7 @@ def _read_clean_backwards(
         position -= size
         read = os.pread(fd, size, position)
         if len(read) < size:
-            return  # the file shrank under us; the feed will say so
+            return  # the file was truncated meanwhile, which the feed notices
         block = read + carried
         # The first line of a block may have its beginning in the one before.
         start = (block.find(b"\n") + 1 or len(block)) if position else 0
@@ -141,7 +142,7 @@ def _read_clean_backwards(
         texts.pop()
         opened = dialect.decode_block(body)
         if len(opened) != len(texts):
-            opened.clear()  # a line is blank, or the file is not what it was
+            opened.clear()  # a line is blank, or the file has changed: parse each line on its own
         line_end = position + len(block)
         while texts:
             text = texts.pop()

@@ -16,14 +16,14 @@ from sessiond.store import dirfd, folding, reading
 from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
-# What a file's time may lie behind the clock: the kernel takes it once a tick. A message that was written right before
-# the file's time was taken has a later one of its own.
+# How far a file's modification time may be behind the clock, because the kernel updates it once per tick. So a message
+# written right before may have a timestamp of its own that is later than the file's.
 _TICK_MS = 20
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """A transcript had so many messages at most before it was written anew, last at `moment_ms`. All that have a time
-    up to `earlier_ms` are of before.
+    """A transcript that was rewritten, last at `moment_ms`, and had at most `had_messages` messages before. Messages
+    with a time up to `earlier_ms` are from before the rewrite.
     """
 
     had_messages: int

@@ -64,7 +64,7 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     for done, (name, stat) in enumerate(names):
         entry = known.ours.get(name[: -len(layout.SUFFIX)])
         if entry is not None and not entry.session_key.startswith(prefix):
-            entry = None  # an index of another folder, or made up
+            entry = None  # the index is of another folder, or was forged
         if entry is not None and folding.is_current(entry.file, stat):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
             continue

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 class Tail:
     """`offset` is where the next byte fed will stand; `whole` is the offset behind the last whole line.
 
-    With `passed_to` the line that begins at `offset` was found to be over the limit, and to go on there at least: the
-    next byte fed stands there. The attribute says the same of the half line at the end, 0 where it is within the limit.
+    `passed_to` resumes within a line over the limit: it begins at `offset` and was read up to `passed_to`, where the
+    next byte fed stands. The attribute of that name is this position for the half line at the end, 0 if it is within
+    the limit.
     """
 
     __slots__ = ("_half", "_skipping", "limit", "offset", "whole")
@@ -27,7 +28,7 @@ class Tail:
 
     @property
     def passed_to(self) -> int:
-        """How far the half line at the end was passed over, 0 where there is none over the limit."""
+        """How far a half line over the limit was read at the end; 0 where there is none."""
         return self.offset if self._skipping else 0
 
     def pass_line(self, end: int) -> None:

@@ -72,7 +72,7 @@ def read_tail(
             continue
         size = block if stop is None else min(block, stop - tail.offset)
         if parsed:
-            # No further than to the next line that is parsed: a read from there on finds it.
+            # Read only up to the next line that is parsed already, so that the next round finds it.
             size = min([size, *(begin - tail.offset for begin in parsed if begin > tail.offset)])
         chunk = os.pread(fd, size, tail.offset)
         if not chunk:
@@ -104,7 +104,7 @@ def parse_long_line(
             if line is not None and len(line) >= long:
                 return line_of(begin, line, tail.whole, limit, dialect)
         if tail.passed_to:
-            return None  # over the limit already: nothing to parse, however long it goes on
+            return None  # the line is over the limit already, so it is not parsed
     return None
 
 

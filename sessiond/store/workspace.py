@@ -14,10 +14,9 @@ def default_workspace(store: Path, agent_id: str) -> Path:
 
 
 def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
-    """Make the folder and what is missing above it, for the owner alone. StorageError where it cannot be.
+    """Create the folder and missing parents, for the owner alone. StorageError if that fails.
 
-    Below the store's `agents/` nothing is made above an agent's folder: a store that was removed must not come back,
-    empty, because a run needed its workspace, for then nobody would find out that it is gone.
+    The store's `agents/` itself is never created here: it would hide that the store was removed or moved away.
     """
     agents = store / layout.AGENTS
     try:
@@ -30,7 +29,7 @@ def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
             path.mkdir(mode=0o700, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path"
-        # Where it is, only the configuration tells: paths outside the store do not leave the daemon.
+        # The error does not name the path: no path outside the store leaves the daemon. The configuration has it.
         raise StorageError(
             f"the workspace of agent {agent_id} cannot be made: {reason}; something else stands where the folder"
             " belongs, or it may not be written there. Put that right, then send again"

@@ -42,7 +42,7 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
                 clock(),
                 session=session,
                 request=request("steered"),
-                in_line=lambda: None,
+                on_queued=lambda: None,
             )
 
         async def with_a_key() -> None:

@@ -42,7 +42,7 @@ async def test_files_that_are_being_written_when_their_sender_goes_come_with_the
                 request=request("read it"),
                 prepared=prepared,
                 workspace=tmp_path / "work",
-                in_line=lambda: None,
+                on_queued=lambda: None,
             )
         with trio.fail_after(5):
             await home.agent.lives("read it").wait()

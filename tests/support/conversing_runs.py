@@ -140,7 +140,7 @@ class TalkHouse:
         sent = await self.sends.send(
             target,
             NewMessage(text=text, tool="sessions_send", source=source, payload={"message": text}, **fields),
-            in_line=lambda: None,
+            on_queued=lambda: None,
         )
         found = self.home.supervisor.registry.get(sent.run_id)
         assert found is not None
