@@ -96,6 +96,7 @@ async def open_app(
         AsyncExitStack() as opened,
         open_store(
             store_path,
+            listener=lambda: parts.feed,
             durable=config.store.durability == "sync",
             record_limit=config.limits.max_record_bytes,
             rules=key_rules(config),

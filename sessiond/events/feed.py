@@ -24,7 +24,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan, transcript
 from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
-from sessiond.store.catalog import Session
+from sessiond.store.catalog import Folder, Session
 from sessiond.store.folding import Advance, FoldedLine
 from sessiond.store.store import SessionStore
 
@@ -37,7 +37,7 @@ log = structlog.get_logger("sessiond.feed")
 
 
 class TranscriptFeed:
-    """Keeps entries up to date with their files and publishes what is new, each record once.
+    """Keeps entries up to date with their files and publishes what is new, each record once. The store's listener.
 
     `changed` is set whenever an entry changed; its waiter replaces it by a new event. `on_lost(session)` is called when
     another program removed a session, `on_found(session)` when one created it, brought it back, or put another
@@ -62,9 +62,6 @@ class TranscriptFeed:
         self._retries = DelayedRetry[Session](self._retry)
         self._work = trio.Event()
         self.changed = trio.Event()
-        store.on_committed = self.poke
-        store.on_created = self.session_created
-        store.on_folder = self._folders.folder_opened
 
     @property
     def backend(self) -> str:
@@ -148,6 +145,14 @@ class TranscriptFeed:
 
     def _step_bytes(self, session: Session) -> int:
         return MAX_STEP_BYTES // (1 + self._bus.count_followers(session.key))
+
+    def folder_opened(self, folder: Folder) -> None:
+        """Watch a folder that the store opened or made."""
+        self._folders.folder_opened(folder)
+
+    def store_displaced(self) -> None:
+        """Look again at what is at the store's path: a folder is missing from it."""
+        self._folders.recheck_store_path()
 
     def session_created(self, session: Session, steps: list[FoldedLine]) -> None:
         """The daemon created a session: publish it and its first records."""

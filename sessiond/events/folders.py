@@ -59,7 +59,6 @@ class Folders:
         self._adopt_lock = trio.Lock()
         # By (agent id, file name). An empty name is the folder itself, an empty agent id everything.
         self.retries = DelayedRetry[tuple[str, str]](self._retry)
-        store.on_displaced = self._recheck_store_path
 
     @property
     def backend(self) -> str:
@@ -318,7 +317,7 @@ class Folders:
         # A worker thread may still be using a descriptor: closed now, its number could become another file's.
         self._retired += removed
 
-    def _recheck_store_path(self) -> None:
+    def recheck_store_path(self) -> None:
         """Check again: a folder is no longer at its path. A move of a folder above the store triggers no watcher."""
         if self._watcher is not None:
             self.retries.retry_if_passing(("", ""), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))

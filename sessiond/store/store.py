@@ -1,7 +1,7 @@
 """SessionStore: the async door to the files.
 
 Owns the lock, the folders, the catalog and the committer. Knows transcripts and entries; does not know callers, runs or
-subscribers. The feed sets `on_committed` and `on_created` to be called after appends.
+subscribers. Whom it tells of its own changes is its `StoreListener`: the feed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
 from sessiond.tasks import run_in_thread
 
-__all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
+__all__ = ["Custom", "Message", "Part", "SessionStore", "StoreListener", "Written", "open_store"]
 
 T = TypeVar("T")
 
@@ -42,17 +42,34 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def _nothing_more(_session: Session) -> bool:
-    return False
+class StoreListener(Protocol):
+    """What is told of the store's own changes, on the event loop: the feed."""
+
+    def poke(self, session: Session) -> bool:
+        """There is more in the file, such as a commit. Whether records that the daemon wrote are left to read."""
+
+    def session_created(self, session: Session, steps: list[folding.FoldedLine]) -> None:
+        """The daemon created a session, with these records in it."""
+
+    def folder_opened(self, folder: Folder) -> None:
+        """An agent's folder was opened or made after the start."""
+
+    def store_displaced(self) -> None:
+        """A folder is missing from its path, which the watcher may not have reported yet."""
 
 
 class SessionStore:
-    """All transcripts and their entries. Build it with `open_store`."""
+    """All transcripts and their entries. Build it with `open_store`.
+
+    `listener` finds the listener, which is built on the store; it is not called before the store has something to tell.
+    """
 
     def __init__(
         self,
         opened: opening.OpenStore,
         *,
+        listener: Callable[[], StoreListener],
+        rules: KeyRules,
         record_limit: int,
         clock: Clock,
         ids: Ids,
@@ -69,23 +86,16 @@ class SessionStore:
         self.problems: list[scan.Problem] = []
         self.folders: dict[str, Folder] = {}
         self.archives: dict[str, Folder] = {}
-        self.rules = KeyRules()
+        self.rules = rules
         self.record_limit = record_limit
         self.run_sync = run_sync
-        self.on_committed: Callable[[Session], bool] = _nothing_more
-        self.on_created: Callable[[Session, list[folding.FoldedLine]], None] = _ignore
+        self._listener = listener
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
-        self.on_folder: Callable[[Folder], None] = _ignore
-        # Called when a folder is found to be missing from its path before the watcher reports it.
-        self.on_displaced: Callable[[], None] = _ignore
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
-        # A lambda, because `on_committed` is set later.
         self.committer = Committer(
-            on_committed=lambda session: self.on_committed(session),  # noqa: PLW0108
-            on_refused=self._report_displaced,
-            **how,
+            on_committed=lambda session: listener().poke(session), on_refused=self._report_displaced, **how
         )
 
     @property
@@ -99,7 +109,7 @@ class SessionStore:
         making.remove_leftovers_of_backups(self.root_fd)
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
             path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
-            for where, opened in ((path, self.folder), (f"{path}/{layout.ARCHIVE}", self.archive_folder)):
+            for where, opened in ((path, self._open_folder), (f"{path}/{layout.ARCHIVE}", self._open_archive)):
                 try:
                     self.catalog.load(scan.scan_folder(opened(agent_id), self.settings, progress, self.problems))
                 except OSError as error:
@@ -107,16 +117,26 @@ class SessionStore:
 
     def folder(self, agent_id: str) -> Folder:
         """The agent's sessions folder, made when needed."""
-        if agent_id not in self.folders:
-            path = self.path / layout.AGENTS / agent_id / layout.SESSIONS
-            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), path=str(path))
-            self.on_folder(self.folders[agent_id])
-        return self.folders[agent_id]
+        is_new = agent_id not in self.folders
+        folder = self._open_folder(agent_id)
+        if is_new:
+            self._listener().folder_opened(folder)
+        return folder
 
     def archive_folder(self, agent_id: str) -> Folder:
         """The agent's archive, made when needed."""
+        self.folder(agent_id)
+        return self._open_archive(agent_id)
+
+    def _open_folder(self, agent_id: str) -> Folder:
+        if agent_id not in self.folders:
+            path = self.path / layout.AGENTS / agent_id / layout.SESSIONS
+            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), path=str(path))
+        return self.folders[agent_id]
+
+    def _open_archive(self, agent_id: str) -> Folder:
         if agent_id not in self.archives:
-            folder = self.folder(agent_id)
+            folder = self._open_folder(agent_id)
             fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
             self.archives[agent_id] = Folder(agent_id, fd, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
         return self.archives[agent_id]
@@ -161,7 +181,7 @@ class SessionStore:
         finally:
             self.busy_names.discard(name)
         if announce:
-            self.on_created(session, made.steps)
+            self._listener().session_created(session, made.steps)
         return session, locate_written(len(header), drafts, lines)
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
@@ -278,7 +298,7 @@ class SessionStore:
         """Let the feed read what is new in the file."""
         # Unsynced records may still be removed, so they are not read; the feed is called after their commit.
         if not session.in_flight:
-            self.on_committed(session)
+            self._listener().poke(session)
 
     async def archive(self, session: Session, *, on_leave: Callable[[], None] = _ignore) -> bool:
         """Move the transcript to the archive, by rename; on disk when this returns. False where it does not exist.
@@ -310,7 +330,7 @@ class SessionStore:
 
     def _report_displaced(self, error: OSError) -> None:
         if isinstance(error, StoreDisplaced):
-            self.on_displaced()
+            self._listener().store_displaced()
 
     def dirty_folders(self) -> list[Folder]:
         """The folders whose index has to be saved."""
@@ -341,6 +361,7 @@ class SessionStore:
 async def open_store(
     path: Path,
     *,
+    listener: Callable[[], StoreListener],
     durable: bool,
     record_limit: int,
     rules: KeyRules,
@@ -350,12 +371,14 @@ async def open_store(
     sync: Sync = os.fdatasync,
     progress: scan.Progress = _ignore,
 ) -> AsyncIterator[SessionStore]:
-    """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it."""
+    """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it.
+
+    `listener` finds what is told of its changes; it is asked for the first time after `open_store` gave the store.
+    """
     clock, ids = clock or Clock(), ids or Ids()
     with opening.open_locked(path, clock) as opened:
         given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "sync": sync if durable else None}
-        store = SessionStore(opened, record_limit=record_limit, **given)
-        store.rules = rules
+        store = SessionStore(opened, listener=listener, rules=rules, record_limit=record_limit, **given)
         try:
             await run_sync(store.load, progress)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import trio
 from store_data import LIMIT, finish, line, median, scratch, text, verdict
@@ -74,9 +75,10 @@ async def told_by_the_store(store: SessionStore, session: Session, appenders: in
 
 
 async def measure(path: Path) -> list[bool]:
-    async with open_store(path / "store", durable=True, record_limit=LIMIT, rules=KeyRules()) as store:
+    settings: dict[str, Any] = {"durable": True, "record_limit": LIMIT, "rules": KeyRules()}
+    async with open_store(path / "store", listener=lambda: feed, **settings) as store:
         # Every append is folded before it is acknowledged, as in the daemon.
-        TranscriptFeed(store, EventBus(), on_lost=lambda _session: None, on_found=lambda _session: None)
+        feed = TranscriptFeed(store, EventBus(), on_lost=lambda _session: None, on_found=lambda _session: None)
         sessions = [(await store.create(f"agent:main:cron:{n}", "main"))[0] for n in range(APPENDERS)]
         rates: dict[str, list[float]] = {"bare": [], "1": [], "32 tasks in one session": []}
         rates |= {"32 in one session": [], "32 in 32 sessions": []}

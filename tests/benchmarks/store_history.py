@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import trio
 from store_data import LIMIT, best_of, finish, header, line, scratch, verdict
@@ -49,6 +50,10 @@ async def newest_200(store: SessionStore, session: Session) -> None:
     assert len(page.lines) == 200
 
 
+def nothing_changes() -> NoReturn:
+    raise AssertionError("a history reads only")
+
+
 async def measure(path: Path, sizes: dict[str, int]) -> list[bool]:
     folder = path / "store" / "agents" / "main" / "sessions"
     folder.mkdir(parents=True)
@@ -57,7 +62,8 @@ async def measure(path: Path, sizes: dict[str, int]) -> list[bool]:
     ours: list[float] = []
     results: list[bool] = []
     # Inline, as tail is: the thread hop that keeps the loop free costs both the same.
-    async with open_store(path / "store", durable=True, record_limit=LIMIT, rules=KeyRules(), run_sync=inline) as store:
+    settings: dict[str, Any] = {"durable": True, "record_limit": LIMIT, "rules": KeyRules(), "run_sync": inline}
+    async with open_store(path / "store", listener=nothing_changes, **settings) as store:
         for number, name in enumerate(sizes):
             session = store.catalog.by_id[f"s{number}"]
             tail = best_of(ROUNDS, lambda: tail_200(store.path / session.path))  # noqa: B023

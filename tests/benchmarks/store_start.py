@@ -22,7 +22,7 @@ async def main():
     said = []
     settings = dict(durable=True, record_limit=8 << 20, rules=sessiond.model.row.KeyRules())
     tell = lambda done, total, agent: said.append((done, total, agent))
-    async with sessiond.store.store.open_store(Path(sys.argv[1]), progress=tell, **settings) as store:
+    async with sessiond.store.store.open_store(Path(sys.argv[1]), listener=None, progress=tell, **settings) as store:
         seconds = perf_counter() - begin
         with open("/proc/self/statm") as statm:
             rss = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -346,20 +346,15 @@ class TestCrash:
         host = host_with(tmp_path, alice=scripted(*alices), bob=scripted(*bobs))
         photos: list[Path] = []
         async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-            fold = house.home.store.on_committed
 
             def photograph(_: Any = None) -> None:
                 photos.append(house.home.photo(tmp_path / f"photo{len(photos)}"))
-
-            def committed(session: Any) -> None:
-                photograph()
-                fold(session)
 
             async def deliver(params: dict[str, Any]) -> Any:
                 photograph()
                 return {}
 
-            house.home.store.on_committed = committed
+            house.home.listener.before_poke.append(photograph)
             telegram.act = deliver
             await house.send("please")
             await house.settled()

@@ -341,20 +341,17 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
     """The store as a kill leaves it at every commit of: a live run, queued ones, a reset, and runs after it."""
     photos: list[Path] = []
     async with house(tmp_path / "store") as home:
-        fold = home.store.on_committed
 
-        def photograph(session: Any) -> None:
-            fold(session)
+        def photograph() -> None:
             photos.append(home.photo(tmp_path / f"photo{len(photos)}"))
 
         await home.session()
-        home.store.on_committed = photograph
+        home.listener.after_poke.append(photograph)
         home.agent.act = home.agent.wait
         for text in ("live", "queued 1", "queued 2"):
             await home.accept(text, idempotency_key=text, payload="p")
         await home.agent.lives("live").wait()
         session_changes, feed = SessionChanges(home.store, pass_over), home.feed
-        home.store.on_committed = photograph
         await reset(session_changes, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
         home.agent.gate.set()
         for text in ("after 1", "after 2"):

@@ -28,7 +28,8 @@ KEY = "agent:main:work"
 async def _session_changes(
     folder: Path, ids: Ids | None = None, **options: Any
 ) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
-    async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules(), ids=ids, **options) as store:
+    settings: dict[str, Any] = {"durable": False, "record_limit": 1 << 20, "rules": KeyRules(), "ids": ids}
+    async with open_store(folder, listener=lambda: feed, **settings, **options) as store:
         feed = TranscriptFeed(store, EventBus(), on_lost=pass_over, on_found=pass_over)
         yield SessionChanges(store, pass_over), feed
 

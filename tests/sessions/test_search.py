@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE_S
 from support.sampling import amount
+from support.store_listeners import SilentListener
 
 from sessiond.clock import iso_ms
 from sessiond.model.keys import KeyRules
@@ -56,7 +57,9 @@ def _masked(text: str) -> str:
 
 async def _search(folder: Path, text: str, limit: int = 50, **more: Any) -> tuple[list[dict[str, Any]], bool]:
     """The matches as the method tells them, with the number of each message in its session."""
-    async with open_store(folder, durable=False, record_limit=LIMIT, rules=KeyRules()) as store:
+    async with open_store(
+        folder, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
+    ) as store:
         return await _in(store, text, limit, **more)
 
 
@@ -187,7 +190,9 @@ async def test_matches_of_several_sessions_come_in_the_order_of_time(tmp_path: P
 async def test_a_search_that_has_enough_reads_no_more(tmp_path: Path) -> None:
     for number in range(20):
         _write(tmp_path, number, [_header(number, T), _message("user", "hello", T + number)])
-    async with open_store(tmp_path, durable=False, record_limit=LIMIT, rules=KeyRules()) as store:
+    async with open_store(
+        tmp_path, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
+    ) as store:
         for session in store.catalog.by_key.values():
             if session.entry.updated_at < T + 17:
                 os.unlink(session.file_name, dir_fd=session.folder.fd)
@@ -199,7 +204,9 @@ async def test_a_search_that_has_enough_reads_no_more(tmp_path: Path) -> None:
 async def test_files_that_are_gone_or_others_now_are_passed_over(tmp_path: Path) -> None:
     for number in range(4):
         _write(tmp_path, number, [_header(number, T), _message("user", "hello", T + number)])
-    async with open_store(tmp_path, durable=False, record_limit=LIMIT, rules=KeyRules()) as store:
+    async with open_store(
+        tmp_path, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
+    ) as store:
         sessions = tmp_path / "agents" / "main" / "sessions"
         (sessions / "s0.jsonl").unlink()
         (sessions / "s1.jsonl").rename(sessions / "away")
@@ -234,7 +241,9 @@ async def test_a_masked_secret_is_neither_shown_nor_found(tmp_path: Path) -> Non
 
 async def test_a_cancelled_search_ends_in_the_middle(tmp_path: Path) -> None:
     _write(tmp_path, 0, [_header(0, T), *(_message("user", "hello " * 50, T + n) for n in range(3000))])
-    async with open_store(tmp_path, durable=False, record_limit=LIMIT, rules=KeyRules()) as store:
+    async with open_store(
+        tmp_path, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
+    ) as store:
         looked = 0
 
         def shown(text: str) -> str:

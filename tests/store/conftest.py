@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.store_listeners import FoldingListener
 
 from sessiond.clock import Clock, Ids
 from sessiond.model.keys import KeyRules
-from sessiond.store import folding
 from sessiond.store.catalog import Folder
 from sessiond.store.scan import ScanSettings
 from sessiond.store.store import SessionStore, open_store
@@ -71,15 +71,7 @@ def opener(tmp_path: Path, clock: Clock) -> Opener:
             "ids": counting_ids(),
             "run_sync": inline,
         }
-        async with open_store(path, **{**settings, **options}) as store:
-            store.on_committed = lambda session: follow(store, session)
+        async with open_store(path, listener=lambda: FoldingListener(store), **{**settings, **options}) as store:
             yield store
 
     return opened
-
-
-def follow(store: SessionStore, session: Any) -> None:
-    """Fold what the session's file has and its entry has not."""
-    if not session.folder.archived:
-        got = folding.advance(session.folder.fd, session.entry, session.file_name, store.record_limit)
-        store.catalog.replace(session, got.entry)

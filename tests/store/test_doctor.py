@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from support.patience import PATIENCE_S
+from support.store_listeners import SilentListener
 
 from sessiond.errors import StoreInUse
 from sessiond.model.entry import MAX_OPEN_RUNS
@@ -28,7 +29,9 @@ def _store(folder: Path, *, messages: int = 2) -> Path:
     """A sound store with one session, its index saved; its transcript's path."""
 
     async def make() -> Path:
-        async with open_store(folder, durable=False, record_limit=1 << 20, rules=KeyRules()) as store:
+        async with open_store(
+            folder, listener=SilentListener, durable=False, record_limit=1 << 20, rules=KeyRules()
+        ) as store:
             session, _ = await store.create(KEY, "main", [Message({"role": "user", "content": "x"})] * messages)
             for one in store.dirty_folders():
                 await store.save(one)

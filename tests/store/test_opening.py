@@ -39,11 +39,14 @@ def test_a_new_store_has_its_format_a_lock_and_a_secret(tmp_path, clock):
 _MAKE = """
 import os, sys, trio
 from pathlib import Path
+sys.path.insert(0, "tests")
+from support.store_listeners import SilentListener
 from sessiond.model.keys import KeyRules
 from sessiond.store.store import Message, open_store
 os.umask(int(sys.argv[2], 8))
 async def main():
-    async with open_store(Path(sys.argv[1]), durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+    settings = dict(durable=True, record_limit=1 << 20, rules=KeyRules())
+    async with open_store(Path(sys.argv[1]), listener=SilentListener, **settings) as store:
         for key in ("agent:main:main", "agent:main:cron:x"):
             session, _ = await store.create(key, "main", [Message({"role": "user", "content": "hi"})])
         await store.archive(session)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from support.store_listeners import SilentListener
 
 from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError
 from sessiond.model.entry import Entry
@@ -113,7 +114,7 @@ async def test_appends_name_the_record_before_them_also_where_a_stranger_wrote_i
         await store.append(session, [user("three")])
         with file_of(store, session).open("a") as stranger:
             stranger.write('{"type":"message","id":"str","parentId":"x","message":{"role":"user","content":"hey"}}\n')
-        store.on_committed(session)
+        store.read_new(session)
         await store.append(session, [user("four")])
         assert [(line["id"], line["parentId"]) for line in lines_of(store, session)[1:]] == [
             ("0000000000000001", None),
@@ -151,7 +152,9 @@ async def test_appending_nothing_writes_nothing(opener):
 
 async def test_concurrent_appends_stay_in_order_and_share_syncs(tmp_path):
     count = 200
-    async with open_store(tmp_path / "store", durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+    async with open_store(
+        tmp_path / "store", listener=SilentListener, durable=True, record_limit=1 << 20, rules=KeyRules()
+    ) as store:
         sessions = [(await store.create(f"agent:main:cron:{n}", "main"))[0] for n in range(2)]
         async with trio.open_nursery() as nursery:
             for number in range(count):
@@ -207,7 +210,7 @@ async def test_a_record_behind_a_long_id_of_a_stranger_can_be_read(opener, lengt
         )
         with file_of(store, session).open("a") as stranger:
             stranger.write(json.dumps({"type": "x", "id": "i" * length}) + "\n")
-        store.on_committed(session)
+        store.read_new(session)
         assert session.last_id == "i" * length
         await store.append(session, [user("x" * (room + 1))])
         await store.append(session, [user("short")])
@@ -300,7 +303,9 @@ async def test_an_archived_file_is_never_replaced(opener):
 
 
 async def test_an_append_that_meets_an_archiving_is_in_the_archived_file(tmp_path):
-    async with open_store(tmp_path / "store", durable=True, record_limit=1 << 20, rules=KeyRules()) as store:
+    async with open_store(
+        tmp_path / "store", listener=SilentListener, durable=True, record_limit=1 << 20, rules=KeyRules()
+    ) as store:
         session, _ = await store.create(KEY, "main")
         async with trio.open_nursery() as nursery:
             for number in range(20):

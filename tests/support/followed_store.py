@@ -199,7 +199,10 @@ class Live:
 async def live(folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any) -> AsyncIterator[Live]:
     """The store `folder/store`, followed. Without `watching` nobody tells of strangers."""
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
-    async with open_store(folder / "store", **(settings | options)) as store, open_watcher(watcher) as watched:
+    async with (
+        open_store(folder / "store", listener=lambda: feed, **(settings | options)) as store,
+        open_watcher(watcher) as watched,
+    ):
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
         async with trio.open_nursery() as nursery:

@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 from support import store_steps
+from support.store_listeners import fold_new
 
 from sessiond.model.entry import Entry
 from sessiond.store import paging
@@ -54,7 +55,7 @@ async def go_on(path: Path) -> None:
         for session in list(store.catalog.by_key.values()):
             before = texts(store, session)
             await store.append(session, [store_steps.said("after")])
-            store_steps.follow(store, session)
+            fold_new(store, session)
             assert texts(store, session) == [*before, "after"]
         if "agent:main:main" not in store.catalog.by_key:
             await store.create("agent:main:main", "main", [store_steps.said("after")])

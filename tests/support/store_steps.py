@@ -29,9 +29,12 @@ import trio
 from sessiond.clock import Ids
 from sessiond.errors import ConfigError, StorageError
 from sessiond.model.keys import KeyRules
-from sessiond.store import dirfd, folding
+from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, SessionStore, open_store
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.store_listeners import SilentListener
 
 LIMIT = 8 * 1024 * 1024
 Tell = Callable[..., None]
@@ -45,7 +48,7 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
 def opened(store: Path, **more: Any) -> Any:
     """The store, with its file work inline."""
     settings = {"durable": True, "record_limit": LIMIT, "rules": KeyRules(), "run_sync": inline, "ids": _ids()}
-    return open_store(store, **{**settings, **more})
+    return open_store(store, listener=SilentListener, **{**settings, **more})
 
 
 def _ids() -> Ids:
@@ -54,12 +57,6 @@ def _ids() -> Ids:
     count = iter(range(10**6))
     salt = os.environ.get("STORE_STEPS_SALT", "0")
     return Ids(uuid=lambda: f"{salt}-{next(count)}", record=lambda: f"{salt}{next(count):015x}")
-
-
-def follow(store: SessionStore, session: Session) -> None:
-    """Fold what was appended, as the feed does."""
-    got = folding.advance(session.folder.fd, session.entry, session.file_name, store.record_limit)
-    store.catalog.replace(session, got.entry)
 
 
 def said(text: str) -> Message:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import trio
+from support.store_listeners import ObservedListener
 
 from sessiond.clock import Clock, Ids
 from sessiond.events.bus import EventBus
@@ -143,6 +144,7 @@ class House:
         nursery: trio.Nursery,
     ) -> None:
         self.store, self.feed, self.host, self.supervisor, self.nursery = store, feed, host, supervisor, nursery
+        self.listener = ObservedListener(feed)
         # What goes on after runs; and what is resumed after a restart, set up before the recovery.
         self.follow_ups: list[AfterRuns] = []
         self.others: list[Resumable] = []
@@ -238,7 +240,7 @@ async def house(
         "run_sync": inline,
     }
     settings |= options
-    async with open_store(folder, **settings) as store:
+    async with open_store(folder, listener=lambda: home.listener, **settings) as store:
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
         made = host or FakeHost(folder.parent)

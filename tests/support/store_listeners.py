@@ -1,0 +1,64 @@
+"""What a store tells of its changes, in tests that have no feed, or that look at each commit beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sessiond.store import folding
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.folding import FoldedLine
+from sessiond.store.store import SessionStore, StoreListener
+
+
+class SilentListener:
+    """Nobody follows the store: what is appended is folded by nobody."""
+
+    def poke(self, session: Session) -> bool:
+        return False
+
+    def session_created(self, session: Session, steps: list[FoldedLine]) -> None:
+        pass
+
+    def folder_opened(self, folder: Folder) -> None:
+        pass
+
+    def store_displaced(self) -> None:
+        pass
+
+
+class FoldingListener(SilentListener):
+    """Folds what is appended, as the feed does, and tells nobody."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    def poke(self, session: Session) -> bool:
+        if not session.folder.archived:
+            fold_new(self._store, session)
+        return False
+
+
+class ObservedListener:
+    """A listener, and tests that look at the store before and after it is told of a commit."""
+
+    def __init__(self, listener: StoreListener) -> None:
+        self._listener = listener
+        self.before_poke: list[Callable[[], object]] = []
+        self.after_poke: list[Callable[[], object]] = []
+        self.session_created = listener.session_created
+        self.folder_opened = listener.folder_opened
+        self.store_displaced = listener.store_displaced
+
+    def poke(self, session: Session) -> bool:
+        for look in self.before_poke:
+            look()
+        more = self._listener.poke(session)
+        for look in self.after_poke:
+            look()
+        return more
+
+
+def fold_new(store: SessionStore, session: Session) -> None:
+    """Fold what the session's file has and its entry has not."""
+    got = folding.advance(session.folder.fd, session.entry, session.file_name, store.record_limit)
+    store.catalog.replace(session, got.entry)
