@@ -44,11 +44,11 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     services = ctx.services
     registry = services.supervisor.registry
     session = registry.session_of(params.run_id)
-    # Asked of one that is not there as well: it takes as long as one that is hidden.
+    # Also checked for a missing session, so that the answer takes as long as for a hidden one.
     if not may_name(services.store.catalog, services.sight_of(ctx.caller), session) or session is None:
         raise _no_such_run(params.run_id)
     run = registry.get(params.run_id)
-    # A wait that closed a circle would end by its time alone: neither run could.
+    # If the run waits for the caller's own run, directly or not, neither could end: do not wait.
     in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
     if run is not None and not in_circle:
         heard = run.note_listener(ctx.caller.session_key)
@@ -65,7 +65,7 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
         run_id=found.run_id,
         status="running" if found.status == "queued" else found.status,
         reply=services.masked_text(ctx.caller, found.reply),
-        # The end of what a program wrote to stderr may hold its keys.
+        # An error may quote the program's stderr, which may contain secrets.
         error=services.masked_text(ctx.caller, found.error),
         started_at=found.started_at,
         ended_at=found.ended_at,

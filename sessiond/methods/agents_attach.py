@@ -1,4 +1,4 @@
-"""`agents.attach`: this connection runs that agent from now on, until it ends. Source: runs.md, "attached"."""
+"""`agents.attach`: run an agent on this connection for as long as it is open. Source: runs.md, "attached"."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AgentsAttachResult(Result, frozen=True, kw_only=True):
 async def ask(
     peer: Peer, method: str, params: dict[str, Any], *, result_type: Any = Any, timeout_s: float | None = None
 ) -> Any:
-    """The client's answer. ConnectionLost or Refused where there is none in time."""
+    """The client's answer. AgentConnectionLost or RefusedByAgent if none comes in time."""
     try:
         return await peer.request(method, params, timeout=timeout_s, result_type=result_type)
     except PeerNotReached:
@@ -50,7 +50,7 @@ async def ask(
 
 
 class PeerConnection:
-    """A peer as `runs/attached.py` sees it. A call with `_meta: {runId}` of a run that it lives is that run's."""
+    """A peer as `runtimes/attached.py` uses it. A call with `_meta: {runId}` acts for that run, if executed here."""
 
     def __init__(self, peer: Peer, services: Services) -> None:
         self.peer = peer
@@ -64,7 +64,7 @@ class PeerConnection:
             _detach(self._services, self.peer)
             raise RefusedByAgent("the agent's token has expired; it has to attach with a new one")
         if method == "run.start":
-            # Asked for each run, as for each event: the connection may have shown another token since.
+            # Checked for each run, because the connection may have presented another token since.
             try:
                 _check_caller(self.peer.caller, agent_of(params["sessionKey"]), self._services)
             except Forbidden as error:
@@ -73,7 +73,7 @@ class PeerConnection:
         return await ask(self.peer, method, params, result_type=result_type)
 
     def begin_run(self, run_id: str, spec: RunSpec) -> None:
-        # A run does here what it might, and no more than who lives it: attaching is no way to more scopes.
+        # A run executed here has at most the scopes of the connection: attaching must not give a caller more scopes.
         held = frozenset(scope for scope in SCOPES if self.peer.caller.has(scope))
         self._services.tokens.restrict_run(run_id, held)
         self._callers[run_id] = Caller(
@@ -103,7 +103,7 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
     services, agent_id = ctx.services, params.agent_id
     _check_caller(ctx.caller, agent_id, services)
     if services.config.agent(agent_id) is None:
-        # Nobody could make a session of it, and it would wait for ever.
+        # Sessions are only created for configured agents, so the connection would never get a run.
         raise NotFound(
             f'no agent {quote(agent_id)} in the configuration; add: [[agents.list]] with id = "{agent_id}" and'
             ' runtime = { type = "attached" }, then: sessiond config reload',
@@ -127,7 +127,7 @@ def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
             f"attaching for agent {agent_id} needs a token for that agent, or the scope `admin` and sight of all its"
             " sessions"
         )
-    # What is attached gets every run of the agent and its token: nothing outside of a sandbox may be among them.
+    # The connection gets the token of every run of the agent. A sandboxed caller must not get one of a run outside.
     agent = services.config.agent(agent_id)
     if caller.sandboxed and (agent is None or agent.sandbox.mode != "all"):
         raise Forbidden(
@@ -137,16 +137,16 @@ def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
 
 
 def _administers(caller: Caller, agent_id: str, services: Services) -> bool:
-    """Whether the caller may do as it likes with every session of the agent: what is attached is told all of them."""
+    """Whether the caller administers all sessions of the agent: an attached connection gets the messages of all."""
     sights = [services.sight_of(caller, action) for action in ACTIONS]
     return caller.has("admin") and all(sight.reaches_agent(agent_id) for sight in sights)
 
 
 def _is_for(caller: Caller, agent_id: str, services: Services) -> bool:
-    """Whether the token is for the agent, not for one session of it.
+    """Whether the token is for the agent as a whole, not for one session of it.
 
-    The token of a run, of a sub-agent's or a group's session must not take over what else its agent does. The main
-    session's is as good as the agent's own.
+    A token of a run, or of a sub-agent's or a group's session, must not take over the agent's other sessions. A token
+    of the main session counts as one for the agent.
     """
     if caller.agent_id != agent_id or caller.run_id is not None:
         return False

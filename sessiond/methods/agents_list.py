@@ -32,7 +32,7 @@ def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
     own = config.agent(requester)
     allow = own.subagents.allow_agents if own is not None and own.subagents.allow_agents is not None else ()
     configured = tuple(agent.id for agent in config.agents.list)
-    # The owner sees what there is; an agent what it may reach.
+    # The owner sees all configured agents, other callers those that they may spawn.
     everyone = ctx.caller.session_key is None and ctx.caller.agent_id is None
     ids = configured if everyone else spawn.allowed_agents(requester, tuple(allow), configured)
     live = services.supervisor.live_by_agent()

@@ -1,4 +1,4 @@
-"""`channels.attach`: this connection delivers for a channel from now on. Source: runs.md, "Channels and delivery"."""
+"""`channels.attach`: deliver for a channel on this connection. Source: runs.md, "Channels and delivery"."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChannelsAttachResult(Result, frozen=True, kw_only=True):
 
 
 class PeerAdapter:
-    """A peer as `runs/channels.py` sees it."""
+    """A peer as `delivery/channels.py` uses it."""
 
     def __init__(self, peer: Peer, services: Services, account_id: str | None, *, threads: bool) -> None:
         self.connection = peer
@@ -67,7 +67,7 @@ class PeerAdapter:
         self.threads = threads
 
     def serves(self, session_key: str) -> bool:
-        # Asked for each delivery, as for each event: the connection may have shown another token since.
+        # Checked for each delivery, because the connection may have presented another token since.
         services, caller = self._services, self.connection.caller
         alive = not services.tokens.is_dead(caller)
         return alive and resolve.reaches(services.store.catalog, services.sight_of(caller), session_key)
@@ -78,7 +78,7 @@ class PeerAdapter:
 
 def handle(ctx: Context, params: ChannelsAttachParams) -> ChannelsAttachResult:
     channels = ctx.services.channels
-    # The newest adapter gets what every session says on the channel: whoever may not see it would take it away.
+    # The newest adapter gets the texts of all sessions on the channel, so its caller has to be allowed to see them all.
     if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden("attaching a channel needs the scope `admin` and sight of all sessions; this one is narrowed.")
     channel, peer = check_channel(params.channel, "$.channel"), ctx.require_peer()

@@ -1,4 +1,4 @@
-"""`chat.abort` (`sessions.abort`): end the live run of a session and the queued ones, or one of them. Never blocked."""
+"""`chat.abort` (`sessions.abort`): abort all runs of a session, or one of them. No send policy prevents it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sessiond.store.store import Custom
 
 
 async def obey(ctx: Context, text: str, command: OwnerCommand) -> str:
-    """Do what the command says in the session `text` names; the answer for the owner. No policy stands in its way."""
+    """Carry out the command in the session that `text` names; the answer for the owner. Ignores the send policy."""
     match command.name:
         case "stop":
             return await _stop(ctx, _there(ctx, text))
@@ -42,7 +42,7 @@ async def _stop(ctx: Context, session: Session | None) -> str:
 
 
 def _there(ctx: Context, text: str) -> Session | None:
-    """The session, or None where there is none yet but the owner's message would make it."""
+    """The session; None if it does not exist yet and a message of the owner would create it."""
     services = ctx.services
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, text)
     if key is None or key in services.store.catalog.by_key:
@@ -52,7 +52,7 @@ def _there(ctx: Context, text: str) -> Session | None:
 
 
 async def get_or_create_session(ctx: Context, text: str) -> Session:
-    """The session of a well-formed key of a configured agent, made where there is none.
+    """The session of a well-formed key of a configured agent, created if there is none.
 
     Source: protocol.md, "Who creates a session".
     """

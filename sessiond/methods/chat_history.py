@@ -1,4 +1,4 @@
-"""`chat.history`: as sessions_history, tool results included."""
+"""`chat.history`: the same as sessions_history, with tool results by default."""
 
 from __future__ import annotations
 

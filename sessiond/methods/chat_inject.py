@@ -1,4 +1,4 @@
-"""`chat.inject` (`sessions.append`): messages into a transcript without running an agent."""
+"""`chat.inject` (`sessions.append`): append messages to a transcript without running an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessiond.runtimes.message_check import check_message
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
-# Up to here a call takes a millisecond or two of the loop, and off it, with all that a thread costs, no less in all.
+# Up to these sizes the check takes one or two milliseconds on the event loop; a worker thread would not be faster.
 QUICK_MESSAGES = 64
 QUICK_BYTES = 128 * 1024
 
@@ -51,7 +51,7 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:
 def _writable(ctx: Context, params: ChatInjectParams) -> Session:
     services, caller = ctx.services, ctx.caller
     session = services.find_live(caller, params.session_key, field="$.sessionKey")
-    # An agent may write into its own session; into others only who administers them.
+    # Writing into a session other than its own requires a caller with the scope `admin`.
     if not caller.has("admin") and session.key != caller.session_key:
         raise Forbidden("`chat.inject` into another session needs the scope `admin`.")
     return session
@@ -70,7 +70,7 @@ def _check_for(ctx: Context, session: Session) -> Check:
 
 
 async def _append_slowly(ctx: Context, params: ChatInjectParams, check: Check) -> Later:
-    """Check them off the loop, one after the other: a thousand, or one of several megabytes, take up to 50 ms."""
+    """Check them in a worker thread: a thousand messages, or one of several megabytes, take up to 50 ms."""
     drafts: list[RecordDraft] = []
 
     def prepare() -> Iterator[None]:
@@ -79,7 +79,7 @@ async def _append_slowly(ctx: Context, params: ChatInjectParams, check: Check) -
             yield
 
     await ctx.services.time_slicer.run(prepare())
-    # The key may be another session's by now, or nobody's.
+    # Look the session up again: it may have been reset or deleted meanwhile.
     return _append(ctx, _writable(ctx, params), drafts)
 
 

@@ -1,4 +1,4 @@
-"""`chat.send` (`sessions.send`, `agent`): a message into a session, and a run of its agent. Accepted means on disk."""
+"""`chat.send` (`sessions.send`, `agent`): send a message to a session, which starts a run of its agent."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def _accepted_result(ctx: Context, sent: SentMessage) -> ChatSendResult:
     session = sent.session
     facts = session.entry.file
     cursor = ctx.services.store.cursor(session, facts.folded_to, session.entry.message_count)
-    # Nothing runs: whoever reads this session finds the message with `sessions_inbox`.
+    # No agent runs: the program that reads this session gets the message from `sessions_inbox`.
     reason: Literal["inbox"] | None = "inbox" if sent.kept else None
     return ChatSendResult(run_id=sent.run_id, status="accepted", cursor=cursor, reason=reason)
 
 
 async def _target(ctx: Context, params: ChatSendParams) -> Session:
-    """The session; the owner's message makes it where its agent is configured.
+    """The session; a message of the owner creates it if its agent is configured.
 
     Source: protocol.md, "Who creates a session".
     """
@@ -86,28 +86,28 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
         return services.find(ctx.caller, params.session_key, action="send")
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
     found = services.store.catalog.by_key.get(key) if key is not None else None
-    # One that is being deleted or reset right now is waited for below.
+    # For a session that is being deleted or reset, `get_or_create_session` waits until that is done.
     if key is None or (found is not None and found.leaving is None):
         return services.find(ctx.caller, params.session_key, action="send")
     send_policy.require_allowed(services.config.session.send_policy, key)
-    _model_of(ctx, params)  # a bad message makes no session
+    _model_of(ctx, params)  # checked first: an invalid message must not create a session
     return await get_or_create_session(ctx, params.session_key)
 
 
 def _model_of(ctx: Context, params: ChatSendParams) -> str | None:
-    """The model that is asked for, by its full name. InvalidParams where there is none of that name."""
+    """The full name of the requested model. InvalidParams if there is no such model."""
     return check_model(ctx.services.config, params.model)["model"] if params.model is not None else None
 
 
 def message_of(
     ctx: Context, session: Session, params: ChatSendParams, tool: str, *, steers: bool = False
 ) -> NewMessage:
-    """The params as a message to the session, brought by the method `tool`. InvalidParams where they are none."""
+    """The params as a message to the session, sent with the method `tool`. InvalidParams."""
     model = _model_of(ctx, params)
     payload = {}
     if params.idempotency_key is not None:
         payload = msgspec.to_builtins(params)
-        # How long a caller waits, and by which alias it named the session, make no other message.
+        # The same message with another time limit or another alias of the session is still a repetition.
         for name in ("timeoutSeconds", "idempotencyKey", "sessionKey"):
             del payload[name]
     return NewMessage(

@@ -1,4 +1,4 @@
-"""`daemon.doctor`: what is wrong with the daemon's store; with `fix` it repairs what it can, after a backup."""
+"""`daemon.doctor`: check the daemon's store; with `fix` repair what can be repaired, after a backup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sessiond.store.store import SessionStore
 from sessiond.store.workspace import default_workspace
 
 T = TypeVar("T")
-# A temporary file that changed within this time may be a write of the daemon's own.
+# A temporary file that changed within this time may belong to a write that is still going on.
 _UNDER_WAY_S = 600
 _REPAIR_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
 
@@ -31,14 +31,14 @@ class DaemonDoctorParams(Params, frozen=True, kw_only=True):
 
 
 class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    """What was repaired comes first, as findings about `repaired`."""
+    """With `fix` the repairs come first, as findings about `repaired`."""
 
     findings: Annotated[list[Finding], says("What is wrong, and with `fix` first what was repaired.")]
 
 
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:
     services = ctx.services
-    # The findings name files of every session.
+    # The findings name files of all sessions.
     if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.doctor` is for the owner: this token is narrowed to sessions of its own.")
     findings = await _repair(ctx) if params.fix else []
@@ -58,7 +58,7 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
 
 
 def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
-    """Folders of attachments that are nobody's. Not removed here: another program may use the same workspace."""
+    """Folders of attachments that no record claims. Not removed: another program may use the same workspace."""
     services = ctx.services
     for agent in services.config.agents.list:
         workspace = agent.workspace or default_workspace(services.store.path, agent.id)
@@ -72,14 +72,14 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
 
 
 async def _repair(ctx: Context) -> list[Finding]:
-    """Repair one thing after the other; what could not be repaired is named, and does not keep the rest from it."""
+    """Repair one thing after the other, and report failures without stopping at them."""
     services, store = ctx.services, ctx.services.store
     fixed: list[str] = []
     failed: list[Finding] = []
     steps = doctor.repair_store(
         store.root_fd,
         services.clock,
-        # The daemon writes its indexes again from its memory; they are not made from the files.
+        # Indexes are saved from memory below, which is newer than what a rebuild from the files would give.
         indexes=False,
         record_limit=store.record_limit,
         older_than_ns=(services.clock.wall_ms() - _UNDER_WAY_S * 1000) * 1_000_000,
@@ -105,7 +105,7 @@ async def _repair(ctx: Context) -> list[Finding]:
 
 
 async def _save_indexes(store: SessionStore) -> dict[Folder, Finding]:
-    """Write every folder's index; the folders where that could not be done, and why."""
+    """Save the index of every folder; the folders where that failed, and why."""
     failed: dict[Folder, Finding] = {}
     for folder in (*store.folders.values(), *store.archives.values()):
         folder.dirty = True

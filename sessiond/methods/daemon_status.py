@@ -1,4 +1,4 @@
-"""`daemon.status`: how the daemon is, in numbers it already has."""
+"""`daemon.status`: version, counters and warnings of the daemon. Reads nothing from disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
     services = ctx.services
-    # It counts every session there is, and names the store.
+    # It counts all sessions and names the path of the store.
     if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.status` is for the owner: this token is narrowed to sessions of its own.")
     return DaemonStatusResult(

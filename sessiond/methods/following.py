@@ -1,4 +1,4 @@
-"""What a connection follows: its subscription, its pump, and its place on the wire. Knows peers and events."""
+"""The subscription of a connection: its filter, its sink and its pump. Knows peers and events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sessiond.model.event import Event, approximate_bytes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.peer import Peer
 
-# Below this many unsent bytes a connection takes another event at once; it is about what a socket holds beside.
+# With fewer unsent bytes than this a connection takes another event at once. A socket's own buffer is about as large.
 _READY_BYTES = 64 * 1024
 
 
 class EventFilter:
-    """Whether events may go to a caller, asked for every one of them: the token may have died, the rules have changed.
+    """Decides for each event whether it may go to a caller: its token may have been revoked, the rules have changed.
 
-    `events.subscription.Sees` for it is `sees`. Keeps the caller's sight for as long as the configuration stays.
+    `sees` is its `events.subscription.Sees`. The caller's sight is cached until the configuration changes.
     """
 
     def __init__(self, services: Services, caller: Caller) -> None:
@@ -31,7 +31,7 @@ class EventFilter:
         self._sight: tuple[Config, Sight] | None = None
 
     def sees(self, key: str, spawned_by: str | None, transcript: bool) -> bool:
-        """Without `read` only that something happened, not what was said. Source: protocol.md, "Events"."""
+        """Without the scope `read` a caller gets changes of rows, but no messages. Source: protocol.md, "Events"."""
         if transcript and not self._reads:
             return False
         services = self._services
@@ -48,14 +48,14 @@ class EventFilter:
             session = by_key.get(target)
             if session is not None:
                 return session.entry.spawned_by
-            # A session that is gone is not in the catalog; its last events say where it came from.
+            # A deleted session is not in the catalog any more; its last events have its spawner.
             return spawned_by if target == key else None
 
         return sight.reaches(key, spawner)
 
 
 class PeerSink:
-    """A connection as the sink of its subscription."""
+    """Writes the events of a subscription to its connection."""
 
     def __init__(self, peer: Peer, services: Services) -> None:
         self._peer, self._services = peer, services
@@ -95,7 +95,7 @@ class PeerSink:
 
 
 def subscription(ctx: Context) -> Subscription:
-    """The subscription of this connection, with its pump; made at the first call."""
+    """The subscription of this connection; created, with its pump, at the first call."""
     services, peer = ctx.services, ctx.require_peer()
     found = services.subscriptions.get(peer)
     if found is not None:
@@ -108,20 +108,20 @@ def subscription(ctx: Context) -> Subscription:
 
 
 def follow(ctx: Context, key: str | None) -> Subscription:
-    """Let this connection follow a session, or with None all of them, as far as who asks may see them."""
+    """Let this connection follow a session, or all with None, as far as the caller may see them."""
     services, peer = ctx.services, ctx.require_peer()
     following = subscription(ctx)
     if ctx.caller is not peer.caller:
-        # Asked for a run that lives on this connection: its rights, and no longer than it lives.
+        # Called for a run that this connection executes: with the rights of the run, and only until it ends.
         services.bus.follow(following, key, EventFilter(services, ctx.caller).sees)
         return following
-    eyes = EventFilter(services, peer.caller)
+    current = EventFilter(services, peer.caller)
 
     def sees(of: str, spawned_by: str | None, transcript: bool) -> bool:
-        nonlocal eyes
-        if eyes.caller is not peer.caller:  # it has shown a token since
-            eyes = EventFilter(services, peer.caller)
-        return eyes.sees(of, spawned_by, transcript)
+        nonlocal current
+        if current.caller is not peer.caller:  # it has presented a token since
+            current = EventFilter(services, peer.caller)
+        return current.sees(of, spawned_by, transcript)
 
     services.bus.follow(following, key, sees)
     return following

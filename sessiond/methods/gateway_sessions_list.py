@@ -1,6 +1,6 @@
-"""`sessions.list`: the rows of sessions_list with a title and a preview of the last message. For people's clients.
+"""`sessions.list`: the rows of sessions_list with a title and a preview of the last message. For clients of people.
 
-The guess rule gives this file's place to the tool `sessions_list`; hence the prefix.
+`sessions_list.py` has the tool `sessions_list`, whose name gives the same module name; hence the prefix.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
     if not ctx.caller.has("read"):
         return found
     services = ctx.services
-    # One that went meanwhile has no texts any more.
+    # Sessions that were removed meanwhile have no texts to show.
     there = [services.store.catalog.by_id.get(row.session_id) for row in found.sessions]
     sessions = [session for session in there if session is not None]
     shown = services.masker_for(ctx.caller) if services.masks(ctx.caller) else None

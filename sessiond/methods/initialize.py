@@ -1,4 +1,4 @@
-"""`initialize`: who the client is and, with a token, whom it may act for. A token only ever narrows."""
+"""`initialize`: the client introduces itself and may present a token, which can only narrow its rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOLS = (1,)
 
 
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A program at one end of the connection."""
+    """Name and version of the client or of the daemon."""
 
     name: Annotated[str, says("Its name.")]
     version: Annotated[str, says("Its version.")] = ""
@@ -32,7 +32,7 @@ class InitializeParams(Params, frozen=True, kw_only=True):
 
 
 class CallerInfo(Result, frozen=True, kw_only=True):
-    """Whom the connection acts for."""
+    """The identity that the connection has now."""
 
     session_key: Annotated[str | None, says("The session it speaks as.")] = None
     agent_id: Annotated[str | None, says("The agent it belongs to.")] = None
@@ -58,7 +58,7 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
             supported=list(PROTOCOLS),
         )
     if params.token is not None:
-        # A client that shows a token means to be its holder: with a bad one it is nobody, on the owner's socket too.
+        # If the token is invalid, the client is not authenticated any more, not even on the owner's socket.
         peer.caller = NOBODY
         peer.caller = services.tokens.caller(params.token)
         services.channels.renew(peer)

@@ -1,8 +1,8 @@
 """The base of every method's params and results, and the types of parameters that several methods have.
 
-camelCase on the wire, unknown params refused by name. A parameter's default, range, says and refusal stand with its
-type, and nowhere else: `rpc/bounds.py` applies them, `rpc/param_errors.py` puts them into words, `rpc.discover` and the
-table of protocol.md show them.
+camelCase on the wire; unknown params are refused. Default, range, description and check of a parameter are declared
+with its type and nowhere else: `rpc/bounds.py` applies them, `rpc/param_errors.py` makes error sentences of them, and
+`rpc.discover` and the table of protocol.md show them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A result; what is not there is left out."""
+    """A result, without the members that are not set."""
 
 
 class NoParams(Params, frozen=True, kw_only=True):
-    """A method that takes none."""
+    """The params of a method that takes none."""
 
 
 class Empty(Result, frozen=True, kw_only=True):
@@ -39,35 +39,35 @@ class Empty(Result, frozen=True, kw_only=True):
 
 
 def says(text: str, *, default: str | None = None, takes: str | None = None, **schema: Any) -> Meta:
-    """What a parameter or a field of a result is, in a sentence.
+    """The description of a parameter or of a field of a result.
 
-    `default` and `takes` are for what a JSON Schema cannot say: what holds where it is left out, and what it may be.
+    `default` and `takes` describe what a JSON Schema cannot express: the default, and the values that are accepted.
     """
     more = {"x-default": default, "x-takes": takes, **schema}
     return Meta(description=text, extra_json_schema={name: value for name, value in more.items() if value is not None})
 
 
 def clamp_to(limits: Range, text: str | None = None, *, refuses_less: bool = False, null: bool = True) -> Meta:
-    """A number that is taken as the nearest of its range.
+    """A number that is clamped to a range.
 
-    `refuses_less`: what is below the range is refused. `null`: null is the default, else it is refused.
+    `refuses_less`: numbers below the range are refused. `null`: null stands for the default, else it is refused.
     """
     extra = {"clamped": "most" if refuses_less else True, "null": null}
     return Meta(ge=limits.least, le=limits.most, description=text, extra=extra)
 
 
 def check_by(check: Callable[[str, str], object], takes: str, **schema: Any) -> Meta:
-    """A text that `check(text, field)` may refuse. `takes` says what passes."""
+    """A text that `check(text, field)` may refuse. `takes` describes the accepted texts."""
     return Meta(extra={"check": check}, extra_json_schema={"x-takes": takes, **schema})
 
 
 def allow_words(words: tuple[str, ...]) -> Meta:
-    """One of some words; case and white space around it do not matter."""
+    """One of these words, whatever its case and the white space around it."""
     return Meta(extra={"check": partial(check_word, words=words)}, extra_json_schema={"enum": list(words)})
 
 
 def check_text(text: str, field: str) -> None:
-    """InvalidParams where a text says nothing, or holds what no text has."""
+    """InvalidParams for a blank text, or one with a NUL character."""
     if not text or text.isspace():
         raise InvalidParams(f"`{field}`: text that is not blank is expected, not {quote(text[:40])}.", field=field)
     if "\0" in text:
@@ -75,7 +75,7 @@ def check_text(text: str, field: str) -> None:
 
 
 def check_agent_id(text: str, field: str) -> None:
-    """InvalidParams where a text is no agent id."""
+    """InvalidParams for a text that is not an agent id."""
     if not AGENT_ID.fullmatch(text):
         raise InvalidParams(f"`{field}` is no agent id: ids match {AGENT_ID.pattern}.", field=field)
 

@@ -1,4 +1,4 @@
-"""`ping`: whether the daemon answers. After authentication on agent.sock and TCP, like everything but `initialize`."""
+"""`ping`: whether the daemon answers. Requires authentication, as every method but `initialize` does."""
 
 from __future__ import annotations
 

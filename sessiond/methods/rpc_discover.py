@@ -15,7 +15,7 @@ from sessiond.rpc.method import Method
 async def handle(ctx: Context, params: NoParams) -> msgspec.Raw:  # noqa: ARG001
     services = ctx.services
     if services.document is None:
-        # Which takes 25 ms: others get their turn meanwhile.
+        # In a worker thread, because it takes 25 ms.
         services.document = await trio.to_thread.run_sync(services.discover)
     await ctx.reserve(len(memoryview(services.document)))
     return services.document

@@ -1,4 +1,4 @@
-"""`run.event`: what an attached agent says while it lives a run. A notification, answered where an answer is wanted."""
+"""`run.event`: live text, tool events and messages of an attached agent during a run. Usually a notification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessiond.runtimes.message_check import check_message
 
 
 class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`tool` events carry whatever else the agent wants to show, so unknown fields are kept.
+    """A `tool` event may have other fields for subscribers, so unknown fields are kept.
 
     Source: runs.md, "attached".
     """
@@ -34,7 +34,7 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     is_error: Annotated[bool | None, says("Whether the tool failed.")] = None
 
 
-# Plain: events are taken in the order in which they come, and a message does not hold up what is read after it.
+# Not async, so that events are handled in their order. Writing a message is queued and delays no later request.
 def handle(ctx: Context, params: RunEventParams) -> Empty:
     turn = ctx.services.attached.turn(params.run_id, ctx.services.connections.get(ctx.require_peer()))
     if turn is None:
@@ -45,7 +45,7 @@ def handle(ctx: Context, params: RunEventParams) -> Empty:
                 raise InvalidParams("`$.text`: it is missing.", field="$.text")
             turn.sink.delta(params.text)
         case "message":
-            # A Raw with a default has no JSON schema, and `rpc.discover` gives one of every method.
+            # Encoded again: the param cannot be a Raw, because msgspec has no JSON schema for a Raw with a default.
             turn.append(check_message(msgspec.Raw(msgspec.json.encode(params.message)), "$.message"))
         case "tool":
             if params.phase is None or params.tool_call_id is None or params.name is None:

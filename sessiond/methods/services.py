@@ -1,4 +1,4 @@
-"""What the methods work with: the parts that `daemon/app.py` built, and who may see what."""
+"""What the handlers of methods use: the parts built by `daemon/app.py`, visibility checks and masking."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from sessiond.auth.tokenlog import TokenRow
     from sessiond.rpc.peer import Peer
 
-# Looking through so much for secrets takes some milliseconds at most; what is longer is done in a worker thread.
+# Masking this much takes a few milliseconds at most; longer texts are masked in a worker thread.
 QUICK_BYTES = 16 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """One of these a daemon. `config` is replaced when it is loaded again."""
+    """The parts of the daemon; there is one. `config` is replaced by a reload."""
 
     store: SessionStore
     bus: EventBus
@@ -78,11 +78,11 @@ class Services:
     last_save: Callable[[], int | None]
     outbox: Outbox
     discover: Callable[[], msgspec.Raw]
-    document: msgspec.Raw | None = None  # what it made
+    document: msgspec.Raw | None = None  # the result of `discover`, cached
     time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
-    # Apart from searches, so that neither waits for the other.
+    # A slicer of its own, so that masking and searches do not wait for each other.
     masking: TimeSlicer = field(default_factory=TimeSlicer)
-    # Two threads at work are as quick as twenty, and leave the loop its turns.
+    # More than two threads of Python code would not be faster, and would delay the event loop.
     reading: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(2))
     budgets: Budgets = field(default_factory=Budgets)
     reload_problem: str | None = None
@@ -96,13 +96,13 @@ class Services:
         self.encoder = Encoder(self.store, self.patterns)
 
     def run_scopes(self, key: str) -> frozenset[str]:
-        """What a run in this session may do: a sub-agent only what the configuration opens, others all but `admin`."""
+        """The scopes of a run in this session: a sub-agent has those of the configuration, others all but `admin`."""
         if is_subagent(key):
             return child_scopes(self.config.tools.subagents.tools.allow)
         return frozenset(scope for scope in SCOPES if scope != "admin")
 
     def patterns(self) -> Patterns:
-        """The owner's own patterns of secrets."""
+        """The patterns of secrets in the configuration."""
         return compile_patterns(self.config.tools.sessions.redact_patterns)
 
     @property
@@ -110,23 +110,23 @@ class Services:
         return self.store.rules
 
     def sight_of(self, caller: Caller, action: visibility.Action = "read") -> Sight:
-        """What the caller may reach. Everything that names a session asks here."""
+        """What the caller may reach. Every method that names a session checks it here."""
         return visibility.sight(caller, visibility.rules_from(self.config), action)
 
     def sees(self, caller: Caller) -> Callable[[str], bool]:
-        """Whether the caller may see the session of a key, be it to read it or to write to it."""
+        """A function that tells whether the caller may read or write to the session of a key."""
         catalog, sights = self.store.catalog, [self.sight_of(caller, action) for action in visibility.ACTIONS]
         return lambda key: any(resolve.reaches(catalog, sight, key) for sight in sights)
 
     def sees_token_of(self, caller: Caller, row: TokenRow) -> bool:
-        """Whether a token is of a session that the caller may see."""
+        """Whether a token is for a session that the caller may see."""
         rules = visibility.rules_from(self.config)
         key = visibility.acts_as(row.session_key, row.agent_id, rules)
         sight = visibility.sight(caller, rules)
         return sight.unlimited or (key is not None and resolve.reaches(self.store.catalog, sight, key))
 
     def masker_for(self, caller: Caller) -> Callable[[str], str]:
-        """How a text is shown to this caller. It comes before the text is cut: half a secret is not known as one."""
+        """A function that masks secrets as needed for this caller. Mask before cutting: half a secret is not found."""
         if not self.masks(caller):
             return lambda text: text
         patterns = self.patterns()
@@ -138,7 +138,7 @@ class Services:
 
     @asynccontextmanager
     async def reads(self, caller: Caller) -> AsyncIterator[None]:
-        """While transcripts are read for this caller: few at a time for all who are not the owner."""
+        """Limit how many reads of transcripts run at once for callers other than the owner."""
         if caller.kind == "owner":
             yield
         else:
@@ -172,7 +172,7 @@ class Services:
     async def describe_event(
         self, event: Event, agent: str | None, masks: Patterns | None
     ) -> tuple[str, dict[str, Any]]:
-        """As `wire.described`; others get their turn while a long event is looked through for secrets."""
+        """As `wire.describe_event`; a long event is masked in a worker thread."""
         if masks is None or approximate_bytes(event) < QUICK_BYTES:
             return describe_event(self.store, event, agent, masks)
         found: list[tuple[str, dict[str, Any]]] = []
@@ -191,20 +191,20 @@ class Services:
         return mask_secrets(text, self.patterns())[0]
 
     def workspace(self, agent_id: str) -> Path:
-        """Where an agent works; `<store>/agents/<id>/workspace` where the configuration names no folder."""
+        """The workspace of an agent: the configured folder, else `<store>/agents/<id>/workspace`."""
         agent = self.config.agent(agent_id)
         if agent is not None and agent.workspace is not None:
             return agent.workspace
         return default_workspace(self.store.path, agent_id)
 
     def own_run(self, caller: Caller) -> Run | None:
-        """The run that the caller acts in: the one of its token, else what its session is living just now."""
+        """The run that the caller is part of: that of its token, else the current run of its session."""
         if caller.run_id is not None:
             return self.supervisor.registry.live.get(caller.run_id)
         return self.supervisor.current(caller.session_key) if caller.session_key is not None else None
 
     def source(self, caller: Caller) -> Sender:
-        """Who sends, by the caller's identity alone. Nothing in the params or the text counts for it."""
+        """The sender of a message, by the identity of the caller alone, never by params or text."""
         rules = visibility.rules_from(self.config)
         if visibility.sight(caller, rules).unlimited:
             return Sender()
@@ -213,23 +213,23 @@ class Services:
         return Sender(key, session, self.own_run(caller), key or f"token {caller.token_id}", self.acting_run(caller))
 
     def stranger(self, caller: Caller, target_key: str) -> Sender | None:
-        """Who writes into a session that is not their own; None where it is the owner, or the session's own client.
+        """The sender if a message needs a provenance; None for the owner, and for the session's own client.
 
-        A run that writes into its own session counts among the strangers: nobody but a program speaks there, too.
+        A run that writes into its own session gets one too, because its words are not those of a person.
         """
         source = self.source(caller)
         own = source.counted_as is None or (source.key == target_key and caller.run_id is None)
         return None if own else source
 
     def acting_run(self, caller: Caller) -> Run | None:
-        """The run whose own token this is. Who has only a token for its session is somebody else, and may wait as
-        long as he likes without holding anything up.
+        """The run whose own token this is. A program with a token for the session only is not part of the run: if it
+        waits, the run does not.
         """
         return self.supervisor.registry.live.get(caller.run_id) if caller.run_id is not None else None
 
     @contextmanager
     def park_run(self, ctx: Context, run_id: str) -> Iterator[None]:
-        """While the run that asks waits for another, it leaves its place to others."""
+        """Free the slot of the caller's run while it waits for the run with the id `run_id`."""
         own = self.acting_run(ctx.caller)
         if own is None or own.ended:
             yield
@@ -243,11 +243,11 @@ class Services:
     def find(
         self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "read"
     ) -> Session:
-        """The session a caller means; NotFound where there is none for this caller."""
+        """The session that a caller named; NotFound if there is none that the caller may see."""
         return resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
 
     def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:
-        """The session whose settings or existence a caller means to change; an archived one is none of these."""
+        """The session that a caller wants to change. NotFound also for an archived one, which cannot be changed."""
         session = self.find(caller, text, field=field, action="send")
         if session.archived:
             raise resolve.no_such_session(text)

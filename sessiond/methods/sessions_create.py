@@ -1,4 +1,4 @@
-"""`sessions.create`: a session for a key (or a new one), and its first message. An existing key is not an error."""
+"""`sessions.create`: create a session, with a given or a new key, and send its first message. The key may exist."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     spawned_by = resolve.choose_spawner(services.store.catalog, sight, key, parent, named=params.key is not None)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
-    # The inbox of a program goes on where its agent was taken out of the configuration: no agent runs there.
+    # An existing inbox stays usable after its agent was removed from the configuration: no agent runs in it.
     if agent is None and not (is_inbox(key) and key in services.store.catalog.by_key):
         raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")
     sees = services.sees(ctx.caller)
-    # Of two who want the same label at once, one gets it.
+    # Claimed, so that only one of two concurrent calls gets the label.
     with claimed_label(services.store.catalog, key, params.label, sees, by=spawned_by) as label:
         session, created = await _get_or_create(ctx, params, key, spawned_by, label)
     run_id = None
@@ -65,7 +65,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
 async def _get_or_create(
     ctx: Context, params: SessionsCreateParams, key: str, spawned_by: str | None, label: str | None
 ) -> tuple[Session, bool]:
-    """The session with what was asked for it, and whether it was made just now."""
+    """The session with the requested settings, and whether it was created by this call."""
     services, agent_id = ctx.services, agent_of(key)
     entry: dict[str, Any] = {}
     if params.model is not None:

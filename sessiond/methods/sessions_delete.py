@@ -1,4 +1,4 @@
-"""`sessions.delete`: a session away from every list; its runs are aborted, its transcript goes to the archive."""
+"""`sessions.delete`: abort the runs of a session and move its transcript to the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessions_history`: the newest messages of a session, byte for byte, and the way to older ones."""
+"""`sessions_history`: the newest messages of a session as they are stored, and a cursor for older ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
 
 
 def _mask_output(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:
-    """The ends with the secrets masked in what the agents printed, which errors may repeat."""
+    """The run ends with secrets masked in the printed output, and in errors, which may quote it."""
 
     def mask(text: str | None) -> str | None:
         return ctx.services.masked_text(ctx.caller, text)

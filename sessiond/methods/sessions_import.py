@@ -1,4 +1,4 @@
-"""`sessions.import`: the sessions of an OpenClaw state folder, copied into this store."""
+"""`sessions.import`: copy the sessions of an OpenClaw state folder into this store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SessionsImportResult(Result, frozen=True, kw_only=True, omit_defaults=Fals
 
 async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportResult:
     services = ctx.services
-    # It reads a folder of the owner's and makes sessions of any agent.
+    # It reads any folder of the owner and creates sessions for any agent.
     if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`sessions.import` is for the owner: this token is narrowed to sessions of its own.")
     if not os.path.isabs(params.path) or "\0" in params.path:

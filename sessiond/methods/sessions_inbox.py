@@ -1,6 +1,6 @@
-"""`sessions_inbox`: the messages to a session that were not read yet, and a wait for the next.
+"""`sessions_inbox`: the unread messages of a session; can wait for the next one.
 
-The session is the caller's own; the owner may name any whose messages are kept for a program.
+The session is the caller's own. The owner may name any session whose messages are kept for a program.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SessionsInboxResult(Result, frozen=True, kw_only=True):
 
 
 class _EmptySink:
-    """A sink that is given nothing."""
+    """The sink of `_WakeUp`, which never writes to it."""
 
     def ready(self) -> bool:
         return True
@@ -58,24 +58,24 @@ class _EmptySink:
         await trio.lowlevel.checkpoint()
 
 
-class _Bell(Subscription):
-    """Rings whenever something happens in the session that it follows, and keeps none of it."""
+class _WakeUp(Subscription):
+    """Sets `event` whenever something happens in the session that it follows, and keeps no events."""
 
     def __init__(self) -> None:
         super().__init__(_EmptySink(), limit=0)
-        self.rung = trio.Event()
+        self.event = trio.Event()
 
     def offer(self, event: Event) -> None:  # noqa: ARG002
-        self.rung.set()
+        self.event.set()
 
     def start_lag(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
-        self.rung.set()
+        self.event.set()
 
     def switch_session(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
-        self.rung.set()
+        self.event.set()
 
     def reread(self, key: str, place: FollowPlace, *, live: bool) -> None:  # noqa: ARG002
-        self.rung.set()
+        self.event.set()
 
 
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
@@ -98,7 +98,7 @@ async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResu
 
 
 def _session_of(ctx: Context, named: str | None) -> Session:
-    """The session whose messages are asked for."""
+    """The session whose inbox is read."""
     own = ctx.caller.session_key
     if named is None and own is None:
         raise InvalidParams(
@@ -109,7 +109,7 @@ def _session_of(ctx: Context, named: str | None) -> Session:
     session = ctx.services.find(ctx.caller, named or "current")
     if session.key == own:
         return session
-    # To read is to mark as read, which is for the session itself to say.
+    # Reading an inbox marks its messages as read, so only its own session and the owner may do it.
     if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden(f"the inbox of {session.key} is its own and the owner's; `sessions_history` reads the session")
     if not is_inbox(session.key):
@@ -122,32 +122,32 @@ def _session_of(ctx: Context, named: str | None) -> Session:
 
 
 async def _mark_read(services: Services, session: Session, before: Position, cursor: str) -> Position:
-    """The place of the cursor, remembered in the transcript where it is further on than the one before."""
+    """The place of the cursor, stored in the transcript as the read position if further on than before."""
     place = services.store.position(session, cursor)
-    # By messages, not by bytes: a mark is a record too, and must not make the next one.
+    # Compared by message number: the stored position is a record too, behind which the next offset would always be.
     if place.seq > before.seq:
         await services.store.append(session, [Custom(ENTRY, {"inboxCursor": cursor})])
     return place
 
 
 async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.InboxPage:
-    bell = _Bell()
-    services.bus.follow(bell, session.key, _sees)
+    wake_up = _WakeUp()
+    services.bus.follow(wake_up, session.key, _sees)
     try:
         with trio.move_on_after(wait_s):
             while True:
-                bell.rung = trio.Event()
+                wake_up.event = trio.Event()
                 page = await inbox.page(services.store, session, start)
                 if page.messages or session.archived:
                     return page
-                await bell.rung.wait()
+                await wake_up.event.wait()
         return await inbox.page(services.store, session, start)
     finally:
-        services.bus.forget(bell)
+        services.bus.forget(wake_up)
 
 
 def _sees(_key: str, _spawned_by: str | None, _transcript: bool) -> bool:
-    return True  # it is the caller's own
+    return True  # the caller was checked in `_session_of`
 
 
 METHOD = Method(

@@ -29,7 +29,7 @@ async def handle(ctx: Context, params: SessionsKillParams) -> SessionsKillResult
 async def kill(services: Services, root: Session) -> list[str]:
     """Abort every run of the tree, parents first so that none of them spawns meanwhile.
 
-    StorageError, once all are stopped, where the disk refuses the end of one.
+    StorageError if the disk refuses the end of one of them; all have been stopped nevertheless.
     """
     refusal: StorageError | None = None
     catalog = services.store.catalog
@@ -45,7 +45,7 @@ async def kill(services: Services, root: Session) -> list[str]:
                     run_ids += await services.supervisor.stop(session)
                 except StorageError as error:
                     refusal = error
-            # What it was about to spawn is there now, and found below, or never will be.
+            # After this each child that was being created exists, and is found below, or never will.
             await services.spawner.pending_children.cancel(key)
         level = [child for key in level for child in catalog.children_of(key) if child not in seen]
     if refusal is not None:

@@ -19,9 +19,9 @@ from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
 
-# Further back than any clock; the number still fits what it is reckoned with.
+# Longer than any age; in milliseconds it is still an exact number.
 MAX_MINUTES = 10**9
-# Of all rows together; what does not fit is shown as omitted.
+# A bound for the messages of all rows together; messages that do not fit are shown as omitted.
 MAX_MESSAGES_BYTES = 8 << 20
 _KINDS = frozenset(SESSION_KINDS)
 
@@ -59,7 +59,7 @@ class SessionsListResult(Result, frozen=True, kw_only=True):
 
 
 def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
-    """The params as a filter. Kinds that do not exist filter nothing, as in the documents."""
+    """The params as a filter. Unknown kinds are ignored, as documented."""
     kinds = frozenset(kind.strip().lower() for kind in params.kinds or ()) & _KINDS
     spawned_by = params.spawned_by
     if spawned_by is not None:
@@ -86,7 +86,7 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
         for place, session in enumerate(found.sessions):
             end = store.cursor(session, session.entry.file.folded_to, session.entry.message_count)
             rows[place] = msgspec.structs.replace(rows[place], cursor=end)
-    # Message text is for those who may read; the list itself is not.
+    # The list needs the scope `list` only; messages in it need `read`.
     if params.message_limit and ctx.caller.has("read"):
         await ctx.reserve(MAX_MESSAGES_BYTES)
         left = MAX_MESSAGES_BYTES

@@ -1,7 +1,7 @@
-"""`sessions.messages.subscribe`: what came after a cursor, then everything as it comes; no gap, nothing twice.
+"""`sessions.messages.subscribe`: replay a session from a cursor on, then follow it live. Each message comes once.
 
-A cursor may be of a session that had the key before a reset: its rest comes first, then `session.resync`. After a
-rewrite of the file `session.resync` comes at once. The cursor `start` is before the first record.
+The cursor may be from before a reset: then the rest of the old transcript comes first, and `session.resync` before the
+new one. After a rewrite of the file `session.resync` comes at once. The cursor `start` is before the first record.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedR
     services = ctx.services
     session = services.find(ctx.caller, params.key, field="$.key")
     if session.archived:
-        raise no_such_session(params.key)  # nothing will ever come of it, and its key may be another session's by now
+        raise no_such_session(params.key)  # it gets no more messages, and its key may be another session's by now
     facts = session.entry.file
     place = FollowPlace(session.session_id, facts.folded_to, session.entry.message_count)
     now = place
     if params.cursor is not None:
         place = replay.place_of(services.store, session, params.cursor)
     following = subscription(ctx)
-    # What this connection follows already, it has had or will have: nothing twice.
+    # A session that this connection follows already is not replayed again.
     caught_up = place == now or following.has_had(session.key, place)
     follow(ctx, session.key)
-    # From here to the return nothing is awaited: what is not replayed is offered live.
+    # No await from here to the return, so that every later message is offered live or replayed.
     if not caught_up:
         following.start_lag(session.key, place)
     cursor = params.cursor

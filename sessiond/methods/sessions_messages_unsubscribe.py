@@ -1,4 +1,4 @@
-"""`sessions.messages.unsubscribe`: follow that session no longer; not following is no error."""
+"""`sessions.messages.unsubscribe`: stop following a session. Not following it is no error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def handle(ctx: Context, params: MessagesUnsubscribeParams) -> MessagesSubscribe
     services = ctx.services
     following = services.subscriptions.get(ctx.require_peer())
     key = key_of(services.store.catalog, ctx.caller, services.rules, params.key, field="$.key")
-    # What is followed can be left, also when the session is gone or not visible any more.
+    # A followed session can be unsubscribed even if it was deleted or is not visible any more.
     if following is None or key not in following.keys:
         key = services.find(ctx.caller, params.key, field="$.key").key
     if following is not None:

@@ -1,4 +1,4 @@
-"""`sessions.patch`: change what is known of a session. What is left out stays, null clears."""
+"""`sessions.patch`: change settings of a session. Omitted ones stay as they are, null clears."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SessionsPatchResult(Result, frozen=True, kw_only=True):
     row: Annotated[Row, says("The session as it is now.")]
 
 
-# Asked for once: it takes longer than all else that a patch does before it is written.
+# Computed once, because it takes longer than the rest of a patch before its write.
 _PATCHED = [
     (field.name, field.encode_name) for field in msgspec.structs.fields(SessionsPatchParams) if field.name != "key"
 ]

@@ -1,4 +1,4 @@
-"""`sessions.preview`: the last few things said in each of some sessions, cut short. For lists that people look at."""
+"""`sessions.preview`: the last messages of several sessions, shortened. For lists that people look at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessiond.rpc.method import Method
 from sessiond.sessions import preview
 from sessiond.sessions.preview import PreviewItem
 
-# As the gateway has it.
+# The limit of the OpenClaw gateway.
 MAX_KEYS = 64
 
 
@@ -61,7 +61,7 @@ async def _preview(ctx: Context, key: str, field: str, limit: int, max_chars: in
         session = services.find(ctx.caller, key, field=field)
         items = await preview.items(services.store, session, limit=limit, max_chars=max_chars, shown=shown)
     except (NotFound, StorageError):
-        # One that is not there, not to be seen, or went away meanwhile: the others are shown all the same.
+        # A session that is missing, hidden or was removed meanwhile does not fail the whole call.
         return Preview(key=key, status="missing", items=[])
     return Preview(key=key, status="ok" if items else "empty", items=items)
 

@@ -1,4 +1,4 @@
-"""`sessions.prune`: which archived transcripts are older than an age; with `confirm` they are removed, for good."""
+"""`sessions.prune`: list archived transcripts over a given age; with `confirm` remove them for good."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SessionsPruneParams(Params, frozen=True, kw_only=True):
 
 
 class PrunedTranscript(Result, frozen=True, kw_only=True):
-    """An archived transcript that is old enough."""
+    """An archived transcript over the given age."""
 
     key: Annotated[str, says("The canonical key that the session had.")]
     session_id: Annotated[str, says("Its id.")]
@@ -57,7 +57,7 @@ async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResu
     try:
         await services.time_slicer.run(removal.steps())
     finally:
-        # Also where the caller went away in the middle: what is gone is gone.
+        # Also after a cancellation: some transcripts may have been removed already.
         prune.forget(services.store, removal.removed)
         services.feed.changed.set()
     return _result(ctx, removal.removed, removal.kept, confirmed=True)

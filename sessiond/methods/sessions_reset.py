@@ -1,4 +1,4 @@
-"""`sessions.reset`: a new conversation for a session; its runs are aborted, its transcript goes to the archive."""
+"""`sessions.reset`: give a key a new, empty session; its runs are aborted, its transcript is archived."""
 
 from __future__ import annotations
 

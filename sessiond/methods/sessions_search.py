@@ -1,4 +1,4 @@
-"""`sessions_search`: where something was said, newest first, in what the caller may read."""
+"""`sessions_search`: search the messages that the caller may read for a text, newest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sessiond.sessions import search
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
 
-# Looking at this many sessions takes about half a millisecond; then others get their turn.
+# Checking the visibility of this many sessions takes half a millisecond; then other tasks run.
 _CHUNK = 500
 
 
@@ -39,7 +39,7 @@ class SessionsSearchParams(Params, frozen=True, kw_only=True):
 
 
 class SearchMatch(Result, frozen=True, kw_only=True):
-    """A message in which it was found."""
+    """A message that contains the text."""
 
     session_key: Annotated[str, says("The canonical key of its session.")]
     cursor: Annotated[str, says("The place behind the message, for sessions_history.")]
@@ -68,7 +68,7 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         shown=services.masker_for(caller),
     )
     found, has_more = await search.search(services.store, services.time_slicer, sessions, query)
-    # It may have taken a while: what was reset, deleted or hidden since is not shown.
+    # Checked again, because a search takes time: sessions may have been reset, deleted or hidden meanwhile.
     shown = [(match, cursor) for match, cursor in found if _is_still_readable(ctx, match.session, params.session_key)]
     return SessionsSearchResult(
         matches=[
@@ -101,7 +101,7 @@ async def _readable(ctx: Context) -> list[Session]:
 def _is_still_readable(ctx: Context, session: Session, asked_for: str | None) -> bool:
     services: Services = ctx.services
     catalog = services.store.catalog
-    # Without a name only live sessions are looked through: their keys are what the cursors belong to.
+    # Without a session in the params only live sessions are searched, because cursors belong to the key.
     current = catalog.by_id.get(session.session_id) if asked_for is not None else catalog.by_key.get(session.key)
     return current is session and reaches(catalog, services.sight_of(ctx.caller), session.key)
 

@@ -1,4 +1,4 @@
-"""`sessions_send`: a message to another session, and its answer where one waits for it. A wait's end ends no run."""
+"""`sessions_send`: send a message to another session and wait for its answer. A timeout does not end the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SessionsSendParams(Params, frozen=True, kw_only=True):
 
 
 class SendDelivery(Result, frozen=True, kw_only=True):
-    """How the announcement of the conversation's outcome stands."""
+    """The status of the announcement at the end of the conversation."""
 
     status: Annotated[DeliveryStatus, says("Whether it has reached the channel.")]
     mode: Annotated[str, says("How the outcome is told: `announce`.")]
@@ -60,7 +60,7 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
     send_policy.require_allowed(services.config.session.send_policy, target.key, target.entry)
     timeout_s = params.timeout_seconds
     source = services.source(ctx.caller)
-    # Asked before the message is in line: it would wait for itself then.
+    # Checked before the message is queued, which would count as waiting for the sender itself.
     busy = waits_on_sender(services.supervisor, source, target)
     sent = await services.sends.send(
         target,
@@ -105,7 +105,7 @@ def _target(ctx: Context, params: SessionsSendParams) -> Session:
 
 
 async def _wait(ctx: Context, run_id: str, timeout_s: float) -> RunView | None:
-    """How the run ended; None where the time was over first. On the server: whoever loses the connection asks again."""
+    """How the run ended; None if the time was over first. After a lost connection the client can call `agent.wait`."""
     services = ctx.services
     registry = services.supervisor.registry
     run = registry.get(run_id)
@@ -123,7 +123,7 @@ async def _result(
         error = f"no answer within {timeout_s:g} s; the run goes on, and agent.wait tells its end"
         return SessionsSendResult(run_id=run_id, status="timeout", error=error, session_key=target.key)
     if ended.status != "ok":
-        # The end of what a program wrote to stderr may hold its keys.
+        # An error may quote the program's stderr, which may contain secrets.
         error = ctx.services.masked_text(ctx.caller, ended.error) or "agent error"
         return SessionsSendResult(run_id=run_id, status="error", error=error, session_key=target.key)
     return SessionsSendResult(
@@ -138,7 +138,7 @@ async def _result(
 async def _delivery(ctx: Context, target: Session, run_id: str) -> SendDelivery:
     services = ctx.services
     run = services.supervisor.registry.get(run_id)
-    # The announcement comes after the answer, except for who asks again by idempotency key.
+    # At this moment the announcement cannot be done yet, except for a call repeated with its idempotency key.
     fresh = run is not None and not run.ended
     status = "pending" if fresh else await services.announcing.status(target, run_id)
     return SendDelivery(status=status, mode="announce")

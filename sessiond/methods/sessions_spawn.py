@@ -1,4 +1,4 @@
-"""`sessions_spawn`: a sub-agent with a task and files; accepted at once, announced when it ends."""
+"""`sessions_spawn`: start a sub-agent with a task and files. Returns at once; the result is announced at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sessiond.subagents.spawn import SpawnOrder
 
 
 class AttachAs(Params, frozen=True, kw_only=True):
-    """Where the files of a spawn are to be found."""
+    """Where the child finds its files."""
 
     mount_path: Annotated[str, says("A path that the task names them by.")]
 

@@ -1,4 +1,4 @@
-"""`sessions.steer`: a message for the agent now: into its live run where it takes that, else instead of it."""
+"""`sessions.steer`: pass a message to the agent during its run; if it cannot take it, interrupt the run."""
 
 from __future__ import annotations
 

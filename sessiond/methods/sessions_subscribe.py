@@ -1,4 +1,4 @@
-"""`sessions.subscribe`: lifecycle events of every session the caller may see; with `read`, what is said too."""
+"""`sessions.subscribe`: changes of all sessions that the caller may see; with the scope `read` messages too."""
 
 from __future__ import annotations
 

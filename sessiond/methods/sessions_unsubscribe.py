@@ -1,4 +1,4 @@
-"""`sessions.unsubscribe`: the opposite of sessions.subscribe; not following is no error."""
+"""`sessions.unsubscribe`: undo sessions.subscribe. Not following is no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessions.usage`: tokens and cost of what the caller may see, by session, model and day (UTC)."""
+"""`sessions.usage`: tokens and cost of the sessions that the caller may see, by session, model and day (UTC)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sessiond.sessions.resolve import reaches
 from sessiond.sessions.usage import UsageCount, UsageSum
 from sessiond.store.catalog import Session
 
-# Looking at this many sessions takes about half a millisecond; then others get their turn.
+# Checking the visibility of this many sessions takes half a millisecond; then other tasks run.
 _CHUNK = 500
-# A millionth of a cent: sums of floats are not exact, and nobody wants to see by how much.
+# Sums are rounded to a millionth of a cent, which hides the inexactness of floats.
 _DIGITS = 8
 
 
@@ -34,7 +34,7 @@ class SessionsUsageParams(Params, frozen=True, kw_only=True):
 
 
 class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
-    """Tokens, and what they cost."""
+    """Counts of tokens, and their cost."""
 
     input_tokens: Annotated[int, says("Tokens that went in.")]
     output_tokens: Annotated[int, says("Tokens that came out.")]
@@ -45,7 +45,7 @@ class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class SessionUsage(UsageFields, frozen=True, kw_only=True):
-    """An archived transcript has a row of its own, by the key that it had."""
+    """The usage of one transcript. An archived one has a row of its own, with the key that it had."""
 
     key: Annotated[str, says("The canonical key of the session.")]
     session_id: Annotated[str, says("The id of its transcript.")]
@@ -53,13 +53,13 @@ class SessionUsage(UsageFields, frozen=True, kw_only=True):
 
 
 class ModelUsage(UsageFields, frozen=True, kw_only=True):
-    """What a model used."""
+    """The usage of one model."""
 
     model: Annotated[str, says("The model.")]
 
 
 class DayUsage(UsageFields, frozen=True, kw_only=True):
-    """What was used on a day."""
+    """The usage of one day."""
 
     day: Annotated[str, says("The day in UTC, as `2026-01-31`.")]
 
@@ -95,7 +95,7 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
 
 
 async def _visible(ctx: Context, key: str | None) -> list[Session]:
-    """The transcripts that count, the archived ones too."""
+    """The transcripts to count, archived ones included."""
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
     found: list[Session] = []

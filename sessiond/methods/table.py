@@ -1,4 +1,4 @@
-"""Every wire method, in one list. A new method is one file and one line here."""
+"""The list of all wire methods. A new method is one file and one line here."""
 
 from __future__ import annotations
 

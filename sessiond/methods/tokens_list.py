@@ -1,4 +1,4 @@
-"""`tokens.list`: the tokens issued, of sessions that the caller may see; newest first, never the tokens themselves."""
+"""`tokens.list`: metadata of the issued tokens of visible sessions, newest first. Never the tokens themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokens.mint`: a token that acts for a session or an agent, with some scopes, for some time."""
+"""`tokens.mint`: a new token for a session or an agent, with scopes and a lifetime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
     services = ctx.services
     key = None
     if params.session_key is not None:
-        # A token may be minted before its session's first message: the key has to be well formed, not there.
+        # The session need not exist yet: a token may be minted before its first message.
         key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
         if key is None:
             key = services.find(ctx.caller, params.session_key).key
@@ -58,15 +58,15 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         session_key=key,
         agent_id=params.agent_id,
         sandboxed=params.sandboxed,
-        ttl_seconds=_no_longer(ctx, params.ttl_seconds),
+        ttl_seconds=_limit_lifetime(ctx, params.ttl_seconds),
         parent=ctx.caller.token_id,
         run_id=ctx.caller.run_id,
     )
     return TokensMintResult(token=text, id=claims.id, expires_at=claims.expires_at_ms)
 
 
-def _no_longer(ctx: Context, ttl_s: float) -> float:
-    """No token outlives the one that minted it: else outwaiting that one would end nothing."""
+def _limit_lifetime(ctx: Context, ttl_s: float) -> float:
+    """The lifetime, cut to that of the caller's own token, which would not expire in effect otherwise."""
     ends_ms = ctx.caller.expires_at_ms
     return ttl_s if ends_ms is None else min(ttl_s, (ends_ms - ctx.services.clock.wall_ms()) / 1000)
 

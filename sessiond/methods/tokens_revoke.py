@@ -1,4 +1,4 @@
-"""`tokens.revoke`: end a token for good; what its holders follow ends at once."""
+"""`tokens.revoke`: revoke a token and close the connections that use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult
     if (params.id is None) == (params.token is None):
         raise InvalidParams("Give exactly one of `$.id` and `$.token`.", field="$.id")
     services, caller = ctx.services, ctx.caller
-    # Who shows a token may end it. By its id it is ended by those whose sessions it is about, known or not.
+    # Whoever has the token itself may revoke it. By its id it may be revoked by callers who may see its session.
     if params.id is not None and not services.sight_of(caller).unlimited:
         rows = [row for row in services.tokens.rows() if row.id == params.id and services.sees_token_of(caller, row)]
         if not rows and _ID.fullmatch(params.id):

@@ -1,4 +1,4 @@
-"""Events put on the wire: their names, their params, their frames. Knows events and rows; knows no subscription.
+"""Events on the wire: their names, params and frames. Knows events and rows; knows no subscription.
 
 An event is encoded once for all connections that get the same bytes.
 """
@@ -25,7 +25,7 @@ _decode_usage = msgspec.json.Decoder(_UsageOnly).decode
 
 
 class EventWire(Protocol):
-    """What a frame depends on: the codec, and whose `main` is whose."""
+    """What the frame depends on: the codec, and the agent whose main session is shown as `main`."""
 
     @property
     def codec(self) -> str: ...
@@ -37,7 +37,7 @@ class EventWire(Protocol):
 
 
 class Encoder:
-    """The newest event's frames, by codec and by the agent whose rows show `main`."""
+    """Caches the frames of the newest event, by codec and by the agent whose main session is shown as `main`."""
 
     def __init__(self, store: SessionStore, patterns: Callable[[], Patterns]) -> None:
         self._store, self._patterns = store, patterns
@@ -45,7 +45,7 @@ class Encoder:
         self._frames: dict[tuple[str, str | None, bool], bytes] = {}
 
     def frame(self, event: Event, wire: EventWire) -> bytes:
-        """The event as this connection gets it."""
+        """The frame of the event for this connection."""
         if event is not self._event:
             self._event = event
             self._frames.clear()
@@ -117,7 +117,7 @@ def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:
         path=str(store.path / session.path) if session is not None else "",
         rules=store.rules,
         caller_agent=agent,
-        # Which children there are depends on who looks; `sessions_list` says it.
+        # Left empty: which children are visible depends on the caller, and the row is encoded once for all.
         children=[],
         archived=session.archived if session is not None else True,
     )
