@@ -54,8 +54,8 @@ class TokenParams(Params):
 
 @dataclass
 class Services:
-    """What the handlers share: `release` ends `wait`, `started` counts it, `promises`
-    are those of `promised`, `faults` are what the log would hold."""
+    """What the handlers share: setting `release` ends `wait`, whose calls are counted in `started`; `promises` are the
+    unsettled results of `promised`; `faults` are what would be logged."""
 
     release: trio.Event = field(default_factory=trio.Event)
     started: int = 0
@@ -181,7 +181,7 @@ TABLE = (
 
 
 class Client:
-    """The other end of the connection: plain bytes, plain JSON lines."""
+    """The client's end of the connection. Sends bytes, reads JSON lines."""
 
     def __init__(self, stream: ByteStream, peer: Peer, services: Services, dispatcher: Dispatcher[Services]) -> None:
         self.stream = stream
@@ -193,7 +193,7 @@ class Client:
         self._rest = b""
 
     async def send(self, *messages: Any) -> None:
-        """Each message is bytes as they are, or an object for one line."""
+        """Send each message: bytes as they are, anything else as one line of JSON."""
         lines = [item if isinstance(item, bytes) else msgspec.json.encode(item) + b"\n" for item in messages]
         await self.stream.send_all(b"".join(lines))
 
@@ -232,10 +232,10 @@ def table() -> tuple[Method, ...]:
 
 @pytest.fixture
 def connect() -> Connect:
-    """`async with connect(caller=..., limits=..., cbor=...) as client`: a peer at work on one end of a socket pair."""
+    """`async with connect(caller=..., limits=..., cbor=...) as client`: the client of a running peer."""
 
     @asynccontextmanager
-    async def connected(
+    async def open_client(
         *, caller: Caller = OWNER, limits: Limits | None = None, cbor: bool = False, now_ms: int = 0
     ) -> AsyncIterator[Client]:
         limits = limits or Limits()
@@ -267,7 +267,7 @@ def connect() -> Connect:
             client.stream.close()
             stream.close()
 
-    return connected
+    return open_client
 
 
 @pytest.fixture

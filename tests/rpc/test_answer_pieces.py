@@ -1,4 +1,4 @@
-"""Long answers in pieces are the same answers, in JSON and in CBOR."""
+"""An answer that is encoded in pieces equals the answer encoded at once, in JSON and in CBOR."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def pages() -> st.SearchStrategy[Page]:
     return st.builds(Page, st.lists(raw, max_size=12), st.text(), rows)
 
 
-async def in_pieces(result: Any) -> bytes | pieces.AnswerText:
+async def encode_answer(result: Any) -> bytes | pieces.AnswerText:
     return await pieces.encode_in_pieces(7, result, trio.lowlevel.checkpoint)
 
 
 @settings(deadline=None)
 @given(page=pages())
-async def test_an_answer_in_pieces_is_the_answer(page: Page) -> None:
+async def test_an_answer_encoded_in_pieces_is_the_same_answer(page: Page) -> None:
     whole = encode_result(7, page)
-    made = await in_pieces(page)
+    made = await encode_answer(page)
     assert b"".join(pieces.frame_pieces(made, JSON)) == whole + b"\n"
     assert pieces.json_length(made) == len(whole)
     assert cbor2.loads(b"".join(pieces.frame_pieces(made, CBOR))) == json.loads(whole)
@@ -54,28 +54,28 @@ async def test_an_answer_in_pieces_is_the_answer(page: Page) -> None:
 
 @settings(deadline=None)
 @given(found=st.lists(pages(), min_size=1, max_size=3))
-async def test_so_is_the_answer_to_a_batch(found: list[Page]) -> None:
-    answers = [await in_pieces(page) for page in found] + [b'{"small":1}']
+async def test_a_batch_answer_encoded_in_pieces_is_the_same_answer(found: list[Page]) -> None:
+    answers = [await encode_answer(page) for page in found] + [b'{"small":1}']
     whole = b"[" + b",".join([encode_result(7, page) for page in found] + [b'{"small":1}']) + b"]"
     assert b"".join(pieces.frame_pieces(answers, JSON)) == whole + b"\n"
     assert pieces.json_length(answers) == len(whole)
     assert cbor2.loads(b"".join(pieces.frame_pieces(answers, CBOR))) == json.loads(whole)
 
 
-async def test_no_piece_is_long_and_what_is_long_is_not_copied() -> None:
+async def test_pieces_are_bounded_and_long_values_are_not_copied() -> None:
     message = msgspec.Raw(b'"' + b"x" * 1_000_000 + b'"')
-    made = await in_pieces(Page([message, *[msgspec.Raw(b"[1]")] * 50_000], "k"))
+    made = await encode_answer(Page([message, *[msgspec.Raw(b"[1]")] * 50_000], "k"))
     frames = list(pieces.frame_pieces(made, JSON))
     assert max(map(len, frames)) <= pieces.PIECE_BYTES
     assert sum(isinstance(frame, memoryview) and frame.obj is memoryview(message).obj for frame in frames) == 16
 
 
-async def test_others_get_their_turn_between_the_pieces() -> None:
+async def test_other_tasks_run_between_the_pieces() -> None:
     turns = 0
 
-    async def turn() -> None:
+    async def count_turn() -> None:
         nonlocal turns
         turns += 1
 
-    await pieces.encode_in_pieces(7, Page([msgspec.Raw(b'"%b"' % (b"x" * 15_000))] * 100, "k"), turn)
+    await pieces.encode_in_pieces(7, Page([msgspec.Raw(b'"%b"' % (b"x" * 15_000))] * 100, "k"), count_turn)
     assert turns >= 100

@@ -1,4 +1,4 @@
-"""Params come out of the decoder as their type says: clamped, checked, or refused."""
+"""The decoder clamps, checks or refuses params as their types say."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def decoded(**params: Any) -> BoundParams:
     ("given_value", "taken"),
     [(None, 50), (0, 1), (-5, 1), (1, 1), (1.9, 1), (2, 2), (199.99, 199), (200, 200), (200.9, 200), (10**300, 200)],
 )
-def test_a_number_is_floored_and_brought_into_its_range(given_value: float | None, taken: int) -> None:
+def test_a_number_is_floored_and_clamped_to_its_range(given_value: float | None, taken: int) -> None:
     size = decoded(pageSize=given_value).page_size
     assert (size, type(size)) == (taken, int)
 
 
-def test_what_is_left_out_is_the_default_of_the_type() -> None:
+def test_an_omitted_param_has_the_default_of_its_type() -> None:
     assert decoded() == wire_type(BoundParams)()
     assert isinstance(decoded(), BoundParams)
     assert [decoded(minutes=value).minutes for value in (None, 0, 2.5, 1e300)] == [None, 1, 2.5, 10**9]
@@ -65,7 +65,7 @@ def test_a_number_may_be_clamped_on_one_side_and_refused_on_the_other() -> None:
     assert refused.value.data == {"field": "$.wait"}
 
 
-def test_null_is_refused_where_the_type_says_so() -> None:
+def test_null_is_refused_where_the_type_forbids_it() -> None:
     assert decoded(ttl=0).ttl == 1
     with pytest.raises(InvalidParams, match=r"^`\$\.ttl`: a number is expected, not null\.$"):
         decoded(ttl=None)
@@ -77,7 +77,7 @@ def test_a_text_is_checked_by_the_function_of_its_type() -> None:
         decoded(word="xy")
 
 
-def test_values_from_elsewhere_are_bound_in_the_same_way() -> None:
+def test_values_converted_from_python_objects_are_bounded_in_the_same_way() -> None:
     assert DECODER.convert({"pageSize": 1000.0, "minutes": None}).page_size == 200
 
 
@@ -87,7 +87,7 @@ _VALUES = st.none() | st.booleans() | _NUMBERS | st.text() | st.lists(st.integer
 
 
 @given(st.dictionaries(_NAMES, _VALUES))
-def test_whatever_comes_is_in_range_or_refused_in_a_sentence(params: dict[str, Any]) -> None:
+def test_any_value_is_brought_into_range_or_refused_with_a_sentence(params: dict[str, Any]) -> None:
     found, refusal = decoded(), None
     try:
         found = decoded(**params)
@@ -101,7 +101,7 @@ def test_whatever_comes_is_in_range_or_refused_in_a_sentence(params: dict[str, A
     assert 0 <= found.wait <= 20 and 1 <= found.ttl <= 100
 
 
-def test_the_schema_has_the_range_the_default_and_the_sentence() -> None:
+def test_the_schema_has_range_default_and_description() -> None:
     schema = msgspec.json.schema(wire_type(BoundParams))["$defs"]["BoundParams"]
     assert schema["description"] == "Numbers of every kind."
     number = {"type": "number", "minimum": 1, "maximum": 200, "x-clamped": True}
@@ -113,7 +113,7 @@ def test_the_schema_has_the_range_the_default_and_the_sentence() -> None:
     assert schema["properties"]["ttl"] == {**number, "maximum": 100, "default": 7}
 
 
-def test_params_without_such_fields_are_decoded_as_they_are() -> None:
+def test_params_without_bounded_fields_are_decoded_as_they_are() -> None:
     class PlainParams(msgspec.Struct):
         name: str = ""
 

@@ -26,7 +26,7 @@ WELL_FORMED = (
 
 
 @pytest.mark.parametrize("form", WELL_FORMED.split())
-def test_every_well_formed_item_ends_where_it_ends(form):
+def test_the_end_of_every_well_formed_item_is_found(form):
     data = bytes.fromhex(form)
     assert end_of(data) == len(data)
     assert end_of(data + b"\x00") == len(data)
@@ -41,14 +41,14 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("form", MALFORMED.split())
-def test_what_is_not_well_formed_is_refused(form):
+def test_malformed_items_are_refused(form):
     with pytest.raises(SessiondError) as caught:
         end_of(bytes.fromhex(form))
     assert caught.value.slug == "parse_error"
 
 
 @pytest.mark.parametrize("opening", [b"\x81", b"\x9f", b"\xa1\x00", b"\xbf\x00", b"\xc1"])
-def test_depth_is_allowed_up_to_the_limit_and_not_beyond(opening):
+def test_nesting_is_allowed_up_to_the_limit_and_not_beyond(opening):
     closing = b"\xff" if opening[0] in (0x9F, 0xBF) else b""
     fits = opening * 4 + b"\x00" + closing * 4
     assert end_of(fits, 4) == len(fits)
@@ -57,7 +57,7 @@ def test_depth_is_allowed_up_to_the_limit_and_not_beyond(opening):
     assert (caught.value.slug, caught.value.data) == ("invalid_request", {"limit": "limits.maxNesting", "value": 4})
 
 
-def test_a_hundred_thousand_levels_are_refused_at_the_limit():
+def test_a_hundred_thousand_levels_are_refused_as_soon_as_the_limit_is_passed():
     with pytest.raises(SessiondError) as caught:
         end_of(b"\x81" * 100_000)
     assert caught.value.slug == "invalid_request"
@@ -69,7 +69,7 @@ def test_an_empty_container_counts_as_a_level():
         end_of(b"\x81\x80", 1)
 
 
-def test_a_frame_is_one_item_whole_and_alone():
+def test_a_frame_holds_exactly_one_whole_item():
     check_single_item(b"\xa0", 64)
     for frame in (b"", b"\xa0\xa0", b"\xa1\x00", b"\xa0\xff"):
         with pytest.raises(SessiondError) as caught:
@@ -88,7 +88,7 @@ def test_the_scanner_agrees_with_cbor2_on_what_is_well_formed(data):
         with pytest.raises(cbor2.CBORDecodeError):
             cbor2.loads(data)
         return
-    # cbor2 refuses more (bad text, keys that cannot be hashed), but never reads to another end.
+    # cbor2 refuses more (bad text, keys that cannot be hashed), but where it accepts an item it finds the same end.
     rest = data[end:]
     try:
         found = cbor2.loads(data[:end])
@@ -98,7 +98,7 @@ def test_the_scanner_agrees_with_cbor2_on_what_is_well_formed(data):
 
 
 @pytest.mark.parametrize("together", spread([1, 3, 4096], 2))
-def test_the_bound_of_items_is_a_messages_and_not_the_connections(together):
+def test_the_bound_on_items_counts_for_each_message_not_for_the_connection(together):
     ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}})
     framer, found, sent = ItemFramer(1 << 20, 64), 0, 0
     while sent < 70_000:
@@ -108,7 +108,7 @@ def test_the_bound_of_items_is_a_messages_and_not_the_connections(together):
     assert found == sent
 
 
-def test_a_message_has_so_many_items_and_no_more():
+def test_a_message_may_have_items_up_to_the_limit_and_not_beyond():
     most = b"\x9a" + (MAX_CBOR_ITEMS - 1).to_bytes(4, "big") + b"\x01" * (MAX_CBOR_ITEMS - 1)
     assert end_of(most) == len(most)
     with pytest.raises(LimitExceeded):

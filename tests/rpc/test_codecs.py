@@ -29,33 +29,33 @@ def refusal(frame: bytes) -> str:
 
 
 @given(PLAIN)
-def test_cbor_carries_what_json_carries(value):
+def test_any_json_value_survives_cbor(value):
     assert json.loads(CBOR.to_json(cbor2.dumps(value))) == value
     assert cbor2.loads(CBOR.from_json(json.dumps(value).encode())) == value
 
 
-def test_json_is_left_alone_and_ends_with_a_newline():
+def test_json_is_passed_on_unchanged_and_ends_with_a_newline():
     assert (JSON.to_json(b'{"a": 1}'), JSON.from_json(b"{}")) == (b'{"a": 1}', b"{}\n")
 
 
-def test_a_self_described_message_is_taken():
+def test_a_message_with_the_self_described_tag_is_accepted():
     assert CBOR.to_json(bytes.fromhex("d9d9f7a1616101")) == b'{"a":1}'
     assert refusal(bytes.fromhex("d9d9f7d9d9f7a0")) == "invalid_request"
     assert refusal(bytes.fromhex("a16161d9d9f7a0")) == "invalid_request"
 
 
-def test_no_other_tag_means_anything():
+def test_all_other_tags_are_refused():
     for number in [*range(600), 1004, 1040, *range(42990, 43010), 55798, 55799, 55800, 2**32, 2**64 - 1]:
         for inner in ("a", 1, [], [1, 2], {}, b"a"):
             assert refusal(cbor2.dumps({"a": cbor2.CBORTag(number, inner)})) == "invalid_request", number
 
 
-def test_a_byte_string_stands_for_base64():
+def test_a_byte_string_becomes_base64():
     assert json.loads(CBOR.to_json(cbor2.dumps({"a": b"\x00\xff"}))) == {"a": "AP8="}
 
 
 @pytest.mark.parametrize("said", [{}, {"encoding": "utf8"}, {"encoding": "base64"}])
-def test_content_in_bytes_says_that_it_is_base64(said):
+def test_content_given_as_bytes_is_marked_as_base64(said):
     value = {"attachments": [{"name": "a", "content": b"\x00" * 1000, **said}]}
     assert json.loads(CBOR.to_json(cbor2.dumps(value))) == {
         "attachments": [{"name": "a", "content": base64.b64encode(b"\x00" * 1000).decode(), "encoding": "base64"}]
@@ -80,12 +80,12 @@ def test_content_in_bytes_says_that_it_is_base64(said):
         ("", "parse_error"),
     ],
 )
-def test_what_json_has_not_is_refused(frame, slug):
+def test_cbor_that_json_cannot_express_is_refused(frame, slug):
     assert refusal(bytes.fromhex(frame)) == slug
 
 
 @given(st.binary(max_size=100))
-def test_hostile_frames_become_json_or_a_refusal(frame):
+def test_any_frame_becomes_json_or_is_refused(frame):
     with suppress(ParseError, InvalidRequest):
         json.loads(CBOR.to_json(frame))
 
@@ -105,7 +105,7 @@ def test_cbor2_is_imported_by_the_first_cbor_message_only(tmp_path):
 
 @pytest.mark.parametrize("member", ["id", "method", "jsonrpc"])
 @pytest.mark.parametrize("batch", [False, True])
-def test_bytes_are_no_id_and_no_method(member, batch):
+def test_a_byte_string_is_refused_as_id_or_method(member, batch):
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"id": b"fine here"}}
     assert b"ZmluZSBoZXJl" in CBOR.to_json(cbor2.dumps([ping] if batch else ping))
     bad = {**ping, member: b"ping"}
@@ -121,5 +121,5 @@ def test_json_of_too_many_values_is_refused_before_it_is_decoded():
 
 
 @pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
-def test_a_head_is_as_short_as_it_may_be(count):
+def test_heads_have_their_shortest_form(count):
     assert cbor_head(0x00, count) == cbor2.dumps(count)

@@ -22,7 +22,7 @@ def failure(code, message, data, request_id=1):
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message, "data": data}}
 
 
-async def test_a_method_answers_by_name_and_alias(connect):
+async def test_a_method_is_called_by_name_or_alias(connect):
     async with connect() as client:
         echoed = {"sessionKey": "x", "limit": 1.5, "attachments": []}
         for name in ("echo", "chat.echo", "say"):
@@ -30,7 +30,7 @@ async def test_a_method_answers_by_name_and_alias(connect):
 
 
 @pytest.mark.parametrize("params", [b"", b',"params":null', b',"params":[]', b',"params":{}', b',"params": [ ] '])
-async def test_no_params_may_be_said_in_any_way(connect, params):
+async def test_omitted_null_and_empty_params_are_the_same(connect, params):
     async with connect() as client:
         await client.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"' + params + b"}\n")
         assert await client.line() == ok({})
@@ -63,7 +63,7 @@ async def test_wrong_params_are_named_with_their_path(connect, params, field, me
         assert await client.call("echo", params) == failure(-32602, message, {"type": "invalid_params", "field": field})
 
 
-async def test_params_that_are_no_object_make_no_request(connect):
+async def test_params_that_are_not_an_object_make_the_request_invalid(connect):
     async with connect() as client:
         for params in (1, "x", True):
             answer = await client.call("echo", params)
@@ -77,7 +77,7 @@ async def test_an_unknown_method_is_named(connect):
         )
 
 
-async def test_a_stranger_may_only_introduce_itself(connect, stranger):
+async def test_an_unauthenticated_client_may_only_initialize(connect, stranger):
     refused = failure(-32001, "Say who you are first: call `initialize` with a token.", {"type": "unauthenticated"})
     async with connect(caller=stranger) as client:
         for method in ("ping", "echo", "nope", "$/cancelRequest"):
@@ -86,7 +86,7 @@ async def test_a_stranger_may_only_introduce_itself(connect, stranger):
         assert await client.call("ping") == ok({})
 
 
-async def test_what_follows_initialize_in_one_write_is_judged_by_its_outcome(connect, stranger):
+async def test_requests_sent_together_with_initialize_are_checked_after_it(connect, stranger):
     async with connect(caller=stranger) as client:
         await client.send(
             {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"token": "t1"}},
@@ -98,7 +98,7 @@ async def test_what_follows_initialize_in_one_write_is_judged_by_its_outcome(con
         ]
 
 
-async def test_an_owner_is_narrowed_before_its_next_request(connect):
+async def test_an_owner_that_shows_a_token_is_narrowed_before_its_next_request(connect):
     async with connect(caller=OWNER) as client:
         await client.send(
             {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"token": "t1"}},
@@ -120,7 +120,7 @@ async def test_admin_implies_every_scope(connect):
         assert (await client.call("whoami"))["result"]["kind"] == "token"
 
 
-async def test_a_token_that_runs_out_is_refused_from_then_on(connect):
+async def test_an_expired_token_is_refused(connect):
     def caller(expires):
         return Caller(kind="token", scopes=frozenset(["list"]), expires_at_ms=expires)
 
@@ -131,7 +131,7 @@ async def test_a_token_that_runs_out_is_refused_from_then_on(connect):
         assert await client.call("initialize", {"token": "t2"}) == ok({"caller": "t2"})
 
 
-async def test_meta_is_taken_off_before_the_params_are_checked(connect):
+async def test_meta_is_removed_before_the_params_are_checked(connect):
     async with connect() as client:
         assert (await client.call("whoami", {"_meta": {"x": 1}}))["result"]["meta"] == {"x": 1}
         echoed = await client.call("echo", {"sessionKey": '"_meta"', "_meta": {}})
@@ -139,7 +139,7 @@ async def test_meta_is_taken_off_before_the_params_are_checked(connect):
         assert (await client.call("whoami", {}))["result"]["meta"] is None
 
 
-async def test_meta_may_make_a_request_another_callers(connect):
+async def test_meta_may_change_the_caller_of_a_request(connect):
     async with connect(caller=READER) as client:
         client.peer.meta_caller = lambda meta: Caller(
             kind="token", scopes=frozenset(["list"]), run_id=str(meta["runId"])
@@ -150,7 +150,7 @@ async def test_meta_may_make_a_request_another_callers(connect):
 
 
 @pytest.mark.parametrize(("own", "runs"), [(1000, None), (1001, 1000), (1000, 1001), (None, 1000)])
-async def test_what_is_asked_for_a_run_outlasts_neither_its_token_nor_that_of_the_connection(connect, own, runs):
+async def test_a_request_for_a_run_is_refused_when_its_token_or_that_of_the_connection_has_expired(connect, own, runs):
     def caller(expires):
         return Caller(kind="token", scopes=frozenset(["list"]), expires_at_ms=expires)
 
@@ -159,7 +159,7 @@ async def test_what_is_asked_for_a_run_outlasts_neither_its_token_nor_that_of_th
         assert (await client.call("whoami", {"_meta": {}}))["error"]["code"] == -32001
 
 
-async def test_typed_errors_are_answered_as_they_are(connect):
+async def test_typed_errors_are_answered_with_their_message_and_data(connect):
     async with connect() as client:
         assert await client.call("missing") == failure(-32002, "There is no such session.", {"type": "not_found"})
         assert await client.call("grouped") == failure(
@@ -188,7 +188,7 @@ async def test_a_notification_is_never_answered(connect):
         assert await client.line() == ok({})
 
 
-async def test_a_batch_is_answered_as_one(connect):
+async def test_a_batch_has_one_answer(connect):
     async with connect() as client:
         await client.send(
             [
@@ -209,7 +209,7 @@ async def test_a_batch_is_answered_as_one(connect):
         ]
 
 
-async def test_batches_without_an_answer_and_without_anything(connect):
+async def test_a_batch_of_notifications_has_no_answer_and_an_empty_batch_is_an_error(connect):
     async with connect() as client:
         await client.send([{"jsonrpc": "2.0", "method": "ping"}], [], PING)
         assert [answer.get("error", {}).get("code") for answer in await client.lines(2)] == [-32600, None]
@@ -220,7 +220,7 @@ async def test_batches_without_an_answer_and_without_anything(connect):
         assert [answer["error"]["code"] for answer in bad] == [-32600]
 
 
-async def test_a_batch_of_the_limit_is_taken_and_one_more_is_not(connect):
+async def test_a_batch_may_have_members_up_to_the_limit_and_not_beyond(connect):
     async with connect(limits=Limits(max_batch=3)) as client:
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         await client.send([ping] * 3, [ping] * 4)
@@ -257,13 +257,13 @@ async def test_a_cancelled_request_is_answered_as_cancelled(connect):
         assert await client.line() == failure(-32800, "The request was cancelled.", {"type": "cancelled"})
         client.services.release.set()
         assert await client.line() == ok({"released": True}, "1")
-        # One that is answered already, or never was, is no error.
+        # Cancelling a request that is answered already, or never existed, is not an error.
         await client.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}, PING)
         assert await client.line() == ok({})
         assert await client.call("$/cancelRequest", {"id": 99}) == ok(None)
 
 
-async def test_requests_in_flight_are_taken_up_to_the_limit_and_not_beyond(connect):
+async def test_requests_in_flight_are_accepted_up_to_the_limit_and_not_beyond(connect):
     async with connect(limits=Limits(max_in_flight=3)) as client:
         wait = {"jsonrpc": "2.0", "method": "wait"}
         await client.send({**wait, "id": 1}, {**wait, "id": 2}, wait, {**wait, "id": 4})
@@ -273,13 +273,13 @@ async def test_requests_in_flight_are_taken_up_to_the_limit_and_not_beyond(conne
             {"type": "overloaded", "limit": "limits.maxInFlight", "value": 3, "retryAfterMs": 1000},
             4,
         )
-        # What needs no wait is answered all the same.
+        # A request that is answered at once needs no place among those in flight.
         assert await client.call("ping", request_id=5) == ok({}, 5)
         client.services.release.set()
         assert sorted(answer["id"] for answer in await client.lines(2)) == [1, 2]
 
 
-async def test_a_promised_result_is_brought_in_any_order_and_once(connect):
+async def test_promised_results_are_sent_once_and_in_any_order(connect):
     async with connect(limits=Limits(max_in_flight=2)) as client:
         ask = {"jsonrpc": "2.0", "method": "promised"}
         await client.send({**ask, "id": 1}, {**ask, "id": 2}, {**ask, "id": 3}, {**ask, "id": 1})
@@ -293,7 +293,7 @@ async def test_a_promised_result_is_brought_in_any_order_and_once(connect):
         assert await client.call("kept", request_id=4) == ok({"kept": True}, 4)
 
 
-async def test_a_promise_is_cancelled_and_what_comes_after_counts_for_nothing(connect):
+async def test_a_cancelled_promise_ignores_a_later_result(connect):
     async with connect() as client:
         await client.send({"jsonrpc": "2.0", "id": 1, "method": "promised"})
         cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}
@@ -303,7 +303,7 @@ async def test_a_promise_is_cancelled_and_what_comes_after_counts_for_nothing(co
         assert await client.call("ping", request_id=2) == ok({}, 2)
 
 
-async def test_a_client_that_ended_its_half_still_gets_what_it_was_promised(connect):
+async def test_a_half_closed_client_still_gets_its_promised_result(connect):
     async with connect() as client:
         await client.send({"jsonrpc": "2.0", "id": 1, "method": "promised"})
         await client.call("ping", request_id=2)
@@ -312,7 +312,7 @@ async def test_a_client_that_ended_its_half_still_gets_what_it_was_promised(conn
         assert json.loads(await client.rest()) == ok({"n": 1})
 
 
-async def test_a_stopping_daemon_takes_nothing_new_and_ends_what_waits(connect):
+async def test_a_stopping_daemon_refuses_new_requests_and_ends_those_that_wait(connect):
     async with connect() as client:
         await client.send({"jsonrpc": "2.0", "id": 1, "method": "wait"}, {**json.loads(PING), "id": 2})
         assert await client.line() == ok({}, 2)
@@ -350,7 +350,7 @@ def test_two_methods_cannot_share_a_name(table):
         Dispatcher([table[0], table[0]], None, limits=Limits(), on_fault=print)
 
 
-async def test_a_contained_task_logs_its_fault_and_lets_cancellation_through(connect):
+async def test_a_contained_task_logs_its_fault_and_passes_cancellation_on(connect):
     async with connect() as client:
 
         async def fails():
@@ -365,7 +365,7 @@ async def test_a_contained_task_logs_its_fault_and_lets_cancellation_through(con
         assert scope.cancelled_caught
 
 
-async def test_a_request_without_memory_for_it_is_refused_and_is_no_fault(connect):
+async def test_a_request_that_runs_out_of_memory_is_refused_and_not_logged_as_a_fault(connect):
     async with connect() as client:
         answer = await client.call("starved")
         assert (answer["error"]["code"], answer["error"]["data"]["type"]) == (-32007, "overloaded")
@@ -374,7 +374,7 @@ async def test_a_request_without_memory_for_it_is_refused_and_is_no_fault(connec
 
 
 class Threads:
-    """So many pieces of work find a thread; then there is none."""
+    """Runs `left` pieces of work; then no thread can be started."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -390,7 +390,7 @@ class Threads:
 LONG = {"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"sessionKey": "x" * 300_000}}
 
 
-async def test_a_long_message_that_no_thread_can_read_is_refused(connect):
+async def test_a_long_message_is_refused_when_no_thread_can_be_started(connect):
     async with connect() as client:
         client.dispatcher.run_in_thread = Threads(0).run
         for message in (LONG, [LONG]):
@@ -400,7 +400,7 @@ async def test_a_long_message_that_no_thread_can_read_is_refused(connect):
         assert await client.call("ping", request_id=3) == ok({}, 3)
 
 
-async def test_a_member_of_a_batch_that_no_thread_can_read_leaves_the_others_their_answers(connect):
+async def test_the_other_members_of_a_batch_are_answered_when_no_thread_can_be_started(connect):
     async with connect() as client:
         client.dispatcher.run_in_thread = Threads(1).run
         await client.send([json.loads(PING), LONG, {**json.loads(PING), "id": 3}])
@@ -409,7 +409,7 @@ async def test_a_member_of_a_batch_that_no_thread_can_read_leaves_the_others_the
         assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32007]
 
 
-async def test_an_answer_that_no_thread_can_read_ends_the_wait_for_it(connect):
+async def test_an_unreadable_answer_ends_the_wait_when_no_thread_can_be_started(connect):
     async with connect() as client:
         client.dispatcher.run_in_thread = Threads(0).run
         errors: list[RemoteError] = []

@@ -23,7 +23,7 @@ LITERAL = [
 
 
 @pytest.mark.parametrize(("error", "slug", "code", "status"), LITERAL)
-def test_every_error_has_its_documented_numbers(error, slug, code, status):
+def test_every_error_has_its_documented_codes(error, slug, code, status):
     assert (error.slug, code_of(slug), status_of(slug), status_of_code(code)) == (slug, code, status, status)
     assert error_object(error("It went wrong.")).code == code
 
@@ -33,7 +33,7 @@ def test_every_typed_error_of_the_program_is_in_the_table():
     assert typed == {slug for _, slug, _, _ in LITERAL} == {error["message"] for error in wire_errors()}
 
 
-def test_data_carries_type_code_and_what_the_raiser_said():
+def test_data_has_type_code_and_the_fields_given_where_it_was_raised():
     found = error_object(errors.LimitExceeded("Too many.", code="attachments_file_count_exceeded", limit="x", value=50))
     assert (found.code, found.message, found.data) == (
         -32005,
@@ -42,11 +42,11 @@ def test_data_carries_type_code_and_what_the_raiser_said():
     )
 
 
-def test_data_of_the_raiser_cannot_replace_the_type():
+def test_fields_given_where_it_was_raised_cannot_replace_the_type():
     assert error_object(errors.NotFound("No.", type="forbidden")).data == {"type": "not_found"}
 
 
-def test_overloaded_and_stopping_always_say_when_to_come_back():
+def test_overloaded_and_stopping_always_have_retry_after():
     assert error_object(errors.Overloaded("Later.", retryAfterMs=250)).data == {
         "type": "overloaded",
         "retryAfterMs": 250,
@@ -55,5 +55,5 @@ def test_overloaded_and_stopping_always_say_when_to_come_back():
     assert error_object(errors.NotFound("No.")).data == {"type": "not_found"}
 
 
-def test_a_code_that_is_not_ours_is_a_server_error():
+def test_an_undefined_code_is_reported_as_a_server_error():
     assert (status_of_code(-1), code_of("no_such_slug"), status_of("no_such_slug")) == (500, -32603, 500)

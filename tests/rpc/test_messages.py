@@ -49,13 +49,13 @@ def test_a_request_keeps_its_params_as_bytes():
     assert (envelope.id, envelope.method, bytes(envelope.params)) == ("a", "ping", b'{"x": 1}')
 
 
-def test_null_is_an_id_and_no_id_is_none():
+def test_a_null_id_differs_from_a_missing_id():
     assert parse(b'{"jsonrpc":"2.0","id":null,"method":"ping"}', 64).id is None
     assert parse(b'{"jsonrpc":"2.0","method":"ping"}', 64).id is msgspec.UNSET
 
 
 @pytest.mark.parametrize("request_id", [0, -1, 2**63, 10**30, 1.5, "", "a", "\u2028"])
-def test_an_id_comes_back_as_it_was(request_id):
+def test_an_id_is_returned_unchanged(request_id):
     envelope = parse(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "ping"}).encode(), 64)
     assert json.loads(encode_result(envelope.id, {})) == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
@@ -88,7 +88,7 @@ def test_an_id_comes_back_as_it_was(request_id):
         (b'{"jsonrpc":1,"id":1,"params":' + b"[" * 100_000, ("invalid_request", None)),
     ],
 )
-def test_what_is_no_message_is_refused_with_its_code_and_id(message, expected):
+def test_an_invalid_message_is_refused_with_its_code_and_id(message, expected):
     assert refusal(message) == expected
 
 
@@ -100,7 +100,7 @@ def test_nesting_is_allowed_up_to_the_limit_and_not_beyond():
     assert refusal(nested(64)) == ("invalid_request", 3)
 
 
-def test_brackets_in_strings_are_no_nesting():
+def test_brackets_in_strings_do_not_count_as_nesting():
     text = '[{"\\' * 1000
     message = json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"a": text, "b": [[text]], text: "\\"}}).encode()
     assert parse(message, 4).method == "m"
@@ -108,8 +108,8 @@ def test_brackets_in_strings_are_no_nesting():
 
 
 @given(JSON, st.integers(1, 6))
-def test_nesting_is_measured_as_a_parser_would(value, limit):
-    # Forty brackets more, so that counting them cannot decide.
+def test_nesting_is_measured_as_a_parser_measures_it(value, limit):
+    # With forty brackets more in strings, so that a mere count of brackets cannot decide.
     message = {"jsonrpc": "2.0", "method": "m", "params": [value], "more": [[]] * 40}
     encoded = json.dumps(message).encode()
     if depth(message) <= limit:
@@ -139,7 +139,7 @@ def test_a_batch_is_split_into_its_members():
         (b"[" * 100_000, "invalid_request"),
     ],
 )
-def test_what_is_no_batch_is_refused(message, slug):
+def test_an_invalid_batch_is_refused(message, slug):
     with pytest.raises(MessageError) as caught:
         split_batch(message, 3)
     assert (caught.value.error.slug, caught.value.request_id) == (slug, None)
@@ -156,13 +156,13 @@ def test_what_is_no_batch_is_refused(message, slug):
         (b'{"jsonrpc":"2.0","id":7,"method":"\xff"', None),
     ],
 )
-def test_half_of_a_surrogate_pair_is_refused_with_the_id_that_can_be_read(message, request_id):
+def test_a_lone_surrogate_is_refused_with_the_id_where_it_can_be_read(message, request_id):
     with pytest.raises(MessageError) as caught:
         parse(message, 64)
     assert (caught.value.error.slug, caught.value.request_id) == ("parse_error", request_id)
 
 
-def test_answers_and_calls_are_json_rpc():
+def test_encoded_answers_and_calls_are_json_rpc():
     assert json.loads(encode_failure(None, NotFound("No."))) == {
         "jsonrpc": "2.0",
         "id": None,
@@ -176,7 +176,7 @@ def test_answers_and_calls_are_json_rpc():
     assert json.loads(encode_call("e", {}, 0)) == {"jsonrpc": "2.0", "method": "e", "params": {}, "id": 0}
 
 
-def test_an_answer_is_told_from_a_request():
+def test_answers_and_requests_are_told_apart():
     envelope = parse(b'{"jsonrpc":"2.0","id":4,"result":null}', 64)
     assert (envelope.method, envelope.id, bytes(envelope.result), envelope.error is ABSENT) == (
         msgspec.UNSET,

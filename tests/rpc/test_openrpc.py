@@ -40,7 +40,7 @@ def test_the_document_is_made_from_the_method_table(table):
     assert "EchoParams" in document["components"]["schemas"]
 
 
-def test_required_params_and_lasting_connections_are_marked(table):
+def test_required_params_and_methods_that_need_a_lasting_connection_are_marked(table):
     methods = {method["name"]: method for method in openrpc_document(table, title="t", version="1")["methods"]}
     assert methods["initialize"]["params"] == [{"name": "token", "required": True, "schema": {"type": "string"}}]
     assert methods["subscribe"]["x-lasting-connection"] is True

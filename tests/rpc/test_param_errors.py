@@ -1,4 +1,4 @@
-"""Why params are none: a sentence that names the field, what is expected, and what came."""
+"""The error for wrong params: a sentence that names the field, what is expected there, and what was given."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def refusal(params: Any) -> tuple[str, str]:
         ({"no\u202epe\n": 1}, "$.no\\u202epe\\u000a", "there is no such parameter."),
     ],
 )
-def test_the_sentence_names_the_field_what_is_expected_and_what_came(params: Any, field: str, sentence: str) -> None:
+def test_the_sentence_names_the_field_the_expected_type_and_the_value(params: Any, field: str, sentence: str) -> None:
     assert refusal(params) == (field, f"`{field}`: {sentence}")
 
 
-def test_what_is_long_is_not_read_again() -> None:
+def test_long_params_are_not_parsed_again_for_the_sentence() -> None:
     field, sentence = refusal({"must": "x" * 100_000, "level": 9})
     assert (field, sentence) == ("$.level", "`$.level`: a whole number from 1 to 5 is expected.")
 
@@ -99,7 +99,7 @@ _FIELDS = st.sampled_from(
 
 
 @given(st.dictionaries(_FIELDS, _JSON | st.lists(st.dictionaries(_FIELDS, _JSON, max_size=3), max_size=2), max_size=4))
-def test_whatever_is_wrong_there_is_a_sentence_and_a_field(params: dict[str, Any]) -> None:
+def test_any_wrong_params_get_a_sentence_and_a_field(params: dict[str, Any]) -> None:
     refusal = None
     try:
         decode_params(DECODER, msgspec.Raw(json.dumps(params).encode()))

@@ -15,12 +15,12 @@ PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 WAIT = b'{"jsonrpc":"2.0","id":2,"method":"wait"}\n'
 
 
-async def the_peer(client):
+async def get_peer(client):
     await client.call("peer")
     return client.services.peers[-1]
 
 
-async def until(condition):
+async def wait_until(condition):
     with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.lowlevel.checkpoint()
@@ -32,11 +32,11 @@ async def test_many_requests_in_one_write_are_answered_in_order(connect):
         assert [answer["id"] for answer in await client.lines(500)] == list(range(500))
 
 
-async def test_a_half_closed_client_gets_what_it_asked_for(connect):
+async def test_a_half_closed_client_gets_its_answers(connect):
     async with connect() as client:
         await client.send(WAIT, PING.rstrip())  # the last line without its newline
         await client.stream.send_eof()
-        await until(lambda: client.services.started)
+        await wait_until(lambda: client.services.started)
         client.services.release.set()
         assert await client.rest() == PONG + b'{"jsonrpc":"2.0","id":2,"result":{"released":true}}\n'
         await client.ended.wait()
@@ -51,33 +51,33 @@ async def test_half_a_message_at_the_end_is_a_parse_error(connect):
         assert msgspec.json.decode(second)["error"]["code"] == -32700
 
 
-async def test_a_client_that_vanishes_ends_its_waits(connect):
+async def test_when_a_client_vanishes_its_requests_are_cancelled(connect):
     async with connect() as client:
         await client.send(WAIT)
-        await until(lambda: client.services.started)
+        await wait_until(lambda: client.services.started)
         client.stream.close()
         await client.ended.wait()
         assert client.services.ended == ["2"]
 
 
-async def test_a_client_that_vanishes_after_its_half_close_ends_its_waits(connect):
+async def test_when_a_half_closed_client_vanishes_its_requests_are_cancelled(connect):
     async with connect() as client:
         await client.send(WAIT)
         await client.stream.send_eof()
-        await until(lambda: client.services.started)
+        await wait_until(lambda: client.services.started)
         client.stream.close()
         await client.ended.wait()
         assert client.services.ended == ["2"]
 
 
-async def test_bad_lines_are_answered_and_the_connection_lives_on(connect):
+async def test_bad_lines_are_answered_and_the_connection_stays_open(connect):
     async with connect() as client:
         await client.send(b"nonsense\n", b"[" * 100_000 + b"\n", b"\n  \n", b"{}\n", PING)
         answers = await client.lines(4)
         assert [answer.get("error", {}).get("code") for answer in answers] == [-32700, -32600, -32600, None]
 
 
-async def test_a_line_over_the_limit_is_one_error_and_the_end(connect):
+async def test_a_line_over_the_limit_gets_one_error_and_ends_the_connection(connect):
     async with connect(limits=Limits(max_frame_bytes=1000)) as client:
         fits = PING.rstrip() + b" " * (1000 - len(PING.rstrip())) + b"\n"
         await client.send(fits, b"x" * 1001 + b"\n", PING)
@@ -94,7 +94,7 @@ async def test_a_line_over_the_limit_is_one_error_and_the_end(connect):
         }
 
 
-async def test_strangers_have_a_lower_limit_until_they_are_known(connect, stranger):
+async def test_unauthenticated_clients_have_a_lower_frame_limit(connect, stranger):
     limits = Limits(max_frame_bytes=100_000, max_pre_auth_frame_bytes=200)
     introduction = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"token": "t"}}
     async with connect(caller=stranger, limits=limits) as client:
@@ -107,7 +107,7 @@ async def test_strangers_have_a_lower_limit_until_they_are_known(connect, strang
         assert msgspec.json.decode(await client.rest())["error"]["code"] == -32005
 
 
-async def test_a_client_that_does_not_read_is_not_read_from(connect):
+async def test_nothing_is_read_from_a_client_that_does_not_read(connect):
     async with connect() as client:
         request = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"sessionKey":"' + b"x" * 60_000 + b'"}}\n'
         is_stuck = False
@@ -115,16 +115,16 @@ async def test_a_client_that_does_not_read_is_not_read_from(connect):
             with trio.move_on_after(0.5) as patience:
                 await client.stream.send_all(request)
             is_stuck = patience.cancelled_caught
-        # A MiB of answers, what a chunk of requests gives, and nothing beyond.
+        # A MiB of answers and those to the chunk of requests already read, and no more.
         assert client.peer.queued_bytes < 3 * 1024 * 1024
         await client.stream.send_eof()
         answers = (await client.rest()).splitlines()
         assert len(answers) > 10 and {len(answer) for answer in answers[:-1]} == {len(answers[0])}
 
 
-async def test_frames_that_do_not_fit_are_queued_and_none_is_lost(connect):
+async def test_frames_that_the_socket_does_not_take_are_queued_and_none_is_lost(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
         frames = [peer.encode_notification("event", {"n": n, "fill": "x" * 1000}) for n in range(3000)]
         sent = [peer.send_nowait(frame) for frame in frames]
         assert sent[0] is True and sent[-1] is False
@@ -136,9 +136,9 @@ async def test_frames_that_do_not_fit_are_queued_and_none_is_lost(connect):
         assert peer.queued_bytes == 0
 
 
-async def test_whoever_waits_for_room_is_told_when_the_client_goes(connect):
+async def test_waiting_for_the_queue_to_drain_ends_when_the_client_goes(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
         while peer.send_nowait(b"x" * 65536 + b"\n"):
             pass
         outcome = []
@@ -157,7 +157,7 @@ async def test_whoever_waits_for_room_is_told_when_the_client_goes(connect):
         assert (peer.send_nowait(b"{}\n"), peer.queued_bytes) == (False, 0)
 
 
-async def test_the_daemon_may_ask_the_client(connect):
+async def test_the_daemon_can_call_the_client(connect):
     async with connect() as client:
         await client.send({"jsonrpc": "2.0", "id": "q", "method": "ask", "params": {"method": "run.start"}})
         asked = await client.line()
@@ -168,9 +168,9 @@ async def test_the_daemon_may_ask_the_client(connect):
         assert await client.line() == {"jsonrpc": "2.0", "id": "q", "result": {"answer": {"reply": "hi"}}}
 
 
-async def test_a_client_may_answer_with_an_error_or_never(connect):
+async def test_a_client_may_answer_with_an_error_or_not_at_all(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
 
         async def expect(error, **how):
             with pytest.raises(error) as caught:
@@ -205,9 +205,9 @@ async def test_a_client_may_answer_with_an_error_or_never(connect):
         assert [line["method"] for line in await client.lines(2)] == ["run.start", "$/cancelRequest"]
 
 
-async def test_a_question_ends_when_the_client_goes(connect):
+async def test_a_request_to_the_client_fails_when_the_client_goes(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
 
         async def expect_gone():
             with pytest.raises(PeerGone):
@@ -221,9 +221,9 @@ async def test_a_question_ends_when_the_client_goes(connect):
             await peer.request("run.start", {})
 
 
-async def test_closing_tells_whoever_asked_to_be_told(connect):
+async def test_close_callbacks_are_called_also_when_added_after_the_close(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
         told = []
         peer.on_close(lambda: told.append("early"))
         peer.nursery.start_soon(trio.sleep_forever)  # a subscription's pump ends with the connection
@@ -233,9 +233,9 @@ async def test_closing_tells_whoever_asked_to_be_told(connect):
         assert told == ["early", "late"]
 
 
-async def test_a_pump_that_learns_of_the_end_is_no_fault(connect):
+async def test_a_pump_that_finds_the_connection_closed_is_not_a_fault(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
 
         async def pump():
             while True:
@@ -248,17 +248,17 @@ async def test_a_pump_that_learns_of_the_end_is_no_fault(connect):
         await client.ended.wait()
 
 
-async def test_the_daemon_may_close(connect):
+async def test_the_daemon_can_close_the_connection(connect):
     async with connect() as client:
-        peer = await the_peer(client)
+        peer = await get_peer(client)
         await client.send(WAIT)
-        await until(lambda: client.services.started)
+        await wait_until(lambda: client.services.started)
         peer.close()
         await client.ended.wait()
         assert await client.rest() == b""
 
 
-async def test_cbor_is_the_same_peer(connect):
+async def test_a_peer_behaves_the_same_in_cbor(connect):
     async with connect(cbor=True) as client:
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         bad = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": cbor2.CBORTag(1, 1)}
@@ -279,8 +279,8 @@ async def test_an_event_and_an_answer_keep_their_order(connect):
         assert [line.get("method") for line in await client.lines(2)] == ["event", None]
 
 
-async def test_a_cbor_connection_lives_as_long_as_it_likes(connect):
-    """More requests, and more items, than one message may have of anything: every bound is a message's."""
+async def test_a_cbor_connection_has_no_limit_on_its_total_requests_and_items(connect):
+    """Sends more requests and items than one message may have: the bounds count for each message."""
     ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
     size = len(cbor2.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}))
     async with connect(cbor=True) as client:
@@ -293,7 +293,7 @@ async def test_a_cbor_connection_lives_as_long_as_it_likes(connect):
                 left -= len(data)
 
 
-async def test_a_request_that_is_refused_in_its_turn_lets_the_next_one_have_its_own(connect):
+async def test_a_refused_ordered_request_does_not_block_the_next_one(connect):
     async with connect() as client:
         calls = [{"jsonrpc": "2.0", "id": number, "method": "refused_in_line"} for number in range(3)]
         await client.send(*calls)

@@ -1,4 +1,4 @@
-"""Answers that came in a form that is no message."""
+"""Answers of a client that are not valid messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ANY = st.recursive(
         (b"", []),
     ],
 )
-def test_what_can_be_made_of_a_json_answer(frame: bytes, found: list[SalvagedAnswer]) -> None:
+def test_malformed_json_answers_are_salvaged(frame: bytes, found: list[SalvagedAnswer]) -> None:
     assert salvage(frame, "json") == found
 
 
@@ -62,17 +62,17 @@ def test_what_can_be_made_of_a_json_answer(frame: bytes, found: list[SalvagedAns
         (3, []),
     ],
 )
-def test_what_can_be_made_of_a_cbor_answer(value: object, found: list[SalvagedAnswer]) -> None:
+def test_malformed_cbor_answers_are_salvaged(value: object, found: list[SalvagedAnswer]) -> None:
     assert salvage(cbor2.dumps(value), "cbor") == found
 
 
-def test_text_in_cbor_that_is_no_utf8() -> None:
+def test_cbor_text_that_is_not_utf8_is_salvaged() -> None:
     frame = cbor2.dumps({"id": 3, "result": "xyz"}).replace(b"xyz", b"x\xffz")
     assert salvage(frame, "cbor") == [SalvagedAnswer(3, '{"id": 3, "result": "x\ufffdz"}'.encode())]
 
 
 @given(st.binary() | ANY.map(lambda value: json.dumps(value).encode()))
-def test_nothing_raises(frame: bytes) -> None:
+def test_salvaging_any_bytes_never_raises(frame: bytes) -> None:
     for codec in ("json", "cbor"):
         for answer in salvage(frame, codec):
             assert type(answer.request_id) is int
