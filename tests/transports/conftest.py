@@ -1,4 +1,4 @@
-"""A whole server on real sockets, with a small method table and a few routes, for clients that nobody here wrote."""
+"""A whole server on real sockets, with a small method table and a few routes, for clients written by others."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ METHODS = (
 
 @dataclass
 class House:
-    """The server at work: where it listens, and what its handlers share."""
+    """The running server: where it listens, what its handlers share, and clients of other makers."""
 
     server: Server
     dispatcher: Dispatcher[Services]
@@ -118,13 +118,13 @@ class House:
     tcp: str
 
     async def run(self, *command: str | Path, stdin: bytes = b"") -> bytes:
-        """What a program prints; it must end well."""
+        """Run a program, which must succeed. What it prints."""
         with trio.fail_after(PATIENCE_S):
             done = await trio.run_process([str(part) for part in command], stdin=stdin, capture_stdout=True)
         return done.stdout
 
     async def socat(self, stdin: bytes, path: Path | None = None) -> list[Any]:
-        """Lines that a one-way pipe into the socket is answered with."""
+        """The lines that are answered when `stdin` is piped into the socket."""
         out = await self.run("socat", "-t20", "-", f"UNIX-CONNECT:{path or self.owner}", stdin=stdin)
         return [msgspec.json.decode(line) for line in out.splitlines()]
 
@@ -137,7 +137,7 @@ class House:
         return _split(await self.run("curl", "-sS", "-w", "\n%{http_code}", *options, f"http://{self.tcp}{path}"))
 
     async def raw(self, data: bytes, path: Path | None = None) -> bytes:
-        """Everything that the server says to `data` on one connection, after which nothing more is sent."""
+        """Everything that the server answers on a connection that sends `data` and then closes its half."""
         with trio.fail_after(PATIENCE_S):
             async with await trio.open_unix_socket(path or self.owner) as stream:
                 await stream.send_all(data)
@@ -175,7 +175,7 @@ def open_house(folder: Path) -> Open:
     """`async with open_house(rules=..., limits=...) as house`."""
 
     @asynccontextmanager
-    async def opened(
+    async def run_server(
         *, rules: ServerLimits | None = None, limits: Limits | None = None, uid: int | None = None
     ) -> AsyncIterator[House]:
         services = Services()
@@ -212,7 +212,7 @@ def open_house(folder: Path) -> Open:
             for listener in listeners:
                 listener.close()
 
-    return opened
+    return run_server
 
 
 def _add_routes(server: Server, services: Services) -> None:

@@ -10,7 +10,7 @@ GOOD = (b"host", b"127.0.0.1:7433")
 
 
 @pytest.mark.parametrize("host", [b"127.0.0.1:7433", b"localhost:7433", b"LOCALHOST:7433", b"[::1]:7433"])
-def test_every_name_of_this_machine_with_our_port_is_taken(host):
+def test_every_loopback_name_with_our_port_is_accepted_as_host(host):
     assert check_host_and_origin(TCP, None, [(b"Host", host)]) is None
 
 
@@ -36,14 +36,14 @@ def test_every_other_host_is_refused(hosts):
         check_host_and_origin(TCP, None, [(b"host", host) for host in hosts])
 
 
-def test_the_host_of_an_absolute_target_counts_too():
+def test_the_host_of_an_absolute_target_is_checked_too():
     assert check_host_and_origin(TCP, "localhost:7433", [GOOD]) is None
     for authority in ("evil", "localhost", "user@localhost:7433"):
         with pytest.raises(Forbidden):
             check_host_and_origin(TCP, authority, [GOOD])
 
 
-def test_our_own_origin_and_listed_ones_are_taken():
+def test_our_own_origin_and_listed_ones_are_accepted():
     for origin in (b"http://127.0.0.1:7433", b"http://localhost:7433", b"http://[::1]:7433"):
         assert check_host_and_origin(TCP, None, [GOOD, (b"origin", origin)]) is None
     assert check_host_and_origin(TCP, None, [GOOD, (b"origin", b"https://app.example")]) == "https://app.example"
@@ -70,11 +70,11 @@ def test_every_other_origin_is_refused(origins):
         check_host_and_origin(TCP, None, [GOOD, *[(b"origin", origin) for origin in origins]])
 
 
-def test_a_unix_socket_asks_for_neither():
+def test_a_unix_socket_checks_neither_host_nor_origin():
     assert check_host_and_origin(UNIX, None, [(b"host", b"anything"), (b"origin", b"null")]) is None
 
 
-def test_the_port_of_http_need_not_be_named():
+def test_the_default_port_of_http_may_be_omitted():
     assert loopback_hosts("127.0.0.2", 80) >= {"127.0.0.1", "localhost", "[::1]", "127.0.0.2", "127.0.0.2:80"}
     assert "[::1]:1" in loopback_hosts("::1", 1) and "localhost" not in loopback_hosts("::1", 1)
 
@@ -85,7 +85,7 @@ def authenticate(token):
     return Caller(kind="token", token_id="t")
 
 
-def test_a_token_narrows_and_no_token_is_whoever_the_door_says():
+def test_the_caller_is_the_token_or_else_the_default_of_the_listener():
     assert caller_of(UNIX, [], authenticate) == OWNER
     for scheme in (b"Bearer good", b"bearer  good ", b"BEARER good"):
         assert caller_of(UNIX, [(b"authorization", scheme)], authenticate).token_id == "t"
@@ -94,7 +94,7 @@ def test_a_token_narrows_and_no_token_is_whoever_the_door_says():
 @pytest.mark.parametrize(
     "said", [[b"Bearer bad"], [b"Bearer"], [b"Bearer "], [b"Basic good"], [b"good"], [b""], [b"Bearer good"] * 2]
 )
-def test_a_bad_token_is_nobody_even_for_the_owner(said):
+def test_a_bad_token_is_refused_even_on_the_owners_socket(said):
     for door in (UNIX, TCP):
         with pytest.raises(Unauthenticated):
             caller_of(door, [(b"authorization", value) for value in said], authenticate)

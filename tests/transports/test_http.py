@@ -20,13 +20,13 @@ UPGRADE = tuple(part for header in (*HANDSHAKE, "Sec-WebSocket-Key: " + "A" * 22
 BEARER = ("-H", "Authorization: Bearer reader")
 
 
-async def until(condition):
+async def wait_until(condition):
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 
 
-def answers(data):
+def split_responses(data):
     """Status and JSON body of each response in `data`, which came with lengths."""
     found = []
     while data:
@@ -43,7 +43,7 @@ async def test_curl_calls_a_method_on_the_unix_socket(open_house):
     async with open_house() as house:
         status, body = await house.curl("/rpc", *JSON, "-d", PING)
         assert (status, json.loads(body)) == (200, {"jsonrpc": "2.0", "id": 1, "result": {}})
-        assert (await house.curl("/rpc", "-d", PING))[0] == 200  # as curl says it by itself
+        assert (await house.curl("/rpc", "-d", PING))[0] == 200  # with the content type that curl sends by default
         assert (await house.curl("/rpc", "-H", "Content-Type: application/json; charset=utf-8", "-d", PING))[0] == 200
         assert (await house.curl("/rpc", "-H", "Content-Type: text/plain", "-d", PING))[0] == 415
 
@@ -68,13 +68,13 @@ def call(method, request_id: object = 1, **params):
         (call("subscribe"), 422, -32006),
     ],
 )
-async def test_a_single_call_has_the_status_of_the_error_table(open_house, body, status, code):
+async def test_a_single_call_has_the_http_status_of_its_error(open_house, body, status, code):
     async with open_house() as house:
         found, text = await house.curl("/rpc", *JSON, "--data-binary", "@-", stdin=body.encode())
         assert (found, json.loads(text)["error"]["code"]) == (status, code)
 
 
-async def test_batches_and_notifications_have_statuses_of_their_own(open_house):
+async def test_batches_and_notifications_have_their_own_http_statuses(open_house):
     async with open_house() as house:
         status, body = await house.curl("/rpc", *JSON, "-d", f"[{PING},{call('nope', 2)}]")
         assert (status, [answer["id"] for answer in json.loads(body)]) == (200, [1, 2])
@@ -83,7 +83,7 @@ async def test_batches_and_notifications_have_statuses_of_their_own(open_house):
         assert await house.curl("/rpc", *JSON, "-d", f"[{notification}]") == (204, "")
 
 
-async def test_cbor_is_a_body_too(open_house):
+async def test_a_body_may_be_cbor(open_house):
     async with open_house() as house:
         import httpx
 
@@ -100,7 +100,7 @@ async def test_cbor_is_a_body_too(open_house):
                     assert (refused.status_code, cbor2.loads(refused.content)["id"]) == (status, None)
 
 
-async def test_the_agents_socket_and_tcp_want_a_token(open_house):
+async def test_the_agent_socket_and_tcp_require_a_token(open_house):
     async with open_house() as house:
 
         async def over_tcp(*options):
@@ -126,13 +126,13 @@ async def test_the_agents_socket_and_tcp_want_a_token(open_house):
             assert (status, json.loads(body)["result"]) == (200, {"token": "t-reader"})
         assert json.loads((await house.curl("/rpc", "-d", call("whoami")))[1])["result"] == {"token": None}
         assert (await house.curl("/rpc", *BEARER, "-d", call("whoami")))[1].count("t-reader") == 1
-        # Nothing is said about what is there to those who may not come in, but this.
+        # The only thing that is answered without a token.
         for socket in (house.owner, house.agent):
             assert await house.curl("/healthz", socket=socket) == (200, '{"ok":true}')
         assert await house.curl_tcp("/healthz") == (200, '{"ok":true}')
 
 
-async def test_the_root_names_every_road(open_house):
+async def test_the_root_lists_every_route(open_house):
     async with open_house() as house:
         answers = [await house.curl("/"), await house.curl("/", socket=house.agent), await house.curl_tcp("/")]
         for status, text in answers:
@@ -159,7 +159,7 @@ async def test_the_root_names_every_road(open_house):
         (["Origin: https://app.example", "Origin: http://evil"], 403),
     ],
 )
-async def test_tcp_takes_this_machines_names_and_known_origins_only(open_house, headers, status):
+async def test_tcp_accepts_only_loopback_hosts_and_allowed_origins(open_house, headers, status):
     async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
         port = house.tcp.split(":")[1]
         options = [part for header in headers for part in ("-H", header.format(port=port))]
@@ -168,11 +168,11 @@ async def test_tcp_takes_this_machines_names_and_known_origins_only(open_house, 
             assert (await house.curl_tcp(path, *BEARER, *options))[0] == expected, path
 
 
-async def test_hosts_are_counted_and_absolute_targets_are_looked_at(open_house):
+async def test_requests_with_no_two_or_foreign_hosts_are_refused(open_house):
     async with open_house() as house:
 
         async def status(head):
-            [(found, _, _)] = answers(await house.raw_tcp(head.format(host=house.tcp).encode()))
+            [(found, _, _)] = split_responses(await house.raw_tcp(head.format(host=house.tcp).encode()))
             return found
 
         assert await status("GET /healthz HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n") == 400
@@ -185,24 +185,24 @@ async def test_hosts_are_counted_and_absolute_targets_are_looked_at(open_house):
         assert await status("CONNECT evil:80 HTTP/1.1\r\nHost: {host}\r\n\r\n") == 400
 
 
-async def test_other_dialects_are_not_spoken_on_tcp(open_house):
+async def test_tcp_speaks_http_only(open_house):
     async with open_house() as house:
         for data in (PING.encode() + b"\n", b"\xa0"):
             assert json.loads(await house.raw_tcp(data))["error"]["code"] == -32600
 
 
-async def test_a_listed_page_may_ask_first_and_read_the_answer(open_house):
+async def test_an_allowed_origin_passes_preflight_and_may_read_the_answer(open_house):
     async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
         head = (
             f"OPTIONS /rpc HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: {{}}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
         )
-        [(status, _, headers)] = answers(await house.raw_tcp(head.format("https://app.example").encode()))
+        [(status, _, headers)] = split_responses(await house.raw_tcp(head.format("https://app.example").encode()))
         assert (status, headers["access-control-allow-origin"]) == (204, "https://app.example")
         assert "authorization" in headers["access-control-allow-headers"]
-        [(status, _, headers)] = answers(await house.raw_tcp(head.format("https://evil").encode()))
+        [(status, _, headers)] = split_responses(await house.raw_tcp(head.format("https://evil").encode()))
         assert (status, "access-control-allow-origin" in headers) == (403, False)
         get = f"GET /nope HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: https://app.example\r\n\r\n"
-        [(status, _, headers)] = answers(await house.raw_tcp(get.encode()))
+        [(status, _, headers)] = split_responses(await house.raw_tcp(get.encode()))
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (
             404,
             "https://app.example",
@@ -210,7 +210,7 @@ async def test_a_listed_page_may_ask_first_and_read_the_answer(open_house):
         )
 
 
-async def test_paths_are_split_before_they_are_decoded(open_house):
+async def test_a_path_is_split_before_its_parts_are_decoded(open_house):
     async with open_house() as house:
 
         async def key(path):
@@ -228,7 +228,7 @@ async def test_paths_are_split_before_they_are_decoded(open_house):
         assert (await house.curl("/sessions/k/history?a=%ff"))[0] == 400
 
 
-async def test_a_query_parameter_that_the_route_does_not_know_is_refused_by_name(open_house):
+async def test_an_unknown_query_parameter_is_refused_by_name(open_house):
     async with open_house() as house:
         cases = {"/sessions/k/history?limt=5": "limt", "/healthz?x": "x", "/ws?token=t": "token", "/refuse?a=1": "a"}
         for path, name in cases.items():
@@ -237,11 +237,11 @@ async def test_a_query_parameter_that_the_route_does_not_know_is_refused_by_name
                 status, body = await house.curl(path, *UPGRADE)
             assert (status, json.loads(body)["error"]["type"]) == (400, "invalid_params"), path
             assert json.loads(body)["error"]["field"] == name
-        # Who may not come in does not learn what a route takes.
+        # A client without a token must not learn which parameters a route has.
         assert (await house.curl("/sessions/k/history?limt=5", socket=house.agent))[0] == 401
 
 
-async def test_two_lengths_are_refused_and_nothing_behind_them_is_served(open_house):
+async def test_two_content_lengths_are_refused_and_what_follows_is_not_served(open_house):
     async with open_house() as house:
         hidden = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         for version, lengths in (
@@ -250,38 +250,38 @@ async def test_two_lengths_are_refused_and_nothing_behind_them_is_served(open_ho
             (b"1.0", b"Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n"),
         ):
             head = b"POST /rpc HTTP/%b\r\nHost: x\r\n%b\r\n" % (version, lengths)
-            [(status, _, headers)] = answers(await house.raw(head + b"0\r\n\r\n" + hidden))
+            [(status, _, headers)] = split_responses(await house.raw(head + b"0\r\n\r\n" + hidden))
             assert (status, headers["connection"]) == (400, "close"), head
 
 
 @pytest.mark.parametrize("target", [b"http://[/", b"http://[::1/x", b"http://]/", b"http:///x", b"x", b"http://[v]/"])
-async def test_a_target_that_is_no_address_is_refused(open_house, target):
+async def test_an_invalid_request_target_is_refused(open_house, target):
     async with open_house() as house:
-        [(status, body, _)] = answers(await house.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+        [(status, body, _)] = split_responses(await house.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
         assert (status, body["error"]["type"]) == (400, "bad_request")
         assert house.services.faults == []
 
 
 @given(st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1))
 @example("http://[/")
-def test_any_target_is_taken_apart_or_refused(target):
+def test_any_target_is_parsed_or_refused(target):
     with suppress(HttpError):
         assert _target_of(target).path
 
 
-async def test_empty_lines_before_a_request_are_passed_over(open_house):
+async def test_empty_lines_before_a_request_are_skipped(open_house):
     async with open_house() as house:
         one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b\r\n" % (len(PING), PING.encode())
-        found = answers(await house.raw(post + one + b"\r\n\r\n" + post))
+        found = split_responses(await house.raw(post + one + b"\r\n\r\n" + post))
         assert [status for status, _, _ in found] == [200, 200, 200]
         async with await trio.open_unix_socket(house.owner) as stream:
             for byte in post + one:  # the empty line comes in two pieces
                 await stream.send_all(bytes([byte]))
             await stream.send_eof()
             data = b"".join([chunk async for chunk in stream])
-        assert [status for status, _, _ in answers(data)] == [200, 200]
-        assert [status for status, _, _ in answers(await house.raw(one + b"\rGET"))] == [200, 400]
+        assert [status for status, _, _ in split_responses(data)] == [200, 200]
+        assert [status for status, _, _ in split_responses(await house.raw(one + b"\rGET"))] == [200, 400]
 
 
 async def test_errors_are_json(open_house):
@@ -297,11 +297,11 @@ async def test_errors_are_json(open_house):
         status, body = await house.curl("/fault")
         assert (status, json.loads(body)["error"]["type"]) == (500, "internal")
         assert [(what, type(fault)) for what, fault in house.services.faults] == [("/fault", LookupError)]
-        [(status, body, headers)] = answers(await house.raw(b"DELETE /rpc HTTP/1.1\r\nHost: x\r\n\r\n"))
+        [(status, body, headers)] = split_responses(await house.raw(b"DELETE /rpc HTTP/1.1\r\nHost: x\r\n\r\n"))
         assert (status, body["error"]["type"], headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
-async def test_a_connection_is_kept_for_the_next_request(open_house):
+async def test_a_connection_is_kept_alive_for_the_next_request(open_house):
     async with open_house() as house:
         one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(PING), PING.encode())
@@ -313,7 +313,7 @@ async def test_a_connection_is_kept_for_the_next_request(open_house):
                 PING[5:].encode(),
             )
         )
-        found = answers(await house.raw(one + post + chunked + one))
+        found = split_responses(await house.raw(one + post + chunked + one))
         assert [status for status, _, _ in found] == [200, 200, 200, 200]
         assert found[1][1] == found[2][1] == {"jsonrpc": "2.0", "id": 1, "result": {}}
         # HTTP/1.0 and `Connection: close` end it.
@@ -321,16 +321,16 @@ async def test_a_connection_is_kept_for_the_next_request(open_house):
             b"GET /healthz HTTP/1.0\r\n\r\n",
             b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
         ):
-            assert len(answers(await house.raw(ending + one))) == 1
-        # A refusal does not, where the whole request was read.
-        found = answers(await house.raw(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + one))
+            assert len(split_responses(await house.raw(ending + one))) == 1
+        # A refusal keeps it open where the whole request was read.
+        found = split_responses(await house.raw(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + one))
         assert [status for status, _, _ in found] == [404, 200]
-        # An offer of another protocol is passed over.
+        # An offer to upgrade to another protocol is ignored.
         h2c = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-        assert [status for status, _, _ in answers(await house.raw(h2c))] == [200]
+        assert [status for status, _, _ in split_responses(await house.raw(h2c))] == [200]
 
 
-async def test_head_is_get_without_a_body(open_house):
+async def test_head_is_answered_like_get_without_the_body(open_house):
     async with open_house() as house:
         data = await house.raw(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         head, get = data.split(b"HTTP/1.1 200")[1:]
@@ -338,7 +338,7 @@ async def test_head_is_get_without_a_body(open_house):
         assert get.endswith(b'{"ok":true}')
 
 
-async def test_bodies_are_taken_up_to_the_limit_and_not_beyond(open_house):
+async def test_bodies_are_accepted_up_to_the_limit_and_not_beyond(open_house):
     async with open_house() as house:
 
         def post(size, chunked):
@@ -348,9 +348,9 @@ async def test_bodies_are_taken_up_to_the_limit_and_not_beyond(open_house):
             return head + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
 
         for chunked in (False, True):
-            [(status, body, _)] = answers(await house.raw(post(1000, chunked)))
+            [(status, body, _)] = split_responses(await house.raw(post(1000, chunked)))
             assert (status, body) == (200, {"bytes": 1000})
-            [(status, body, headers)] = answers(await house.raw(post(1001, chunked)))
+            [(status, body, headers)] = split_responses(await house.raw(post(1001, chunked)))
             assert (status, body["error"]) == (
                 413,
                 {
@@ -360,15 +360,15 @@ async def test_bodies_are_taken_up_to_the_limit_and_not_beyond(open_house):
                     "value": 1000,
                 },
             )
-        # One that is only announced is not waited for, and one that is too large for memory neither.
-        [(status, _, headers)] = answers(await house.raw(post(1001, False)[:200]))
+        # An announced length over the limit is refused without waiting for the body, however large it is.
+        [(status, _, headers)] = split_responses(await house.raw(post(1001, False)[:200]))
         assert (status, headers["connection"]) == (413, "close")
     async with open_house(limits=Limits(max_frame_bytes=100_000)) as house:
         assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 100_000))[0] == 400
         assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 3_000_000))[0] == 413
 
 
-async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not(open_house):
+async def test_expect_100_continue_is_answered_or_refused(open_house):
     async with open_house() as house:
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
         async with await trio.open_unix_socket(house.owner) as stream:
@@ -398,14 +398,14 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not(open_h
         (b"A" * 100_000, 431),
     ],
 )
-async def test_what_is_no_http_is_refused_in_http(open_house, data, status):
+async def test_malformed_http_is_refused_in_http(open_house, data, status):
     async with open_house() as house:
-        [(found, body, headers)] = answers(await house.raw(data))
+        [(found, body, headers)] = split_responses(await house.raw(data))
         assert (found, body["ok"], headers.get("connection")) == (status, False, "close")
         assert house.services.faults == []
 
 
-async def test_a_client_that_goes_away_ends_its_waits(open_house):
+async def test_when_a_client_goes_away_its_requests_are_cancelled(open_house):
     async with open_house() as house:
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
         wait = call("wait").encode()
@@ -413,10 +413,10 @@ async def test_a_client_that_goes_away_ends_its_waits(open_house):
             stream = await trio.open_unix_socket(house.owner)
             await stream.send_all(request)
             before = house.services.started
-            await until(lambda before=before: house.services.started > before)
+            await wait_until(lambda before=before: house.services.started > before)
             await stream.aclose()
-        await until(lambda: house.services.ended == 2)
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.services.ended == 2)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
@@ -424,16 +424,16 @@ async def test_a_half_closed_client_still_gets_its_answer(open_house):
     async with open_house() as house, trio.open_nursery() as nursery:
 
         async def release():
-            await until(lambda: house.services.started)
+            await wait_until(lambda: house.services.started)
             house.services.release.set()
 
         nursery.start_soon(release)
         wait = call("wait").encode()
         data = await house.raw(b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(wait), wait))
-        assert answers(data)[0][1]["result"] == {"released": True}
+        assert split_responses(data)[0][1]["result"] == {"released": True}
 
 
-async def test_an_idle_connection_is_closed_in_silence(open_house):
+async def test_an_idle_connection_is_closed_without_a_word(open_house):
     async with open_house(rules=ServerLimits(first_message_s=2)) as house:
         async with await trio.open_unix_socket(house.agent) as stream:
             await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -466,7 +466,7 @@ EVERY_ANSWER = {
 
 
 @pytest.mark.parametrize("case", EVERY_ANSWER)
-async def test_every_answer_bears_its_headers(open_house, case):
+async def test_every_response_has_the_required_headers_once(open_house, case):
     line, more, body, status = EVERY_ANSWER[case]
     assert len(PING) == 40
     async with open_house() as house:
@@ -474,7 +474,7 @@ async def test_every_answer_bears_its_headers(open_house, case):
         head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().split("\r\n")
     headers = [tuple(header.split(": ", 1)) for header in head[1:]]
     named = {name.lower(): value for name, value in headers}
-    assert len(named) == len(headers), "none stands twice"
+    assert len(named) == len(headers), "no header is there twice"
     assert int(head[0].split()[1]) == status
     assert named["cache-control"] == "no-store"
     assert named["x-content-type-options"] == "nosniff"
@@ -487,7 +487,7 @@ async def test_every_answer_bears_its_headers(open_house, case):
     }
 
 
-async def test_a_stream_bears_them_too(open_house):
+async def test_an_event_stream_has_the_required_headers(open_house):
     async with open_house() as house:
         said = b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
         head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().lower()

@@ -23,7 +23,7 @@ def mode(path):
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def refused(call, *args, **named):
+def refusal(call, *args, **named):
     with pytest.raises(ConfigError) as caught:
         call(*args, **named)
     return str(caught.value)
@@ -40,11 +40,11 @@ def test_the_sockets_are_where_the_environment_says(folder):
     in_store = SocketPaths(store / "run/sessiond.sock", store / "run/agent.sock", True)
     for environ in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}, {"XDG_RUNTIME_DIR": "/no/such"}):
         assert socket_paths(environ, store) == in_store
-    assert "agent.sock is the name" in refused(socket_paths, {"SESSIOND_SOCKET": "/x/agent.sock"}, store)
+    assert "agent.sock is the name" in refusal(socket_paths, {"SESSIOND_SOCKET": "/x/agent.sock"}, store)
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
-def test_folder_and_sockets_are_private_whatever_the_umask(folder, umask):
+def test_the_folder_and_the_sockets_are_private_whatever_the_umask(folder, umask):
     before = os.umask(umask)
     try:
         opened = open_listeners({"XDG_RUNTIME_DIR": str(folder)}, folder / "store")
@@ -57,11 +57,11 @@ def test_folder_and_sockets_are_private_whatever_the_umask(folder, umask):
     assert list((folder / "sessiond").iterdir()) == []
 
 
-def test_our_own_folder_is_mended_and_a_chosen_one_is_refused(folder):
+def test_permissions_are_fixed_on_the_default_folder_and_refused_on_a_chosen_one(folder):
     own = folder / "own"
     own.mkdir()
     own.chmod(0o755)
-    assert refused(prepare_folder, own, private=False) == (
+    assert refusal(prepare_folder, own, private=False) == (
         f"{own}: others may enter the folder of the sockets; run chmod 700 {own}."
     )
     assert mode(own) == 0o755
@@ -70,11 +70,11 @@ def test_our_own_folder_is_mended_and_a_chosen_one_is_refused(folder):
     prepare_folder(own, private=False)
 
 
-def test_nobody_is_told_to_change_a_folder_that_is_everybodys(folder):
+def test_for_a_shared_folder_the_advice_is_to_choose_another_not_to_chmod_it(folder):
     shared = folder / "tmp"
     shared.mkdir()
     shared.chmod(0o1777)
-    assert refused(prepare_folder, shared, private=False) == (
+    assert refusal(prepare_folder, shared, private=False) == (
         f"{shared}: others may enter the folder of the sockets; choose one that is not shared, such as"
         f" SESSIOND_SOCKET={shared}/sessiond/sessiond.sock."
     )
@@ -87,7 +87,7 @@ def test_a_folder_that_is_a_link_or_a_file_is_refused(folder):
     (folder / "link").symlink_to("real")
     (folder / "file").touch()
     for name in ("link", "file"):
-        assert "a symbolic link or no folder" in refused(prepare_folder, folder / name, private=True)
+        assert "a symbolic link or no folder" in refusal(prepare_folder, folder / name, private=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -95,19 +95,19 @@ def test_a_folder_of_somebody_else_is_refused(folder):
     theirs = folder / "theirs"
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 12345, -1)
-    assert "belongs to another user (uid 12345)" in refused(prepare_folder, theirs, private=True)
+    assert "belongs to another user (uid 12345)" in refusal(prepare_folder, theirs, private=True)
 
 
-def test_a_path_of_107_bytes_is_taken_and_108_are_not(folder):
+def test_a_socket_path_may_have_107_bytes_and_not_108(folder):
     fits = folder / ("s" * (107 - len(str(folder)) - 1))
     check_length(fits)
     bind_unix(fits, "sessiond").close()
     over = fits.with_name(fits.name + "s")
-    assert refused(check_length, over) == (
+    assert refusal(check_length, over) == (
         f"{over}: the path of a socket may have 107 bytes, this one has 108; choose a shorter one with SESSIOND_SOCKET."
     )
     environ = {"SESSIOND_SOCKET": str(over)}
-    assert "107 bytes" in refused(open_listeners, environ, folder)
+    assert "107 bytes" in refusal(open_listeners, environ, folder)
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder):
@@ -116,14 +116,14 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder):
     stale.bind(str(path))
     stale.close()
     live = bind_unix(path, "sessiond")
-    assert "another program answers there" in refused(bind_unix, path, "sessiond")
+    assert "another program answers there" in refusal(bind_unix, path, "sessiond")
     live.close()
     path.write_text("precious")
-    assert "this is no socket" in refused(bind_unix, path, "sessiond")
+    assert "this is no socket" in refusal(bind_unix, path, "sessiond")
     assert path.read_text() == "precious"
 
 
-def test_a_socket_that_is_no_longer_ours_is_left(folder):
+def test_a_socket_file_that_another_process_replaced_is_not_removed(folder):
     path = folder / "s.sock"
     first = bind_unix(path, "sessiond")
     path.unlink()
@@ -135,9 +135,9 @@ def test_a_socket_that_is_no_longer_ours_is_left(folder):
     second.close()
 
 
-def test_nothing_stays_behind_when_the_second_socket_cannot_be_made(folder):
+def test_no_socket_is_left_behind_when_the_second_cannot_be_made(folder):
     (folder / "agent.sock").write_text("in the way")
-    assert "agent.sock" in refused(open_listeners, {"SESSIOND_SOCKET": str(folder / "s.sock")}, folder)
+    assert "agent.sock" in refusal(open_listeners, {"SESSIOND_SOCKET": str(folder / "s.sock")}, folder)
     assert [path.name for path in folder.iterdir()] == ["agent.sock"]
 
 
@@ -145,19 +145,19 @@ def test_nothing_stays_behind_when_the_second_socket_cannot_be_made(folder):
     "listen",
     ["0.0.0.0:1", "192.168.0.1:80", "[::]:80", "example.org:80", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", ""],
 )
-def test_only_a_loopback_address_may_be_listened_on(listen):
-    assert refused(bind_tcp, listen).startswith(f"http.listen = {listen!r}")
+def test_only_loopback_addresses_can_be_listened_on(listen):
+    assert refusal(bind_tcp, listen).startswith(f"http.listen = {listen!r}")
 
 
 @pytest.mark.parametrize(("listen", "address"), [("127.0.0.1:0", "127.0.0.1"), ("localhost:0", "127.0.0.1")])
-def test_a_port_of_zero_takes_any(listen, address):
+def test_port_zero_takes_any_free_port(listen, address):
     listener = bind_tcp(listen)
     assert (listener.address[0], listener.address[1] > 0) == (address, True)
-    assert "in use" in refused(bind_tcp, f"127.0.0.1:{listener.address[1]}")
+    assert "in use" in refusal(bind_tcp, f"127.0.0.1:{listener.address[1]}")
     listener.close()
 
 
-def test_variables_for_another_process_hand_over_nothing():
+def test_listen_variables_with_another_pid_are_ignored():
     environ = {"LISTEN_PID": "1", "LISTEN_FDS": "2", "LISTEN_FDNAMES": "sessiond:agent", "HOME": "/"}
     assert (take_inherited(environ, 2), environ) == ({}, {"HOME": "/"})
 
@@ -179,8 +179,8 @@ else:
 """
 
 
-def activated(folder, names, count, files=("one.sock", "two.sock")):
-    """What a process says that systemd started with sockets at descriptors 3 and 4."""
+def run_activated(folder, names, count, files=("one.sock", "two.sock")):
+    """What a process prints that is started as systemd does it, with sockets at descriptors 3 and 4."""
     socks = []
     for name in files:
         sock = socket.socket(socket.AF_UNIX)
@@ -209,19 +209,19 @@ def activated(folder, names, count, files=("one.sock", "two.sock")):
     return done.stdout.strip()
 
 
-def test_sockets_from_systemd_are_told_apart_by_name_and_never_unlinked(folder):
-    assert activated(folder, "agent:sessiond", 2) == (
+def test_sockets_from_systemd_are_matched_by_name_and_never_unlinked(folder):
+    assert run_activated(folder, "agent:sessiond", 2) == (
         "[('agent', 'one.sock', True, False), ('sessiond', 'two.sock', True, False)] []"
     )
     assert sorted(path.name for path in folder.iterdir()) == ["one.sock", "two.sock"]
 
 
-def test_what_systemd_does_not_hand_over_is_made(folder):
-    assert activated(folder, "agent", 1) == (
+def test_a_socket_that_systemd_does_not_pass_is_created(folder):
+    assert run_activated(folder, "agent", 1) == (
         "[('agent', 'one.sock', True, False), ('sessiond', 'sessiond.sock', False, False)] []"
     )
 
 
 @pytest.mark.parametrize("names", ["", "sessiond:sessiond", "sessiond:web"])
-def test_a_socket_from_systemd_with_another_name_is_refused(folder, names):
-    assert "FileDescriptorName= must be" in activated(folder, names, 2)
+def test_a_socket_from_systemd_with_an_unknown_name_is_refused(folder, names):
+    assert "FileDescriptorName= must be" in run_activated(folder, names, 2)

@@ -30,13 +30,13 @@ def error_of(data):
     return answer["error"]["code"], answer["error"]["message"]
 
 
-async def until(condition):
+async def wait_until(condition):
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
 
 
-async def test_socat_gets_its_answers_after_it_has_ended_its_half(open_house):
+async def test_socat_gets_its_answers_after_its_half_close(open_house):
     async with open_house() as house:
         assert await house.socat(PING + PING) == [PONG, PONG]
         assert await house.socat(PING.rstrip()) == [PONG]
@@ -46,11 +46,11 @@ async def test_socat_gets_its_answers_after_it_has_ended_its_half(open_house):
 
 
 async def _release_when_started(house, count):
-    await until(lambda: house.services.started >= count)
+    await wait_until(lambda: house.services.started >= count)
     house.services.release.set()
 
 
-async def test_a_json_rpc_library_is_understood(open_house):
+async def test_a_json_rpc_library_can_talk_to_the_server(open_house):
     import jsonrpcclient
 
     async with open_house() as house:
@@ -64,7 +64,7 @@ async def test_a_json_rpc_library_is_understood(open_house):
         assert (ok, error.code) == (jsonrpcclient.Ok({"text": "hé"}, batch[0]["id"]), -32601)
 
 
-async def test_cbor_is_spoken_on_the_same_socket(open_house):
+async def test_cbor_works_on_the_same_socket(open_house):
     async with open_house() as house:
         ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
         assert cbor2.loads(await house.raw(ping)) == PONG
@@ -82,13 +82,13 @@ async def test_cbor_is_spoken_on_the_same_socket(open_house):
         (b"\xef\xbb\xbf" + PING, "0xef"),
     ],
 )
-async def test_another_dialect_gets_one_clear_error(open_house, first, words):
+async def test_an_unknown_dialect_gets_one_clear_error(open_house, first, words):
     async with open_house() as house:
         code, message = error_of(await house.raw(first))
         assert code == -32600 and words in message and "NDJSON" not in message and "one JSON message a line" in message
 
 
-async def test_a_first_word_that_comes_letter_by_letter_is_understood(open_house):
+async def test_the_dialect_is_recognized_when_bytes_arrive_one_by_one(open_house):
     async with open_house() as house:
         for words in (b"Content-Length: 1", b"CONNECT x HTTP/1.1\r\n\r\n"):
             async with await trio.open_unix_socket(house.owner) as stream:
@@ -101,7 +101,7 @@ async def test_a_first_word_that_comes_letter_by_letter_is_understood(open_house
         assert (await house.raw(b"Con")).startswith(b"HTTP/1.1 400")
 
 
-async def test_a_stranger_on_the_agents_socket_may_only_introduce_itself(open_house):
+async def test_on_the_agent_socket_an_unauthenticated_client_may_only_initialize(open_house):
     async with open_house() as house:
         answers = await house.socat(PING + intro("bad") + intro("lister") + PING, house.agent)
         assert [answer.get("error", {}).get("code") for answer in answers] == [-32001, -32001, None, None]
@@ -109,7 +109,7 @@ async def test_a_stranger_on_the_agents_socket_may_only_introduce_itself(open_ho
         assert error_of(over) == (-32005, "A message holds at most 65536 bytes here.")
 
 
-async def test_frames_up_to_the_limit_are_taken_from_those_who_are_known(open_house):
+async def test_authenticated_clients_may_send_frames_up_to_the_limit(open_house):
     async with open_house(limits=Limits(max_frame_bytes=3_000_000)) as house:
 
         def echo(size):
@@ -127,18 +127,18 @@ async def test_frames_up_to_the_limit_are_taken_from_those_who_are_known(open_ho
         assert code == -32005
 
 
-async def test_a_huge_line_is_answered_while_it_is_still_sent(open_house):
+async def test_a_line_over_the_limit_is_refused_while_it_is_still_being_sent(open_house):
     async with open_house(limits=Limits(max_frame_bytes=100_000)) as house:
         assert error_of(await house.raw(b"[" * 10_000_000)) == (-32005, "A message holds at most 100000 bytes here.")
 
 
-async def test_another_users_process_is_turned_away(open_house):
+async def test_a_process_of_another_user_is_refused(open_house):
     async with open_house(uid=os.geteuid() + 1) as house:
         assert error_of(await house.raw(PING)) == (-32001, "This socket is another user's.")
         assert (await house.socat(intro("lister"), house.agent))[0]["result"] == {"caller": "t-lister"}
 
 
-async def test_half_a_message_and_a_vanished_client_leave_the_server_well(open_house):
+async def test_the_server_survives_half_messages_and_vanished_clients(open_house):
     async with open_house() as house:
         for path, data in [
             (house.owner, PING[:20]),
@@ -154,13 +154,13 @@ async def test_half_a_message_and_a_vanished_client_leave_the_server_well(open_h
             abrupt.connect((host, int(port)))
             abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             abrupt.send(b"GET /hang HTTP/1.1\r\nHost: x\r\n")
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.started == house.services.ended
         assert await house.socat(PING) == [PONG]
         assert house.services.faults == []
 
 
-async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
+async def test_clients_that_never_finish_their_first_message_are_disconnected(open_house):
     async with open_house(rules=ServerLimits(first_message_s=2)) as house:
 
         async def silent(path, data, expected):
@@ -177,11 +177,11 @@ async def test_clients_that_never_finish_a_message_are_sent_away(open_house):
                 nursery.start_soon(silent, house.owner, b"\xa1", b"No message came within 2 seconds")
                 nursery.start_soon(silent, house.agent, PING, b"Nobody said who they are within 2 seconds")
                 nursery.start_soon(silent, house.owner, b"GET / HT", b"HTTP/1.1 408")
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.dispatcher.budgets.closed == {"silent": 4}
 
 
-async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
+async def test_sending_a_byte_at_a_time_does_not_extend_the_time_limit(open_house):
     async with open_house(rules=ServerLimits(first_message_s=0.3)) as house:
         stream = await trio.open_unix_socket(house.owner)
 
@@ -196,7 +196,7 @@ async def test_a_byte_at_a_time_does_not_lengthen_the_wait(open_house):
         await stream.aclose()
 
 
-async def test_those_who_are_known_may_be_silent(open_house):
+async def test_authenticated_connections_may_be_idle(open_house):
     # Long enough for a first message on any machine.
     async with open_house(rules=ServerLimits(first_message_s=3)) as house, trio.open_nursery() as nursery:
 
@@ -205,7 +205,7 @@ async def test_those_who_are_known_may_be_silent(open_house):
                 await stream.send_all(first)
                 await stream.receive_some()
                 with trio.move_on_after(3.3):
-                    assert await stream.receive_some() and False, "nothing comes and nothing ends"
+                    assert await stream.receive_some() and False, "no data arrives and the connection stays open"
                 await stream.send_all(PING)
                 assert msgspec.json.decode(await stream.receive_some()) == PONG
 
@@ -213,7 +213,7 @@ async def test_those_who_are_known_may_be_silent(open_house):
         nursery.start_soon(rest, house.agent, intro("lister"))
 
 
-async def test_there_is_place_for_so_many_and_no_more(open_house):
+async def test_connections_are_accepted_up_to_the_limit_and_not_beyond(open_house):
     async with open_house() as house:
         streams = [await trio.open_unix_socket(house.owner) for _ in range(300)]
         for stream in streams[:256]:
@@ -225,12 +225,12 @@ async def test_there_is_place_for_so_many_and_no_more(open_house):
         assert [(error["code"], error["data"]) for error in answers] == [(-32007, refused)] * 32
         for stream in streams:
             await stream.aclose()
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.dispatcher.budgets.closed == {"turned_away": 44}
         assert await house.socat(PING) == [PONG]
 
 
-async def test_idle_connections_of_the_owner_yield_to_whoever_speaks(open_house):
+async def test_idle_owner_connections_yield_to_active_clients(open_house):
     async with open_house(rules=ServerLimits(max_connections=16)) as house:
         idle = [await trio.open_unix_socket(house.owner) for _ in range(40)]
         for path, first in ((house.owner, PING), (house.agent, intro("lister"))):
@@ -242,17 +242,17 @@ async def test_idle_connections_of_the_owner_yield_to_whoever_speaks(open_house)
             await stream.aclose()
 
 
-async def test_idle_strangers_keep_nobody_out(open_house):
+async def test_idle_unauthenticated_clients_keep_nobody_out(open_house):
     async with open_house(rules=ServerLimits(max_connections=10, max_strangers=4)) as house:
         strangers = [await trio.open_unix_socket(house.agent) for _ in range(4)]
-        await until(lambda: house.server.connections == 4)
+        await wait_until(lambda: house.server.connections == 4)
         assert await house.socat(PING) == [PONG]
-        # One who says a name makes room for the next stranger.
+        # A client that authenticates makes room for the next unauthenticated one.
         await strangers[0].send_all(intro("lister"))
         await strangers[0].receive_some()
         strangers.append(await trio.open_unix_socket(house.agent))
-        await until(lambda: house.server.connections == 5)
-        # One who speaks gets the place of who was silent longest, and of nobody else.
+        await wait_until(lambda: house.server.connections == 5)
+        # A client that sends a message displaces the longest idle one, and nobody else.
         assert (await house.socat(PING, house.agent))[0]["error"]["code"] == -32001
         with trio.fail_after(PATIENCE_S):
             assert await strangers[1].receive_some() == b""
@@ -262,7 +262,7 @@ async def test_idle_strangers_keep_nobody_out(open_house):
             await stream.aclose()
 
 
-async def test_whoever_has_spoken_keeps_the_place(open_house):
+async def test_a_connection_that_has_sent_a_message_is_not_displaced(open_house):
     async with open_house(rules=ServerLimits(max_connections=3)) as house:
         streams = [await trio.open_unix_socket(house.owner) for _ in range(3)]
         for stream in streams:
@@ -273,7 +273,7 @@ async def test_whoever_has_spoken_keeps_the_place(open_house):
             await stream.aclose()
 
 
-async def test_a_thousand_idle_connections_keep_no_newcomer_out(open_house):
+async def test_a_thousand_idle_connections_do_not_keep_a_new_client_out(open_house):
     async with open_house() as house:
         for path in (house.agent, house.owner):
             idle = [await trio.open_unix_socket(path) for _ in range(500)]
@@ -283,7 +283,7 @@ async def test_a_thousand_idle_connections_keep_no_newcomer_out(open_house):
                 await stream.aclose()
 
 
-async def test_an_http_client_without_a_place_is_told_in_http(open_house):
+async def test_an_http_client_over_the_connection_limit_is_refused_in_http(open_house):
     async with open_house(rules=ServerLimits(max_connections=0)) as house:
         status, body = await house.curl("/healthz")
         assert (status, msgspec.json.decode(body)["error"]["code"]) == (503, -32007)
@@ -313,7 +313,7 @@ trio.run(main)
 """
 
 
-async def test_running_out_of_descriptors_is_survived(open_house, folder):
+async def test_the_server_survives_running_out_of_file_descriptors(open_house, folder):
     path = folder / "few.sock"
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", OUT_OF_DESCRIPTORS, str(path)], stdout=subprocess.PIPE
@@ -344,7 +344,7 @@ async def test_draining_answers_what_is_in_flight_and_ends(open_house):
     async with open_house() as house:
         async with await trio.open_unix_socket(house.owner) as stream:
             await stream.send_all(WAIT)
-            await until(lambda: house.services.started)
+            await wait_until(lambda: house.services.started)
             with trio.fail_after(PATIENCE_S):
                 await house.server.drain(0.05)
                 answer = b"".join([chunk async for chunk in stream])
@@ -356,11 +356,11 @@ async def test_draining_answers_what_is_in_flight_and_ends(open_house):
         }
 
 
-async def test_draining_waits_for_what_ends_in_time(open_house):
+async def test_draining_waits_for_requests_that_end_in_time(open_house):
     async with open_house() as house, trio.open_nursery() as nursery:
         async with await trio.open_unix_socket(house.owner) as stream:
             await stream.send_all(WAIT)
-            await until(lambda: house.services.started)
+            await wait_until(lambda: house.services.started)
             nursery.start_soon(house.server.drain, 10 * PATIENCE_S)
             house.services.release.set()
             with trio.fail_after(PATIENCE_S):
@@ -368,7 +368,7 @@ async def test_draining_waits_for_what_ends_in_time(open_house):
         assert msgspec.json.decode(answer)["result"] == {"released": True}
 
 
-async def test_a_revoked_token_ends_its_connections_and_no_others(open_house):
+async def test_revoking_a_token_ends_its_connections_and_no_others(open_house):
     async with open_house() as house:
         streams = {}
         for token in ("lister", "reader"):

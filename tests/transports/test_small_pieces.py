@@ -32,16 +32,16 @@ def frame(size, *, opcode=1, fin=True, masked=True):
 
 
 @given(st.lists(st.tuples(SIZES, st.booleans()), max_size=200), st.lists(st.integers(1, 5000), min_size=1, max_size=30))
-def test_what_comes_is_cut_into_pieces_of_few_frames_wherever_it_arrived_cut(frames, arrivals):
-    """A mark behind each frame's head would do; here the frames are counted by where they begin."""
+def test_input_is_cut_into_pieces_of_few_frames_however_it_arrives(frames, arrivals):
+    """The frames of a piece are counted by the offsets at which they begin."""
     wire, starts = b"", []
     for size, masked in frames:
         starts.append(len(wire))
         wire += frame(size, masked=masked)
-    cutter, at, turn = FrameCutter(), 0, 0
+    cutter, at, arrival = FrameCutter(), 0, 0
     while at < len(wire):
-        came = wire[at : at + arrivals[turn % len(arrivals)] * (1 + turn)]
-        turn += 1
+        came = wire[at : at + arrivals[arrival % len(arrivals)] * (1 + arrival)]
+        arrival += 1
         done = 0
         while done < len(came):
             stop = cutter.cut(came, done)
@@ -53,7 +53,7 @@ def test_what_comes_is_cut_into_pieces_of_few_frames_wherever_it_arrived_cut(fra
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))
-def test_any_bytes_are_cut_to_the_end(data, step):
+def test_any_bytes_can_be_cut_to_the_end(data, step):
     cutter = FrameCutter()
     for start in range(0, len(data), step):
         came, done = data[start : start + step], 0
@@ -67,12 +67,12 @@ def cut_all(cutter, data):
         done = cutter.cut(data, done)
 
 
-def test_a_message_has_so_many_fragments_or_larger_ones():
+def test_a_message_may_have_many_fragments_only_if_they_are_large():
     first, more, last = frame(1, fin=False), frame(1, opcode=0, fin=False), frame(1, opcode=0)
     cutter = FrameCutter()
     for _ in range(3):  # counted for each message
         cut_all(cutter, first + more * (MAX_PIECES - 2) + last)
-    cut_all(cutter, frame(0, opcode=9) * (2 * MAX_PIECES))  # a ping is no message
+    cut_all(cutter, frame(0, opcode=9) * (2 * MAX_PIECES))  # a ping does not count as a message
     with pytest.raises(TooManyPieces, match="at most 4096 fragments"):
         cut_all(cutter, first + more * MAX_PIECES)
     large = frame(MIN_MEAN_BYTES, opcode=0, fin=False)
@@ -81,7 +81,7 @@ def test_a_message_has_so_many_fragments_or_larger_ones():
     assert not has_too_many_pieces(MAX_PIECES + 1, (MAX_PIECES + 1) * MIN_MEAN_BYTES)
 
 
-def test_a_head_has_so_many_lines_whatever_stands_behind_it():
+def test_the_lines_of_a_head_are_limited_and_those_of_the_body_are_not_counted():
     lines = b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (MAX_HEAD_LINES - 1)
     check_head(lines + b"\r\n" + b"\n" * 5000)
     for head in (lines + b"a:\r\n\r\n", lines + b"a:\r\n" * 2, lines + b"a:\n" * 60_000):
@@ -90,19 +90,19 @@ def test_a_head_has_so_many_lines_whatever_stands_behind_it():
 
 
 @pytest.mark.parametrize("last", [b"0\r\n", b"\r\n0\r\n", b"\n000;x=y\r\n"])
-def test_behind_the_last_chunk_stand_few_lines(last):
+def test_the_lines_of_the_trailer_are_limited(last):
     chunks = ChunkCounter()
     chunks.note_incoming(b"5\r\n" + b"\n" * 5000)
     chunks.count(h11.Data(data=b"\n", chunk_start=True, chunk_end=False), 1)
-    chunks.note_incoming(last + b"\n" * 5000)  # within a chunk: what it holds
+    chunks.note_incoming(last + b"\n" * 5000)  # inside a chunk this is its content
     chunks.count(h11.Data(data=b"\n", chunk_start=False, chunk_end=True), 2)
     chunks.note_incoming(last + b"a:\r\n\r\n")
     with pytest.raises(HttpError, match="at most 128 lines"):
         chunks.note_incoming(b"a:\r\n" * 5000)
 
 
-class Arrived:
-    """A stream on which everything has come already, 64 KiB at a time."""
+class BufferedStream:
+    """A stream whose input has all arrived; it is read in pieces of 64 KiB."""
 
     def __init__(self, data):
         self.data = data
@@ -116,19 +116,21 @@ class Arrived:
 async def read_body(data):
     turns = []
 
-    async def turn():
+    async def count_turn():
         turns.append(1)
         await trio.lowlevel.checkpoint()
 
-    async def before_long(_limit):
+    async def ask_before_long_body(_limit):
         raise AssertionError
 
-    wire = HttpWire(Arrived(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + data), 10, turn)
+    wire = HttpWire(
+        BufferedStream(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + data), 10, count_turn
+    )
     head = await wire.read_head()
-    return await wire.read_body(head, 1 << 20, before_long), len(turns)
+    return await wire.read_body(head, 1 << 20, ask_before_long_body), len(turns)
 
 
-async def test_a_body_in_chunks_of_a_byte_gives_others_their_turn_and_has_an_end():
+async def test_a_body_in_one_byte_chunks_lets_other_tasks_run_and_is_limited():
     body, turns = await read_body(b"1\r\nx\r\n" * MAX_PIECES + b"0\r\n\r\n")
     assert body == b"x" * MAX_PIECES
     assert turns >= MAX_PIECES // PIECES_AT_ONCE

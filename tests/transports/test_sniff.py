@@ -19,26 +19,26 @@ def test_every_first_byte_has_one_dialect_or_one_clear_error():
 
 
 @pytest.mark.parametrize("size", range(1, 15))
-def test_the_beginning_of_content_length_needs_more(size):
+def test_a_beginning_of_content_length_is_undecided(size):
     assert dialect_of(b"Content-Length: 12\r\n"[:size]) is None
     assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") is HTTP
 
 
-def test_nothing_needs_more():
+def test_no_bytes_are_undecided():
     assert dialect_of(b"") is None
 
 
 @pytest.mark.parametrize("first", [b"Content-Length:", b"Content-Length: 5\r\n\r\n{}", b"CONTENT-LENGTH: 5"])
-def test_lsp_framing_is_named(first):
+def test_lsp_framing_is_refused_by_name(first):
     with pytest.raises(InvalidRequest, match="LSP framing"):
         dialect_of(first)
 
 
 @pytest.mark.parametrize("first", [b"CONNECT ", b"COPY", b"GET / HTTP/1.1", b"Contents /"])
-def test_other_capitals_are_http(first):
+def test_other_words_in_capitals_are_http(first):
     assert dialect_of(first) is HTTP
 
 
-def test_no_two_dialects_begin_alike():
+def test_no_two_dialects_have_the_same_first_byte():
     first = [byte for dialect in DIALECTS for byte in dialect.first_bytes]
     assert len(first) == len(set(first))

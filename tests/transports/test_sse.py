@@ -10,7 +10,7 @@ from sessiond.transports.sse import EventStream, encode_event
 BEARER = ("-H", "Authorization: Bearer reader")
 
 
-async def until(condition):
+async def wait_until(condition):
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
@@ -20,7 +20,7 @@ def events(*numbers):
     return "".join(f'event: message\nid: {n}\ndata: {{"n":{n}}}\n\n' for n in numbers)
 
 
-def test_an_event_is_written_as_the_standard_says():
+def test_an_event_is_encoded_as_the_standard_says():
     assert encode_event(b"{}") == b"data: {}\n\n"
     assert encode_event(b"a\nb\r\nc\rd", name="history", cursor="x:1") == (
         b"event: history\nid: x:1\ndata: a\ndata: b\ndata: c\ndata: d\n\n"
@@ -40,7 +40,7 @@ async def test_curl_reads_events_and_resumes(open_house):
         assert (status, "text/event-stream" in body, "chunked" in body.lower()) == (200, True, True)
 
 
-async def test_a_stream_that_fails_says_so_and_ends(open_house):
+async def test_a_failing_stream_sends_an_error_and_ends(open_house):
     async with open_house() as house:
         error = {"ok": False, "error": {"type": "conflict", "message": "It was reset."}}
         assert await house.curl("/events?fail", "-N") == (
@@ -49,11 +49,11 @@ async def test_a_stream_that_fails_says_so_and_ends(open_house):
         )
 
 
-async def test_a_reader_that_ended_its_half_reads_on(open_house):
+async def test_a_half_closed_reader_still_gets_events(open_house):
     async with open_house() as house, trio.open_nursery() as nursery:
 
         async def release():
-            await until(lambda: house.services.started)
+            await wait_until(lambda: house.services.started)
             house.services.release.set()
 
         nursery.start_soon(release)
@@ -61,18 +61,18 @@ async def test_a_reader_that_ended_its_half_reads_on(open_house):
         assert data.partition(b"\r\n\r\n")[2].decode() == events(1, 2, 3)
 
 
-async def test_a_reader_that_goes_ends_its_source(open_house):
+async def test_when_a_reader_goes_its_source_is_cancelled(open_house):
     async with open_house() as house:
         stream = await trio.open_unix_socket(house.owner)
         await stream.send_all(b"GET /events?follow HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: house.services.started)
+        await wait_until(lambda: house.services.started)
         await stream.aclose()
-        await until(lambda: house.services.ended == 1)
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.services.ended == 1)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
-async def test_a_revoked_token_ends_its_streams(open_house):
+async def test_revoking_a_token_ends_its_streams(open_house):
     async with open_house() as house, trio.open_nursery() as nursery:
         got = []
 
@@ -80,20 +80,20 @@ async def test_a_revoked_token_ends_its_streams(open_house):
             got.append(await house.curl("/events?follow", "-N", *BEARER))
 
         nursery.start_soon(read)
-        await until(lambda: house.services.started)
+        await wait_until(lambda: house.services.started)
         assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
-        await until(lambda: got)
+        await wait_until(lambda: got)
         [(status, body)] = got
         assert (status, events(1, 2, 3).startswith(body)) == (200, True)
 
 
-async def stream_with(send, source, until_gone=trio.sleep_forever):
+async def run_stream(send, source, until_gone=trio.sleep_forever):
     stream = EventStream(send, OWNER)
     await stream.run(source, until_gone)
     return stream
 
 
-async def test_silence_is_broken_every_fifteen_seconds(autojump_clock):
+async def test_a_quiet_stream_sends_a_comment_every_fifteen_seconds(autojump_clock):
     sent = []
 
     async def send(data):
@@ -106,35 +106,35 @@ async def test_silence_is_broken_every_fifteen_seconds(autojump_clock):
         await trio.sleep(20)
 
     start = trio.current_time()
-    await stream_with(send, source)
+    await run_stream(send, source)
     assert sent == [(15, b": \n\n"), (30, b": \n\n"), (40, b"data: 1\n\n"), (55, b": \n\n")]
 
 
-async def test_a_reader_that_takes_nothing_is_closed_after_a_minute(autojump_clock):
+async def test_a_reader_that_does_not_read_is_closed_after_a_minute(autojump_clock):
     async def stuck(_data):
         await trio.sleep_forever()
 
     async def source(stream):
         await stream.event(b"1")
-        raise AssertionError("the source is ended here")
+        raise AssertionError("the source is cancelled before this")
 
     start = trio.current_time()
-    await stream_with(stuck, source)
+    await run_stream(stuck, source)
     assert trio.current_time() - start == 60
 
 
-async def test_a_broken_connection_ends_the_source():
+async def test_a_broken_connection_cancels_the_source():
     async def broken(_data):
         raise trio.BrokenResourceError
 
     async def source(stream):
         await stream.event(b"1")
-        raise AssertionError("the source is ended here")
+        raise AssertionError("the source is cancelled before this")
 
-    await stream_with(broken, source)
+    await run_stream(broken, source)
 
 
-async def test_a_heartbeat_never_stands_inside_an_event(autojump_clock):
+async def test_a_heartbeat_never_splits_an_event(autojump_clock):
     sent = []
 
     async def slow(data):
@@ -142,5 +142,5 @@ async def test_a_heartbeat_never_stands_inside_an_event(autojump_clock):
         await trio.sleep(20)
         sent.append(data)
 
-    await stream_with(slow, lambda stream: stream.event(b"1"))
+    await run_stream(slow, lambda stream: stream.event(b"1"))
     assert sent == [b"<", b"data: 1\n\n"]

@@ -16,7 +16,7 @@ def pair():
     theirs.socket.close()
 
 
-async def test_it_is_a_stream_as_trio_means_it():
+async def test_the_stream_passes_trios_own_checks():
     async def make():
         return tuple(ByteStream(sock) for sock in socket.socketpair())
 
@@ -31,7 +31,7 @@ async def test_it_is_a_stream_as_trio_means_it():
         await trio.testing.check_half_closeable_stream(make, make_clogged)
 
 
-async def test_sending_at_once_takes_what_fits(pair):
+async def test_send_now_takes_what_fits(pair):
     ours, theirs = pair
     sent = 0
     while taken := ours.send_now(b"x" * 100_000):
@@ -43,7 +43,7 @@ async def test_sending_at_once_takes_what_fits(pair):
     assert ours.send_now(b"y") == 1
 
 
-async def test_bytes_put_back_come_first_and_in_pieces(pair):
+async def test_bytes_put_back_are_read_first_and_in_pieces(pair):
     ours, theirs = pair
     ours.send_now(b"later")
     theirs.push_back(b"cd")
@@ -55,7 +55,7 @@ async def test_bytes_put_back_come_first_and_in_pieces(pair):
     ]
 
 
-async def test_a_half_close_is_told_from_a_hang_up(pair):
+async def test_a_half_close_and_a_hang_up_are_told_apart(pair):
     ours, theirs = pair
     assert not ours.has_hung_up()
     await theirs.send_eof()
@@ -66,7 +66,7 @@ async def test_a_half_close_is_told_from_a_hang_up(pair):
     assert ours.has_hung_up()
 
 
-async def test_sending_to_nobody_is_a_broken_connection(pair):
+async def test_sending_to_a_closed_peer_raises_broken_resource(pair):
     ours, theirs = pair
     theirs.close()
     with pytest.raises(trio.BrokenResourceError):
@@ -77,7 +77,7 @@ async def test_sending_to_nobody_is_a_broken_connection(pair):
             await use()
 
 
-async def test_closing_wakes_whoever_waits(pair):
+async def test_closing_wakes_a_waiting_reader(pair):
     ours, _ = pair
     woken = []
 
@@ -94,7 +94,7 @@ async def test_closing_wakes_whoever_waits(pair):
     assert woken == [True]
 
 
-async def test_lingering_lets_a_client_that_still_sends_read_the_last_words():
+async def test_lingering_lets_a_client_that_is_still_sending_read_the_refusal():
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())
     server = ByteStream(listener.accept()[0])

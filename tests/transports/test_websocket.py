@@ -19,7 +19,7 @@ PONG = {"jsonrpc": "2.0", "id": 1, "result": {}}
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 
 
-async def until(condition):
+async def wait_until(condition):
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel and other processes have a part in it
             await trio.sleep(0.001)
@@ -38,7 +38,7 @@ async def connect(house):
 
 
 @asynccontextmanager
-async def upgraded(house):
+async def open_upgraded_stream(house):
     """A bare stream on which the handshake has been answered."""
     host, port = house.tcp.split(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream:
@@ -71,7 +71,7 @@ async def test_text_is_json_and_binary_is_cbor(open_house):
             assert await ask(connection, b"\xd9\xd9\xf7" + cbor2.dumps(PING)) == PONG
 
 
-async def test_one_connection_stays_with_one_kind_of_frame(open_house):
+async def test_a_connection_keeps_to_one_kind_of_frame(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             assert await ask(connection, PING) == PONG
@@ -82,14 +82,14 @@ async def test_one_connection_stays_with_one_kind_of_frame(open_house):
 
 
 @pytest.mark.parametrize("frame", [cbor2.dumps(PING) + b"\x00", b"\xa1", b"\x81" * 100])
-async def test_a_binary_frame_is_one_item(open_house, frame):
+async def test_a_binary_frame_must_be_one_whole_cbor_item(open_house, frame):
     async with open_house() as house:
         async with connect(house) as connection:
             answer = await ask(connection, frame)
             assert (answer["id"], answer["error"]["code"] in (-32700, -32600)) == (None, True)
 
 
-async def test_bad_text_is_answered_and_the_connection_lives_on(open_house):
+async def test_bad_text_is_answered_and_the_connection_stays_open(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             await connection.send_message("nonsense")
@@ -98,7 +98,7 @@ async def test_bad_text_is_answered_and_the_connection_lives_on(open_house):
             assert await ask(connection, PING) == PONG
 
 
-async def test_events_come_as_the_frames_that_were_asked_with(open_house):
+async def test_events_have_the_kind_of_frame_of_the_request(open_house):
     async with open_house() as house:
         for encode, decode in ((json.dumps, json.loads), (cbor2.dumps, cbor2.loads)):
             async with connect(house) as connection:
@@ -109,7 +109,7 @@ async def test_events_come_as_the_frames_that_were_asked_with(open_house):
                 assert [message["params"]["n"] for message in got if "method" in message] == [0, 1, 2]
 
 
-async def test_a_client_that_only_listens_is_still_answered_when_it_pings(open_house):
+async def test_a_listening_client_gets_its_pings_answered(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             await connection.send_message(json.dumps({**PING, "method": "subscribe"}))
@@ -119,24 +119,24 @@ async def test_a_client_that_only_listens_is_still_answered_when_it_pings(open_h
             await connection.ping(b"y")
 
 
-async def test_closing_ends_the_waits_of_the_connection(open_house):
+async def test_a_close_cancels_the_requests_of_the_connection(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             await connection.send_message(json.dumps({**PING, "method": "wait"}))
-            await until(lambda: house.services.started)
-        await until(lambda: house.services.ended == 1)
-        await until(lambda: house.server.connections == 0)
+            await wait_until(lambda: house.services.started)
+        await wait_until(lambda: house.services.ended == 1)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
-async def test_a_client_that_vanishes_ends_the_waits_of_the_connection(open_house):
+async def test_when_a_client_vanishes_its_requests_are_cancelled(open_house):
     async with open_house() as house:
-        async with upgraded(house) as stream:
+        async with open_upgraded_stream(house) as stream:
             body = json.dumps({**PING, "method": "wait"}).encode()
             await stream.send_all(bytes([0x81, 0x80 | len(body), 0, 0, 0, 0]) + body)
-            await until(lambda: house.services.started)
-        await until(lambda: house.services.ended == 1)
-        await until(lambda: house.server.connections == 0)
+            await wait_until(lambda: house.services.started)
+        await wait_until(lambda: house.services.ended == 1)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
@@ -152,7 +152,7 @@ async def test_a_message_over_the_limit_closes_the_connection(open_house):
             assert closed.value.reason.code == 1009
 
 
-async def test_a_revoked_token_ends_its_websocket(open_house):
+async def test_revoking_a_token_closes_its_websocket(open_house):
     async with open_house() as house:
         async with connect(house) as connection:
             assert await ask(connection, PING) == PONG
@@ -203,7 +203,7 @@ async def test_a_bad_handshake_is_refused_at_once(open_house, changes, status):
             assert b"\r\nUpgrade: websocket\r\n" in data or b"\r\nSec-WebSocket-Version: 13\r\n" in data
 
 
-async def test_frames_before_the_answer_are_refused(open_house):
+async def test_frames_sent_before_the_handshake_is_answered_are_refused(open_house):
     async with open_house() as house:
         data = await house.raw_tcp(handshake(house).encode() + b"\x88\x80\x00\x00\x00\x00")
         assert data.startswith(b"HTTP/1.1 400 ")
@@ -219,21 +219,21 @@ async def test_frames_before_the_answer_are_refused(open_house):
         (b"\x81\x05hello", 1002),  # not masked
         (b"\x83\x80\0\0\0\0", 1002),  # no such opcode
         (b"\xc1\x80\0\0\0\0", 1002),  # a reserved bit
-        (b"\x80\x80\0\0\0\0", 1002),  # goes on with nothing
+        (b"\x80\x80\0\0\0\0", 1002),  # a continuation of no message
         (b"\x09\x80\0\0\0\0", 1002),  # a ping in pieces
         (b"\x81\xfe\0\x05\0\0\0\0hello", 1002),  # a length longer than it need be
         (b"\x81\x82\0\0\0\0\xff\xff", 1007),
     ],
 )
-async def test_a_close_or_a_broken_frame_ends_the_connection_with_its_code(open_house, frames, code):
+async def test_a_close_or_an_invalid_frame_ends_the_connection_with_the_right_code(open_house, frames, code):
     async with open_house() as house:
-        async with upgraded(house) as stream:
+        async with open_upgraded_stream(house) as stream:
             await stream.send_all(frames)
             await stream.send_eof()
             said = b"".join([chunk async for chunk in stream])
             assert said[:1] == b"\x88" and len(said) == 2 + said[1], "one close frame, and nothing else"
             assert (int.from_bytes(said[2:4], "big") if code is not None else None) == code
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
@@ -257,39 +257,39 @@ async def test_a_close_or_a_broken_frame_ends_the_connection_with_its_code(open_
         (b"\x01\x80\0\0\0\0" + b"\x00\x81\0\0\0\0x" * 5000, 1009, "A message has at most 4096 fragments,"),
     ],
 )
-async def test_what_is_wrong_is_said_in_words_to_a_client_that_waits(open_house, frames, code, reason):
-    """The client keeps its half open and reads: the library's reader is on the stream all the while."""
+async def test_an_invalid_frame_is_answered_with_a_reason_in_words(open_house, frames, code, reason):
+    """The client keeps its half open and reads, so that the library's reader uses the stream meanwhile."""
     async with open_house() as house:
-        async with upgraded(house) as stream:
+        async with open_upgraded_stream(house) as stream:
             await stream.send_all(frames)
             said = b"".join([chunk async for chunk in stream])
         assert (said[:1], int.from_bytes(said[2:4], "big")) == (b"\x88", code)
         assert said[4:].decode().startswith(reason) and len(said) == 2 + said[1]
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         assert house.services.faults == []
 
 
-async def test_a_broken_frame_behind_requests_leaves_their_answers_readable(open_house):
+async def test_answers_to_requests_before_an_invalid_frame_can_still_be_read(open_house):
     async with open_house() as house:
-        async with upgraded(house) as stream:
+        async with open_upgraded_stream(house) as stream:
             await stream.send_all(b"\x81\x82\0\0\0\0{}" * 3 + b"\x83\x80\0\0\0\0" + os.urandom(4096))
             said = b"".join([chunk async for chunk in stream])
             assert b"\x88" in said and int.from_bytes(said[said.rindex(b"\x88") :][2:4], "big") == 1002
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
 
 
-async def test_random_frames_end_no_more_than_their_connection(open_house):
+async def test_random_frames_end_only_their_own_connection(open_house):
     async with open_house() as house:
         for _ in range(50):
-            async with upgraded(house) as stream:
+            async with open_upgraded_stream(house) as stream:
                 await stream.send_all(os.urandom(200))
-        await until(lambda: house.server.connections == 0)
+        await wait_until(lambda: house.server.connections == 0)
         async with connect(house) as connection:
             assert await ask(connection, PING) == PONG
         assert house.services.faults == []
 
 
-async def test_the_unix_socket_has_it_too_and_another_client_understands(open_house):
+async def test_websocket_works_on_the_unix_socket_with_another_client(open_house):
     async with open_house() as house:
         script = (
             "import sys, json\n"
@@ -304,7 +304,7 @@ async def test_the_unix_socket_has_it_too_and_another_client_understands(open_ho
         assert out.decode().strip() == '{"jsonrpc":"2.0","id":1,"result":{"token":null}} []'
 
 
-def test_the_handshake_is_handed_on_without_what_does_not_matter():
+def test_the_handshake_is_passed_on_with_only_the_headers_that_matter():
     request = h11.Request(
         method="GET",
         target="/ws?x",
