@@ -6,6 +6,8 @@ store, a secret or a traceback.
 
 from __future__ import annotations
 
+import errno
+
 # Not from typing: whoever wants an error only, as the command line does, need not load it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,6 +140,11 @@ def no_memory() -> Overloaded:
     """What a client is told whose request the machine has no memory, or no thread, left for."""
     sentence = "sessiond has no memory left for this; ask for less at once, or try again in a moment"
     return Overloaded(sentence, retryAfterMs=1000)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether it says that the machine has no memory, or no thread, left."""
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN)
 
 
 class Stopping(SessiondError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
@@ -26,6 +27,14 @@ async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio
         if "can't start new thread" not in str(error):
             raise
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+
+
+def threads_apart(most: int) -> Callable[..., Awaitable[Any]]:
+    """As `run_in_thread`, with up to `most` threads at once of its own: no other work keeps this one waiting.
+
+    Trio's default, 40 threads for everything, is used up by forty long reads.
+    """
+    return partial(run_in_thread, limiter=trio.CapacityLimiter(most))
 
 
 @asynccontextmanager

@@ -75,6 +75,11 @@ def test_the_dev_group_and_the_dev_extra_are_one() -> None:
     assert groups == {"dev": ["sessiond[dev]"]}
 
 
+def test_threads_are_asked_for_in_one_place() -> None:
+    """Where there is none, Trio raises a RuntimeError, which only `tasks.run_in_thread` knows."""
+    assert [name_of(path) for path in SOURCES if "to_thread" in path.read_text()] == ["sessiond/tasks.py"]
+
+
 def test_the_version_stands_in_one_place() -> None:
     assert "version" not in PROJECT
     assert PROJECT["dynamic"] == ["version"]

@@ -16,7 +16,7 @@ from sessiond.errors import InvalidParams, StorageError, reason_of
 from sessiond.model import keys
 from sessiond.tasks import run_in_thread
 
-# Same as `trio.to_thread.run_sync`; tests with an autojump clock pass one that runs inline.
+# Same as `run_in_thread`; tests with an autojump clock pass one that runs inline.
 RunSync = Callable[..., Awaitable[Any]]
 
 

@@ -23,6 +23,7 @@ from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender
 from sessiond.daemon.credentials import RunCredentials
 from sessiond.daemon.host import DaemonHost
+from sessiond.daemon.logs import FaultLog
 from sessiond.daemon.saver import IndexSaver
 from sessiond.delivery.channels import Channels
 from sessiond.delivery.outbox import Outbox, open_outbox
@@ -114,7 +115,7 @@ async def open_app(
             METHODS,
             services,
             limits=limits_of(config),
-            on_fault=_log_fault,
+            on_fault=FaultLog(clock.monotonic).note,
             now_ms=clock.wall_ms,
             budgets=services.budgets,
         )
@@ -339,7 +340,3 @@ class _Parts:
 def _openrpc() -> msgspec.Raw:
     """The OpenRPC document. Cached, because building it takes 25 ms and any caller may ask for it."""
     return msgspec.Raw(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)))
-
-
-def _log_fault(what: str, error: BaseException) -> None:
-    log.error("internal error", what=what, exc_info=error)

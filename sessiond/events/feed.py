@@ -104,7 +104,7 @@ class TranscriptFeed:
             if entry.file.passed_to > entry.file.folded_to:
                 return  # in the middle of a line over the limit
             limit, reach = self._store.record_limit, self._step_bytes(session)
-            line = await self._store.run_sync(folding.parse_ahead, folder, entry, name, limit, reach)
+            line = await self._store.run_for_feed(folding.parse_ahead, folder, entry, name, limit, reach)
         except OSError:
             return  # reading it raises the same error, which is handled there
         if line is not None:
@@ -194,7 +194,7 @@ class TranscriptFeed:
         store, entry = self._store, folding.begin_anew(session.entry)
         async with store.committer.hold_exclusively(session):
             try:
-                entry = (await store.run_sync(self._read_on, session, entry, None)).entry
+                entry = (await store.run_for_feed(self._read_on, session, entry, None)).entry
                 # There is no await from here on, so both entries have what other programs wrote meanwhile.
                 self._read_step(session)
                 entry = self._read_on(session, entry, MAX_STEP_BYTES).entry

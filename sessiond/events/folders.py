@@ -124,7 +124,7 @@ class Folders:
             return folding.advance(folder.fd, session.entry, name, limit, collect=False, dialect=dialect).entry
 
         try:
-            entry: Entry = await self._store.run_sync(read)
+            entry: Entry = await self._store.run_for_feed(read)
         except OSError as error:
             again.retry_if_passing(session, error)
             return None
@@ -201,7 +201,7 @@ class Folders:
             async with self._adopt_lock:
                 if self._session(folder, name[: -len(layout.SUFFIX)]) is not None:
                     return
-                session: Session | None = await self._store.run_sync(read)
+                session: Session | None = await self._store.run_for_feed(read)
         except OSError as error:
             is_retried = self.retries.retry_if_passing((folder.agent_id, name), error)
             if not is_retried and not isinstance(error, FileNotFoundError):
@@ -274,7 +274,7 @@ class Folders:
             return scan.create_settings_only_sessions(folder, foreign, self._store.settings, problems)
 
         async with self._adopt_lock:
-            found: list[Session] = await self._store.run_sync(read)
+            found: list[Session] = await self._store.run_for_feed(read)
             folder.waiting.discard(layout.INDEX)
             folder.dirty = True
             for session in found:

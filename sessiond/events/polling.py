@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import trio
 
-from sessiond.events.watch_backend import Backend, NameChanged, NameGone, WatchEvent, merge_events
+from sessiond.events.watch_backend import Backend, NameChanged, NameGone, WatchEvent, merge_events, wait_out_shortage
+from sessiond.store import dirfd
+from sessiond.tasks import threads_apart
 
 _INTERVAL_S = 0.25
 # The share of a core that listing may take: 10,000 files take 32 ms, so the pause grows with the number of files.
@@ -40,7 +42,7 @@ class PollingBackend:
         self._listings: dict[str, Listing] = {}
         self._identity: dict[str, int] = {}
         self._closed = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)
+        self._run_sync = threads_apart(1)
 
     def add(self, directory: str) -> None:
         identity = _identity(directory)
@@ -62,7 +64,11 @@ class PollingBackend:
             before = dict(self._listings)
             started = time.perf_counter()
             scan = partial(_scan, before, dict(self._identity))
-            now = await trio.to_thread.run_sync(scan, limiter=self._limiter)
+            try:
+                now = await self._run_sync(scan)
+            except OSError as error:
+                await wait_out_shortage(self.name, error)
+                continue
             pause_s = max(_INTERVAL_S, (time.perf_counter() - started) / _COST_SHARE)
             events = merge_events(self._compare(before, now))
             if events:
@@ -94,13 +100,13 @@ def _differences(directory: str, before: Listing, now: Listing) -> Iterator[Watc
 
 
 def _scan(listings: dict[str, Listing], identity: dict[str, int]) -> dict[str, Listing | None]:
-    """A new listing of each folder; None where it is no longer the same folder."""
+    """A new listing of each folder; None where it is no longer the same folder, the old one where that is not known."""
     found: dict[str, Listing | None] = {}
-    for directory in listings:
+    for directory, before in listings.items():
         try:
             found[directory] = _list_folder(directory) if _identity(directory) == identity[directory] else None
-        except OSError:
-            found[directory] = None
+        except OSError as error:
+            found[directory] = before if dirfd.is_passing(error) else None
     return found
 
 

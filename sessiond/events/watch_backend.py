@@ -9,6 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import structlog
+import trio
+
+from sessiond.errors import reason_of
+from sessiond.events.delayed_retry import RETRY_S
+
+log = structlog.get_logger("sessiond.feed")
+
 Backend = Literal["inotify", "watchfiles", "polling"]
 
 
@@ -55,6 +63,12 @@ class WatchBackend(Protocol):
     def remove(self, directory: str) -> None: ...
     async def next_batch(self) -> list[WatchEvent]: ...
     def close(self) -> None: ...
+
+
+async def wait_out_shortage(backend: Backend, error: OSError) -> None:
+    """Wait before files are looked at again, for which there was no thread or no memory."""
+    log.warning("changes of files are noticed later", backend=backend, reason=reason_of(error), retry_s=RETRY_S)
+    await trio.sleep(RETRY_S)
 
 
 def merge_events(events: Iterable[WatchEvent]) -> list[WatchEvent]:

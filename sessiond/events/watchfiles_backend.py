@@ -26,7 +26,9 @@ from sessiond.events.watch_backend import (
     WatchUnavailable,
     is_below,
     merge_events,
+    wait_out_shortage,
 )
+from sessiond.tasks import threads_apart
 
 # An event takes up to two steps. 8 ms: a median of 17 ms (with 10 ms 21) at 2 % of a core; 1 ms would be 3 ms at 4 %.
 _STEP_MS = 8
@@ -57,8 +59,8 @@ class WatchfilesBackend:
         self._stop = threading.Event()
         self._first_root = trio.Event()
         self._closed = False
-        # A limiter of its own: the waiting thread must not count among those for file access.
-        self._limiter = trio.CapacityLimiter(1)
+        # Apart: the waiting thread must not count among those for file access.
+        self._run_sync = threads_apart(1)
 
     def add(self, directory: str) -> None:
         real = _real_folder(directory)
@@ -113,7 +115,11 @@ class WatchfilesBackend:
         async with trio.open_nursery() as nursery:
             # The thread checks the stop event at each step. If it were abandoned, it would outlive the event loop.
             nursery.start_soon(_set_at_cancellation, stop)
-            raw = await trio.to_thread.run_sync(_wait_in_thread, notify, stop, limiter=self._limiter)
+            try:
+                raw = await self._run_sync(_wait_in_thread, notify, stop)
+            except OSError as error:
+                await wait_out_shortage(self.name, error)  # the notifier goes on collecting
+                raw = set[tuple[int, str]]()
             if isinstance(raw, set):
                 self._gathered |= raw
             elif raw == "broken":

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import trio
-
-from sessiond.errors import InvalidRequest, LimitExceeded, ParseError
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, no_memory
 from sessiond.rpc.limits import MAX_CBOR_ITEMS
+from sessiond.tasks import run_in_thread
 
 # What an open container still needs: a number of items, or one of these.
 _ARRAY = -1  # indefinite-length array: any number of items, then a break
@@ -137,11 +136,14 @@ def check_single_item(frame: bytes, max_nesting: int) -> None:
 
 
 async def check_item(frame: bytes, max_nesting: int) -> None:
-    """As `check_single_item`; a long frame is checked in a worker thread."""
+    """As `check_single_item`; a long frame is checked in a worker thread. Overloaded where there is none."""
     if len(frame) < _SLOW_BYTES:
         check_single_item(frame, max_nesting)
     else:
-        await trio.to_thread.run_sync(check_single_item, frame, max_nesting)
+        try:
+            await run_in_thread(check_single_item, frame, max_nesting)
+        except OSError:
+            raise no_memory() from None
 
 
 def _read_head(buffer: bytes | bytearray, at: int, size: int) -> tuple[int, int | None, int] | None:

@@ -5,7 +5,6 @@ Beside `runs/executor.py` the only place that catches every exception: the reque
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -24,6 +23,7 @@ from sessiond.errors import (
     Stopping,
     Unauthenticated,
     Unsupported,
+    lacks_memory,
     no_memory,
     quote,
 )
@@ -58,7 +58,8 @@ class Dispatcher(Generic[S]):
     """Calls the handlers of a method table; one dispatcher for all connections.
 
     `stopping` is set when the daemon shuts down: new requests are then refused with -32008, running ones finish.
-    `on_fault(what, error)` is called with every unexpected exception, and logs it.
+    `on_fault(what, error)` is called with every unexpected exception, and logs it; also with a shortage of memory or
+    threads that no handler expected, which the client is told as Overloaded.
     """
 
     def __init__(
@@ -300,7 +301,8 @@ class Dispatcher(Generic[S]):
         expected = _unwrap_groups(error)
         if isinstance(expected, SessiondError):
             return expected
-        if isinstance(expected, MemoryError) or getattr(expected, "errno", None) in (errno.ENOMEM, errno.EAGAIN):
+        if lacks_memory(expected):
+            self._on_fault(what, expected)
             return no_memory()
         self._on_fault(what, error)
         return InternalError("Something went wrong inside; the daemon's log says what.")

@@ -23,7 +23,7 @@ from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
-from sessiond.store.committer import Committer, RunSync
+from sessiond.store.committer import LANES, Committer, RunSync
 from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
@@ -31,11 +31,14 @@ from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
-from sessiond.tasks import run_in_thread
+from sessiond.tasks import run_in_thread, threads_apart
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "StoreListener", "Written", "open_store"]
 
 T = TypeVar("T")
+
+
+_WRITING_THREADS = LANES + 4  # commits, and some that create, move and save
 
 
 def _ignore(*_: object) -> None:
@@ -73,7 +76,7 @@ class SessionStore:
         record_limit: int,
         clock: Clock,
         ids: Ids,
-        run_sync: RunSync,
+        run_sync: RunSync | None,
         sync: Sync | None,
     ) -> None:
         self.path = opened.path
@@ -88,12 +91,15 @@ class SessionStore:
         self.archives: dict[str, Folder] = {}
         self.rules = rules
         self.record_limit = record_limit
-        self.run_sync = run_sync
         self._listener = listener
+        # What clients read keeps neither writes nor the feed waiting.
+        self.run_sync = run_sync or run_in_thread
+        self._run_write = run_sync or threads_apart(_WRITING_THREADS)
+        self.run_for_feed = run_sync or threads_apart(2)
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
         self._clock, self._ids, self._durable = clock, ids, sync is not None
-        how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": run_sync}
+        how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": self._run_write}
         self.committer = Committer(
             on_committed=lambda session: listener().poke(session), on_refused=self._report_displaced, **how
         )
@@ -169,7 +175,7 @@ class SessionStore:
             self.presence.require()
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
-            made = await self.run_sync(making.create_file, folder, name, data, self.record_limit, self._durable)
+            made = await self._run_write(making.create_file, folder, name, data, self.record_limit, self._durable)
             if self.folders.get(agent_id) is not folder:
                 raise StoreDisplaced
             session = Session(key=key, entry=made.entry, folder=folder)
@@ -311,7 +317,7 @@ class SessionStore:
         try:
             async with self.committer.hold_exclusively(session):
                 archive = self.archive_folder(session.folder.agent_id)
-                moved = await self.run_sync(dirfd.move, session.folder.fd, archive.fd, name, self._durable)
+                moved = await self._run_write(dirfd.move, session.folder.fd, archive.fd, name, self._durable)
                 session.folder.dirty = True
                 if moved:
                     session.folder = archive
@@ -348,7 +354,7 @@ class SessionStore:
                 pieces.append(piece)
                 await trio.lowlevel.checkpoint()
             kept_at_ms = self._clock.wall_ms() if folder.has_torn_index else None
-            await self.run_sync(index.save, folder.fd, pieces, kept_at_ms)
+            await self._run_write(index.save, folder.fd, pieces, kept_at_ms)
             folder.has_torn_index, saved = False, True
             return sum(map(len, pieces))
         except (OSError, MemoryError) as error:
@@ -367,7 +373,7 @@ async def open_store(
     rules: KeyRules,
     clock: Clock | None = None,
     ids: Ids | None = None,
-    run_sync: RunSync = run_in_thread,
+    run_sync: RunSync | None = None,
     sync: Sync = os.fdatasync,
     progress: scan.Progress = _ignore,
 ) -> AsyncIterator[SessionStore]:
@@ -380,7 +386,7 @@ async def open_store(
         given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "sync": sync if durable else None}
         store = SessionStore(opened, listener=listener, rules=rules, record_limit=record_limit, **given)
         try:
-            await run_sync(store.load, progress)
+            await store.run_sync(store.load, progress)
         except OSError as error:
             raise ConfigError(f"the store {path} cannot be read: {reason_of(error)}") from None
         try:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 
 import trio
 
+from sessiond.tasks import run_in_thread
+
 _RECEIVE_BYTES = 64 * 1024
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
@@ -160,9 +162,15 @@ class ByteStream(trio.abc.HalfCloseableStream):
 
 
 async def load_module(module: str) -> None:
-    """Import a module that only some clients need, in a worker thread: it takes 50 ms and more."""
+    """Import a module that only some clients need, in a worker thread: it takes 50 ms and more.
+
+    Without a thread for it the event loop waits: once, for a client that would get no answer at all.
+    """
     if module not in _loaded:
-        await trio.to_thread.run_sync(importlib.import_module, module)
+        try:
+            await run_in_thread(importlib.import_module, module)
+        except OSError:
+            importlib.import_module(module)
         _loaded.add(module)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,7 +10,10 @@ import socket
 import subprocess
 
 import pytest
+from structlog.testing import capture_logs
 from support.real_daemon import PATIENCE_S, Daemon
+
+from sessiond.daemon.logs import SHORTAGE_LINE_S, FaultLog
 
 pytestmark = pytest.mark.system
 
@@ -48,3 +52,22 @@ def test_journald_gets_priorities_and_no_times(daemon: Daemon) -> None:
 def test_a_program_gets_one_object_a_line(daemon: Daemon) -> None:
     first, *_ = [json.loads(line) for line in logged(daemon, "--json")]
     assert (first["event"], first["level"], first["sessions"]) == ("ready", "info", 0)
+
+
+def test_a_flood_that_meets_a_shortage_fills_no_log() -> None:
+    times = [0.0, 1.0, SHORTAGE_LINE_S - 1, SHORTAGE_LINE_S, SHORTAGE_LINE_S + 1]
+    faults = FaultLog(iter(times).__next__)
+    with capture_logs() as logs:
+        for _ in times:
+            try:
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            except OSError as error:
+                faults.note("sessions_list", error)
+        faults.note("sessions_list", LookupError("x"))
+    lines = [one for one in logs if one["log_level"] == "warning"]
+    assert [(one["what"], one["refused"], one["reason"]) for one in lines] == [
+        ("sessions_list", 1, "Resource temporarily unavailable"),
+        ("sessions_list", 3, "Resource temporarily unavailable"),
+    ]
+    assert re.fullmatch(r"test_logs\.py:\d+", lines[0]["at"])
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == ["internal error"]

@@ -16,9 +16,11 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from support.patience import PATIENCE_S
+from support.shortage import free_descriptors, refused_threads
 
-from sessiond.events import inotify
+from sessiond.events import inotify, polling
 from sessiond.events.watch import Kind, Watcher, open_watcher
 from sessiond.events.watch_backend import NameChanged, NameGone, Rescan, WatchEvent, merge_events
 from sessiond.store import filesystem
@@ -533,3 +535,26 @@ async def test_a_backend_that_was_asked_for_stays(tmp_path: Path) -> None:
 def test_a_local_disk_and_what_is_not_there_are_not_deaf(tmp_path: Path) -> None:
     assert filesystem.deaf_kind("/proc") is None
     assert filesystem.deaf_kind(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize("kind", ["watchfiles", "polling"])
+async def test_changes_are_noticed_later_where_no_thread_can_look_for_them(kind: Kind, tmp_path: Path) -> None:
+    with capture_logs() as logs, trio.fail_after(PATIENCE_S):
+        async with open_watcher(kind) as watcher, trio.open_nursery() as nursery:
+            watcher.add(tmp_path)
+            with refused_threads():
+                nursery.start_soon(until, watcher, NameChanged(str(tmp_path), "f"))
+                while not logs:
+                    await trio.lowlevel.checkpoint()
+                append(tmp_path / "f")
+    assert logs[0]["event"] == "changes of files are noticed later"
+
+
+async def test_a_folder_that_cannot_be_listed_just_now_is_not_gone(tmp_path: Path) -> None:
+    async with open_watcher("polling") as watcher:
+        watcher.add(tmp_path)
+        before = dict(watcher._backend._listings)
+        with free_descriptors(0):
+            assert polling._scan(before, dict(watcher._backend._identity)) == before
+        append(tmp_path / "f")
+        await until(watcher, NameChanged(str(tmp_path), "f"))

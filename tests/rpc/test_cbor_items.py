@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.sampling import spread
+from support.shortage import refused_threads
 
-from sessiond.errors import LimitExceeded, SessiondError
-from sessiond.rpc.cbor_items import ItemScanner, check_single_item
+from sessiond.errors import LimitExceeded, Overloaded, SessiondError
+from sessiond.rpc.cbor_items import ItemScanner, check_item, check_single_item
 from sessiond.rpc.framing import ItemFramer
 from sessiond.rpc.limits import MAX_CBOR_ITEMS
 
@@ -113,3 +114,10 @@ def test_a_message_may_have_items_up_to_the_limit_and_not_beyond():
     assert end_of(most) == len(most)
     with pytest.raises(LimitExceeded):
         end_of(b"\x9a" + MAX_CBOR_ITEMS.to_bytes(4, "big") + b"\x01" * MAX_CBOR_ITEMS)
+
+
+async def test_a_long_item_that_no_thread_can_check_is_refused():
+    item = cbor2.dumps(b"x" * 20_000)
+    with refused_threads(), pytest.raises(Overloaded):
+        await check_item(item, 64)
+    await check_item(item, 64)

@@ -365,11 +365,11 @@ async def test_a_contained_task_logs_its_fault_and_passes_cancellation_on(connec
         assert scope.cancelled_caught
 
 
-async def test_a_request_that_runs_out_of_memory_is_refused_and_not_logged_as_a_fault(connect):
+async def test_a_request_that_runs_out_of_memory_is_refused_and_logged(connect):
     async with connect() as client:
         answer = await client.call("starved")
         assert (answer["error"]["code"], answer["error"]["data"]["type"]) == (-32007, "overloaded")
-        assert client.services.faults == []
+        assert [(what, type(error)) for what, error in client.services.faults] == [("starved", MemoryError)]
         assert await client.call("ping", request_id=2) == ok({}, 2)
 
 

@@ -1,11 +1,14 @@
-"""Descriptors that run out, for tests in the daemon's own process."""
+"""Descriptors and threads that run out, for tests in the daemon's own process."""
 
 from __future__ import annotations
 
 import os
 import resource
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import trio
 
 
 @contextmanager
@@ -21,3 +24,32 @@ def free_descriptors(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in filled:
             os.close(fd)
+
+
+@contextmanager
+def refused_threads() -> Iterator[None]:
+    """While this lasts no thread begins: its stack would be larger than an address space. Idle ones are kept busy."""
+    over = threading.Event()
+    usual = threading.stack_size(1 << 47)
+    try:
+        with suppress(RuntimeError):
+            while True:
+                trio.lowlevel.start_thread_soon(over.wait, lambda _: None)
+        yield
+    finally:
+        threading.stack_size(usual)
+        over.set()
+
+
+@contextmanager
+def busy_threads() -> Iterator[None]:
+    """While this lasts all of Trio's usual threads are somebody else's."""
+    limiter, others = trio.to_thread.current_default_thread_limiter(), []
+    try:
+        while limiter.available_tokens:
+            others.append(object())
+            limiter.acquire_on_behalf_of_nowait(others[-1])
+        yield
+    finally:
+        for other in others:
+            limiter.release_on_behalf_of(other)

@@ -1,11 +1,13 @@
 import socket
+import sys
 
 import pytest
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
+from support.shortage import refused_threads
 
-from sessiond.transports.streams import ByteStream
+from sessiond.transports.streams import ByteStream, load_module
 
 
 @pytest.fixture
@@ -118,3 +120,9 @@ async def test_lingering_lets_a_client_that_is_still_sending_read_the_refusal():
             server.close()
     theirs.close()
     assert said == [b"too large"]
+
+
+async def test_a_module_is_there_without_a_thread_to_import_it_in():
+    with refused_threads():
+        await load_module("sessiond.transports.websocket")
+    assert "sessiond.transports.websocket" in sys.modules
