@@ -32,9 +32,11 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """One attachment on the wire. The default `encoding` is `utf8`. Source: runs.md, "Attachments"."""
 
     name: Annotated[str, Meta(description="The name of the file, without a folder.")]
-    content: Annotated[str, Meta(description="What is in it, as `encoding` says.")]
-    encoding: Annotated[Encoding | None, Meta(description="`utf8`, unless told otherwise, or `base64`.")] = None
-    mime_type: Annotated[str | None, Meta(description="Its MIME type, which is handed on.")] = None
+    content: Annotated[str, Meta(description="Its content, in the given `encoding`.")]
+    encoding: Annotated[
+        Encoding | None, Meta(description="The encoding of `content`: `utf8` (the default) or `base64`.")
+    ] = None
+    mime_type: Annotated[str | None, Meta(description="Its MIME type, passed on to the agent.")] = None
 
 
 class AttachmentInput(Protocol):

@@ -29,9 +29,9 @@ class ReceiptFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """One file as it was written. `sha256` is lower-case hex."""
 
     name: Annotated[str, Meta(description="The name of the file.")]
-    bytes: Annotated[int, Meta(description="How many bytes it has.")]
+    bytes: Annotated[int, Meta(description="Its size in bytes.")]
     sha256: Annotated[str, Meta(description="The SHA-256 of its content, in hexadecimal.")]
-    mime_type: Annotated[str | None, Meta(description="Its MIME type, as it was given.")] = None
+    mime_type: Annotated[str | None, Meta(description="Its MIME type, as given by the caller.")] = None
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,7 +39,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     rel_dir: Annotated[str, Meta(description="The folder of the files, relative to the agent's workspace.")]
     count: Annotated[int, Meta(description="How many files there are.")]
-    total_bytes: Annotated[int, Meta(description="How many bytes they have together.")]
+    total_bytes: Annotated[int, Meta(description="Their total size in bytes.")]
     files: Annotated[tuple[ReceiptFile, ...], Meta(description="The files.")]
 
     @property

@@ -21,14 +21,14 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """A token as `tokens.list` shows it. Source: protocol.md, "The gateway's calls"."""
 
     id: Annotated[str, Meta(description="The token's id.")]
-    scopes: Annotated[tuple[str, ...], Meta(description="What it may do: of list, read, send, spawn and admin.")]
-    issued_at: Annotated[int, Meta(description="When it was made, in milliseconds since 1970.")]
-    expires_at: Annotated[int, Meta(description="When it ends, in milliseconds since 1970.")]
-    session_key: Annotated[str | None, Meta(description="The session that it speaks as.")] = None
+    scopes: Annotated[tuple[str, ...], Meta(description="Its scopes: some of list, read, send, spawn and admin.")]
+    issued_at: Annotated[int, Meta(description="When it was issued, in milliseconds since 1970.")]
+    expires_at: Annotated[int, Meta(description="When it expires, in milliseconds since 1970.")]
+    session_key: Annotated[str | None, Meta(description="The session that it acts as.")] = None
     agent_id: Annotated[str | None, Meta(description="The agent that it belongs to.")] = None
-    run_id: Annotated[str | None, Meta(description="The run that it was made by.")] = None
+    run_id: Annotated[str | None, Meta(description="The run that minted it.")] = None
     # Without a default, so that these two are always on the wire.
-    sandboxed: Annotated[bool, Meta(description="Whether it is for a sandboxed program.")]
+    sandboxed: Annotated[bool, Meta(description="Whether its holder is sandboxed.")]
     revoked: Annotated[bool, Meta(description="Whether it was ended before its time.")]
 
 

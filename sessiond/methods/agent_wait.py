@@ -17,8 +17,8 @@ from sessiond.sessions.resolve import may_name
 
 
 class AgentWaitParams(Params, frozen=True, kw_only=True):
-    run_id: Annotated[str, says("The run, as the answer that accepted it names it.")]
-    timeout_ms: Annotated[int, clamp_to(WAIT_MS, "How many milliseconds at most its end is waited for.")] = (
+    run_id: Annotated[str, says("The run id, as returned when the run was accepted.")]
+    timeout_ms: Annotated[int, clamp_to(WAIT_MS, "How many milliseconds to wait for its end at most.")] = (
         WAIT_MS.default
     )
 
@@ -27,7 +27,7 @@ class AgentWaitResult(Result, frozen=True, kw_only=True):
     run_id: Annotated[str, says("The run.")]
     status: Annotated[
         Literal["ok", "error", "timeout", "aborted", "running"],
-        says("How it ended; `running`: it has not ended yet; `timeout`: it met its own limit."),
+        says("How it ended; `running`: it has not ended yet; `timeout`: it exceeded its own time limit."),
     ]
     reply: Annotated[str | None, says("The agent's reply, with status `ok`.")] = None
     error: Annotated[str | None, says("Why it failed, in a sentence.")] = None
@@ -36,7 +36,7 @@ class AgentWaitResult(Result, frozen=True, kw_only=True):
     session_key: Annotated[str, says("The canonical key of its session.")]
     reason: Annotated[
         Literal["ancestor_busy"] | None,
-        says("`ancestor_busy`: the run waits for the caller, and was not waited for."),
+        says("`ancestor_busy`: the run waits for the caller's own run, so the call did not wait."),
     ] = None
 
 

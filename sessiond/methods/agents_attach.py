@@ -22,9 +22,9 @@ from sessiond.runtimes.runtime import RunSpec
 
 
 class AgentsAttachParams(Params, frozen=True, kw_only=True):
-    agent_id: Annotated[AgentIdText, says("The agent that this connection runs from now on.")]
+    agent_id: Annotated[AgentIdText, says("The agent to run on this connection.")]
     capabilities: Annotated[
-        list[Literal["steer"]], says("What the connection can do; `steer`: it takes messages for a live run.")
+        list[Literal["steer"]], says("What the connection supports; `steer`: messages during a run.")
     ] = []
 
 

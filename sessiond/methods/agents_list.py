@@ -13,16 +13,16 @@ from sessiond.rpc.method import Method
 class AgentInfo(Result, frozen=True, kw_only=True):
     id: Annotated[str, says("The agent's id.")]
     name: Annotated[str | None, says("Its name.")] = None
-    configured: Annotated[bool, says("Whether it stands in the configuration.")]
+    configured: Annotated[bool, says("Whether it is in the configuration.")]
     runtime: Annotated[str, says("What runs it: `echo`, `exec`, `attached` or `acp`.")]
     sandboxed: Annotated[bool, says("Whether some or all of its runs are in a sandbox.")]
     attached: Annotated[int, says("How many connections run it.")] = 0
-    live_runs: Annotated[int, says("How many of its runs are going on.")] = 0
+    live_runs: Annotated[int, says("How many of its runs are executing.")] = 0
 
 
 class AgentsListResult(Result, frozen=True, kw_only=True):
     requester: Annotated[str, says("The caller's agent.")]
-    allow_any: Annotated[bool, says("Whether that one may spawn every configured agent.")]
+    allow_any: Annotated[bool, says("Whether the caller's agent may spawn every configured agent.")]
     agents: Annotated[list[AgentInfo], says("The agents that the caller may spawn, its own first; the owner sees all.")]
 
 

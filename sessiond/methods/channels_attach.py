@@ -34,7 +34,7 @@ class ChannelsAttachParams(Params, frozen=True, kw_only=True):
     channel: Annotated[
         str,
         check_by(check_channel, f"`{AGENT_ID.pattern}`, not `unknown`"),
-        says("The channel that this connection delivers for from now on, as `telegram`."),
+        says("The channel to deliver for on this connection, such as `telegram`."),
     ]
     account_id: Annotated[
         Annotated[
@@ -47,7 +47,7 @@ class ChannelsAttachParams(Params, frozen=True, kw_only=True):
             ),
         ]
         | None,
-        says("The account on the channel that it delivers through.", default="every account"),
+        says("The account on the channel through which it delivers.", default="every account"),
     ] = None
     threads: Annotated[bool, says("Whether it can bind a session to a thread of the channel.")] = False
 

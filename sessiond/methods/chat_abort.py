@@ -11,12 +11,12 @@ from sessiond.rpc.method import Method
 
 class ChatAbortParams(Params, frozen=True, kw_only=True):
     session_key: SessionName
-    run_id: Annotated[str | None, says("The run to end.", default="the live one and those that wait")] = None
+    run_id: Annotated[str | None, says("The run to abort.", default="the current one and all queued ones")] = None
 
 
 class ChatAbortResult(Result, frozen=True, kw_only=True):
-    aborted: Annotated[bool, says("Whether a run was ended.")]
-    run_ids: Annotated[list[str], says("The runs that were ended.")]
+    aborted: Annotated[bool, says("Whether a run was aborted.")]
+    run_ids: Annotated[list[str], says("The runs that were aborted.")]
 
 
 async def handle(ctx: Context, params: ChatAbortParams) -> ChatAbortResult:

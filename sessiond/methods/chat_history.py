@@ -12,7 +12,7 @@ from sessiond.rpc.method import Method
 
 
 class ChatHistoryParams(SessionsHistoryParams, frozen=True):
-    include_tools: Annotated[bool, says("Whether tool results are among the messages.")] = True
+    include_tools: Annotated[bool, says("Whether to include tool results.")] = True
 
 
 async def handle(ctx: Context, params: ChatHistoryParams) -> SessionsHistoryResult:

@@ -36,7 +36,7 @@ class ChatInjectParams(Params, frozen=True, kw_only=True):
 
 class ChatInjectResult(Result, frozen=True, kw_only=True):
     ids: Annotated[list[str], says("The ids of the new records, in the order of the messages.")]
-    cursor: Annotated[str, says("The place in the transcript behind the last of them.")]
+    cursor: Annotated[str, says("A cursor: the place in the transcript after the last of them.")]
 
 
 def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:

@@ -33,21 +33,25 @@ class ChatSendParams(Params, frozen=True, kw_only=True):
     message: MessageText
     idempotency_key: IdempotencyKey = None
     timeout_seconds: RunSeconds = None
-    thinking: Annotated[ThinkingLevel | None, says("How much the agent thinks in this run.")] = None
+    thinking: Annotated[ThinkingLevel | None, says("The thinking level of this run.")] = None
     model: Annotated[str | None, says("The model of this run.", default="the session's")] = None
     attachments: Annotated[list[Attachment], says("Files for the agent.")] = []
-    deliver: Annotated[bool | None, says("Whether the reply goes to the session's channel as well.")] = None
+    deliver: Annotated[bool | None, says("Whether to deliver the reply to the session's channel too.")] = None
 
 
 class ChatSendResult(Result, frozen=True, kw_only=True):
-    run_id: Annotated[str | None, says("The run that works on the message; absent where a command was obeyed.")] = None
-    status: Annotated[Literal["accepted", "handled"], says("`handled`: it was a command of the owner, and is done.")]
-    cursor: Annotated[str | None, says("The place in the transcript behind the newest record.")] = None
+    run_id: Annotated[str | None, says("The run of the message; absent for a command.")] = None
+    status: Annotated[
+        Literal["accepted", "handled"],
+        says("`handled`: the message was a command of the owner, which was carried out."),
+    ]
+    cursor: Annotated[str | None, says("A cursor: the place in the transcript after its newest record.")] = None
     reason: Annotated[
-        Literal["inbox"] | None, says("`inbox`: nothing runs, the message waits for the program that reads it.")
+        Literal["inbox"] | None,
+        says("`inbox`: no agent runs; the message is kept for the program that reads this session."),
     ] = None
-    command: Annotated[str | None, says("The command that was obeyed, as `/stop`.")] = None
-    reply: Annotated[str | None, says("What the command has to say.")] = None
+    command: Annotated[str | None, says("The command that was carried out, such as `/stop`.")] = None
+    reply: Annotated[str | None, says("The answer of the command.")] = None
 
 
 async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:

@@ -27,13 +27,13 @@ _REPAIR_AGAIN = "see that it can be written to, then: sessiond doctor --fix"
 
 
 class DaemonDoctorParams(Params, frozen=True, kw_only=True):
-    fix: Annotated[bool, says("Whether what can be repaired is repaired, after a backup.")] = False
+    fix: Annotated[bool, says("Whether to repair what can be repaired, after a backup.")] = False
 
 
 class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     """With `fix` the repairs come first, as findings about `repaired`."""
 
-    findings: Annotated[list[Finding], says("What is wrong, and with `fix` first what was repaired.")]
+    findings: Annotated[list[Finding], says("The problems found; with `fix` the repairs come first.")]
 
 
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:

@@ -13,22 +13,24 @@ from sessiond.rpc.method import Method
 
 class DaemonStatusResult(Result, frozen=True, kw_only=True):
     version: Annotated[str, says("The daemon's version.")]
-    pid: Annotated[int, says("The id of its process.")]
-    uptime_ms: Annotated[int, says("Since when it runs, in milliseconds.")]
+    pid: Annotated[int, says("Its process id.")]
+    uptime_ms: Annotated[int, says("How long it has been running, in milliseconds.")]
     store: Annotated[str, says("The path of the store.")]
     sessions: Annotated[int, says("How many sessions there are, without archived ones.")]
-    live_runs: Annotated[int, says("How many runs are going on.")]
-    queued_runs: Annotated[int, says("How many runs are accepted and wait.")]
-    attached_agents: Annotated[dict[str, int], says("How many connections run an agent, by its id.")]
+    live_runs: Annotated[int, says("How many runs are executing.")]
+    queued_runs: Annotated[int, says("How many accepted runs are queued.")]
+    attached_agents: Annotated[dict[str, int], says("How many connections run each attached agent, by agent id.")]
     subscribers: Annotated[int, says("How many connections follow sessions.")]
     dead_letters: Annotated[int, says("How many deliveries were given up.")]
-    corrupt_records: Annotated[int, says("How many lines of transcripts are no records.")]
-    last_save_at: Annotated[int | None, says("When the index was saved last, in milliseconds since 1970.")]
+    corrupt_records: Annotated[int, says("How many lines of transcripts cannot be read.")]
+    last_save_at: Annotated[int | None, says("When an index was last saved, in milliseconds since 1970.")]
     watcher: Annotated[str, says("How files are watched: `inotify`, `watchfiles` or `polling`.")]
     reload_problem: Annotated[
-        str | None, says("Why the configuration file was not taken over when it was loaded last.")
+        str | None, says("Why the last reload of the configuration file failed; absent if it did not.")
     ] = None
-    reloaded_at: Annotated[int | None, says("When that was tried, in milliseconds since 1970.")] = None
+    reloaded_at: Annotated[
+        int | None, says("When the configuration file was last reloaded, in milliseconds since 1970.")
+    ] = None
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001

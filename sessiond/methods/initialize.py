@@ -24,26 +24,26 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class InitializeParams(Params, frozen=True, kw_only=True):
     protocol: Annotated[int, says("The version of the protocol that the client speaks.", enum=list(PROTOCOLS))]
-    client: Annotated[ClientInfo, says("Who the client is.")]
+    client: Annotated[ClientInfo, says("Name and version of the client.")]
     token: Annotated[
         str | None,
-        says("A token: from now on the connection may do what it allows.", default="the owner, on the owner's socket"),
+        says("A token: the connection gets its identity and scopes.", default="the owner, on the owner's socket"),
     ] = None
 
 
 class CallerInfo(Result, frozen=True, kw_only=True):
     """The identity that the connection has now."""
 
-    session_key: Annotated[str | None, says("The session it speaks as.")] = None
-    agent_id: Annotated[str | None, says("The agent it belongs to.")] = None
-    sandboxed: Annotated[bool, says("Whether it is for a sandboxed program, which sees less.")]
-    scopes: Annotated[list[str], says("What it may do: of list, read, send, spawn and admin.")]
+    session_key: Annotated[str | None, says("The session that the connection acts as.")] = None
+    agent_id: Annotated[str | None, says("The agent that it belongs to.")] = None
+    sandboxed: Annotated[bool, says("Whether the caller is sandboxed, and sees at most its own tree of sessions.")]
+    scopes: Annotated[list[str], says("Its scopes: some of list, read, send, spawn and admin.")]
 
 
 class InitializeResult(Result, frozen=True, kw_only=True):
-    protocol: Annotated[int, says("The version of the protocol that is spoken.")]
-    server: Annotated[ClientInfo, says("The daemon.")]
-    caller: Annotated[CallerInfo, says("Whom the connection acts for.")]
+    protocol: Annotated[int, says("The version of the protocol that is used.")]
+    server: Annotated[ClientInfo, says("Name and version of the daemon.")]
+    caller: Annotated[CallerInfo, says("The identity of the connection.")]
     limits: Annotated[
         dict[str, Any], says("The limits of the connection: bytes of a frame and of a record, and counts.")
     ]
@@ -90,6 +90,6 @@ METHOD = Method(
     InitializeParams,
     InitializeResult,
     handle,
-    "Say who the client is, and show a token.",
+    "Introduce the client, and present a token.",
     before_auth=True,
 )

@@ -84,7 +84,7 @@ SessionName = Annotated[str, says("The session: its key, an alias such as `main`
 MessageText = Annotated[str, check_by(check_text, "not blank, no NUL"), says("The text of the message.")]
 IdempotencyKey = Annotated[
     Annotated[str, Meta(min_length=1, max_length=256)] | None,
-    says("A word of the caller's: the same request with the same key is done once, and answered again."),
+    says("Chosen by the caller: a request repeated with the same key is carried out once and gets the same answer."),
 ]
 AgentIdText = Annotated[str, check_by(check_agent_id, f"`{AGENT_ID.pattern}`", pattern=f"^{AGENT_ID.pattern}$")]
 Line = Annotated[str, check_by(check_line, "printable, not blank", minLength=1, maxLength=MAX_LABEL_CHARS)]
@@ -93,7 +93,7 @@ ThinkingLevel = Annotated[str, Meta(extra={"check": check_thinking}, extra_json_
 RunSeconds = Annotated[
     Annotated[float, Meta(ge=0)] | None,
     says(
-        "After how many seconds the run is ended with status `timeout`; 0 is never.",
+        "The time limit of the run in seconds, after which it ends with status `timeout`; 0: no limit.",
         default="`agents.defaults.runTimeoutSeconds`",
     ),
 ]

@@ -19,18 +19,18 @@ class RunEventParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Source: runs.md, "attached".
     """
 
-    run_id: Annotated[str, says("The run, which this connection lives.")]
+    run_id: Annotated[str, says("The run, which this connection executes.")]
     type: Annotated[
         Literal["delta", "tool", "message"],
-        says("`delta`: more of the reply. `tool`: a tool at work. `message`: a whole message for the transcript."),
+        says("`delta`: more text of the reply. `tool`: progress of a tool. `message`: a message for the transcript."),
     ]
-    text: Annotated[str | None, says("The words that a `delta` adds.")] = None
+    text: Annotated[str | None, says("The text that a `delta` adds.")] = None
     message: Annotated[dict[str, Any] | None, says("The message object of a `message`.")] = None
-    phase: Annotated[Literal["start", "update", "end"] | None, says("How far the tool of a `tool` is.")] = None
-    tool_call_id: Annotated[str | None, says("Which call of the tool it is.")] = None
+    phase: Annotated[Literal["start", "update", "end"] | None, says("The phase of the tool call.")] = None
+    tool_call_id: Annotated[str | None, says("The id of the tool call.")] = None
     name: Annotated[str | None, says("The name of the tool.")] = None
-    args: Annotated[Any, says("What the tool was called with.")] = None
-    result: Annotated[Any, says("What the tool answered.")] = None
+    args: Annotated[Any, says("The arguments of the tool call.")] = None
+    result: Annotated[Any, says("The result of the tool call.")] = None
     is_error: Annotated[bool | None, says("Whether the tool failed.")] = None
 
 
@@ -57,5 +57,11 @@ def handle(ctx: Context, params: RunEventParams) -> Empty:
 
 
 METHOD = Method(
-    "run.event", None, RunEventParams, Empty, handle, "Tell of a run that this connection lives.", streams=True
+    "run.event",
+    None,
+    RunEventParams,
+    Empty,
+    handle,
+    "Report progress of a run that this connection executes.",
+    streams=True,
 )

@@ -25,17 +25,19 @@ class SessionsCreateParams(Params, frozen=True, kw_only=True):
         AgentIdText | None,
         says("The agent of a session without `key`.", default="the caller's agent, else the default one"),
     ] = None
-    label: Annotated[Line | None, says("A label, which no other session of the agent has.")] = None
+    label: Annotated[Line | None, says("A label, unique among the sessions of the agent.")] = None
     model: Annotated[str | None, says("The model of the session.", default="the agent's")] = None
-    parent_session_key: Annotated[str | None, says("The session that the new one belongs to.")] = None
-    message: Annotated[MessageText | None, says("A first message, which the agent works on.")] = None
+    parent_session_key: Annotated[
+        str | None, says("The parent of the new session: it becomes that session's child.")
+    ] = None
+    message: Annotated[MessageText | None, says("A first message to send to the session.")] = None
 
 
 class SessionsCreateResult(Result, frozen=True, kw_only=True):
     key: Annotated[str, says("The canonical key of the session.")]
     session_id: Annotated[str, says("The id of its transcript.")]
-    created: Annotated[bool, says("Whether it is new.")]
-    run_id: Annotated[str | None, says("The run that works on `message`.")] = None
+    created: Annotated[bool, says("Whether the session was created by this call.")]
+    run_id: Annotated[str | None, says("The run of `message`.")] = None
 
 
 async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateResult:
@@ -107,6 +109,6 @@ METHOD = Method(
     SessionsCreateParams,
     SessionsCreateResult,
     handle,
-    "Make a session, or find it.",
+    "Create a session, unless it exists.",
     ordered=True,
 )

@@ -35,5 +35,10 @@ async def handle(ctx: Context, params: SessionsDeleteParams) -> SessionsDeleteRe
 
 
 METHOD = Method(
-    "sessions.delete", "admin", SessionsDeleteParams, SessionsDeleteResult, handle, "Delete a session; nothing is lost."
+    "sessions.delete",
+    "admin",
+    SessionsDeleteParams,
+    SessionsDeleteResult,
+    handle,
+    "Delete a session; its transcript is archived.",
 )

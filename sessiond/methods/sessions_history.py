@@ -16,26 +16,33 @@ from sessiond.sessions.history import AttachedFile, AttachedFiles, MessagePositi
 
 class SessionsHistoryParams(Params, frozen=True, kw_only=True):
     session_key: SessionName
-    limit: Annotated[int, clamp_to(HISTORY_LIMIT, "How many messages at most.")] = HISTORY_LIMIT.default
-    include_tools: Annotated[bool, says("Whether tool results are among the messages.")] = False
-    cursor: Annotated[str | None, says("`nextCursor` of a page: the messages before it.", default="the newest")] = None
-    max_bytes: Annotated[int, clamp_to(HISTORY_BYTES, "How many bytes the messages have at most.")] = (
+    limit: Annotated[int, clamp_to(HISTORY_LIMIT, "How many messages to return at most.")] = HISTORY_LIMIT.default
+    include_tools: Annotated[bool, says("Whether to include tool results.")] = False
+    cursor: Annotated[str | None, says("`nextCursor` of a page, for the messages before it.", default="the newest")] = (
+        None
+    )
+    max_bytes: Annotated[int, clamp_to(HISTORY_BYTES, "How many bytes of messages to return at most.")] = (
         HISTORY_BYTES.default
     )
-    include_runs: Annotated[bool, says("Whether it is said how runs ended and which files came.")] = False
+    include_runs: Annotated[
+        bool,
+        says("Whether to include `runs` and `attachments`: how runs ended, and the files that came with messages."),
+    ] = False
 
 
 class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     session_key: Annotated[str, says("The canonical key of the session.")]
     session_id: Annotated[str, says("The id of its transcript.")]
-    messages: Annotated[list[msgspec.Raw], says("The message objects as they stand in the transcript, oldest first.")]
-    positions: Annotated[list[MessagePosition], says("Where each of them stands, in the same order.")]
+    messages: Annotated[list[msgspec.Raw], says("The message objects as they are stored, oldest first.")]
+    positions: Annotated[
+        list[MessagePosition], says("Record id, number and cursor of each message, in the same order.")
+    ]
     has_more: Annotated[bool, says("Whether there are older ones.")]
-    next_cursor: Annotated[str | msgspec.UnsetType, says("The place that older ones end at.")] = msgspec.UNSET
-    cursor: Annotated[str, says("The place behind the page, to follow the session from.")]
-    skipped: Annotated[int, says("How many lines on the way were no records.")]
+    next_cursor: Annotated[str | msgspec.UnsetType, says("A cursor for the next older page.")] = msgspec.UNSET
+    cursor: Annotated[str, says("A cursor: the place after this page, from which the session can be followed.")]
+    skipped: Annotated[int, says("How many unreadable lines were skipped.")]
     content_redacted: Annotated[bool, says("Whether secrets were masked.")]
-    bytes: Annotated[int, says("How many bytes the messages have.")]
+    bytes: Annotated[int, says("The size of the messages in bytes.")]
     runs: Annotated[
         list[RunEnding] | msgspec.UnsetType, says("How the runs among the messages ended, with `includeRuns`.")
     ] = msgspec.UNSET
@@ -102,5 +109,5 @@ METHOD = Method(
     SessionsHistoryParams,
     SessionsHistoryResult,
     handle,
-    "The newest messages of a session, oldest first; tool results where asked for.",
+    "The newest messages of a session, oldest first.",
 )

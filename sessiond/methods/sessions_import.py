@@ -23,7 +23,7 @@ class ImportedRow(Result, frozen=True, kw_only=True):
     key: Annotated[str, says("Its canonical key here.")]
     session_id: Annotated[str, says("The id of its transcript.")]
     messages: Annotated[int, says("How many messages it has.")]
-    archived: Annotated[bool, says("Whether it went to the archive.")]
+    archived: Annotated[bool, says("Whether it was imported as an archived session.")]
     path: Annotated[str, says("Its file, relative to the folder.")]
 
 
@@ -31,12 +31,12 @@ class SkippedRow(Result, frozen=True, kw_only=True):
     """A file that was not copied."""
 
     path: Annotated[str, says("The file, relative to the folder.")]
-    reason: Annotated[str, says("Why not, in a few words.")]
+    reason: Annotated[str, says("Why it was not copied, in a few words.")]
 
 
 class SessionsImportResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     imported: Annotated[list[ImportedRow], says("The sessions that were copied.")]
-    skipped: Annotated[list[SkippedRow], says("What was not copied.")]
+    skipped: Annotated[list[SkippedRow], says("The files that were not copied.")]
 
 
 async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportResult:

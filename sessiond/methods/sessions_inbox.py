@@ -28,21 +28,19 @@ from sessiond.store.store import Custom
 
 class SessionsInboxParams(Params, frozen=True, kw_only=True):
     session_key: Annotated[
-        str | None, says("The session whose messages are read.", default="the caller's own; the owner names one")
+        str | None, says("The session whose messages are read.", default="the caller's own; the owner has to name one")
     ] = None
-    cursor: Annotated[str | None, says("Everything up to this place is read.", default="where that was said last")] = (
-        None
-    )
-    wait: Annotated[int, clamp_to(INBOX_WAIT_S, "How many seconds at most an empty inbox is waited on.")] = (
+    cursor: Annotated[str | None, says("Marks everything up to this place as read.", default="no change")] = None
+    wait: Annotated[int, clamp_to(INBOX_WAIT_S, "How many seconds to wait at most for a message if there is none.")] = (
         INBOX_WAIT_S.default
     )
 
 
 class SessionsInboxResult(Result, frozen=True, kw_only=True):
     session_key: Annotated[str, says("The canonical key of the session.")]
-    messages: Annotated[list[KeptMessage], says("The messages that are not read yet, oldest first.")]
-    cursor: Annotated[str, says("The place behind the last of them: shown next time, it marks them as read.")]
-    has_more: Annotated[bool, says("Whether there are more behind the last of them.")]
+    messages: Annotated[list[KeptMessage], says("The unread messages, oldest first.")]
+    cursor: Annotated[str, says("A cursor after the last of them; passed to the next call, it marks them as read.")]
+    has_more: Annotated[bool, says("Whether there are more unread messages.")]
 
 
 class _EmptySink:
@@ -156,5 +154,5 @@ METHOD = Method(
     SessionsInboxParams,
     SessionsInboxResult,
     handle,
-    "Messages that a session has not read yet, oldest first: the caller's own, or for the owner a program's.",
+    "The unread messages of the caller's own session, or for the owner of a program's, oldest first.",
 )

@@ -16,8 +16,8 @@ class SessionsKillParams(Params, frozen=True, kw_only=True):
 
 
 class SessionsKillResult(Result, frozen=True, kw_only=True):
-    killed: Annotated[bool, says("Whether a run was ended.")]
-    run_ids: Annotated[list[str], says("The runs that were ended, of the session and of its descendants.")]
+    killed: Annotated[bool, says("Whether a run was aborted.")]
+    run_ids: Annotated[list[str], says("The runs that were aborted, of the session and of its descendants.")]
 
 
 async def handle(ctx: Context, params: SessionsKillParams) -> SessionsKillResult:

@@ -19,7 +19,7 @@ from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
 
-# Longer than any age; in milliseconds it is still an exact number.
+# Longer than any age; in milliseconds still an exact number.
 MAX_MINUTES = 10**9
 # A bound for the messages of all rows together; messages that do not fit are shown as omitted.
 MAX_MESSAGES_BYTES = 8 << 20
@@ -31,31 +31,35 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
         list[str] | None,
         says(f"Only sessions of these kinds: {', '.join(SESSION_KINDS)}.", default="every kind"),
     ] = None
-    limit: Annotated[int, clamp_to(LIST_LIMIT, "How many sessions at most.")] = LIST_LIMIT.default
+    limit: Annotated[int, clamp_to(LIST_LIMIT, "How many sessions to return at most.")] = LIST_LIMIT.default
     active_minutes: Annotated[
         Annotated[float, Meta(ge=1, le=MAX_MINUTES, extra={"clamped": True})] | None,
         says("Only sessions with a message in the last so many minutes."),
     ] = None
-    message_limit: Annotated[int, clamp_to(LIST_MESSAGES, "How many of each session's last messages are shown.")] = (
-        LIST_MESSAGES.default
-    )
-    search: Annotated[str | None, says("Only sessions whose key, label or name contains this, in any case.")] = None
-    label: Annotated[str | None, says("Only the sessions with this label.")] = None
+    message_limit: Annotated[
+        int, clamp_to(LIST_MESSAGES, "How many of the last messages of each session to include.")
+    ] = LIST_MESSAGES.default
+    search: Annotated[
+        str | None, says("Only sessions whose key, label or name contains this text; case is ignored.")
+    ] = None
+    label: Annotated[str | None, says("Only sessions with this label.")] = None
     spawned_by: Annotated[str | None, says("Only the sub-agents of the session with this key.")] = None
     agent_id: Annotated[str | None, says("Only sessions of this agent.")] = None
-    include_archived: Annotated[bool, says("Whether archived sessions are listed too.")] = False
-    include_cursors: Annotated[bool, says("Whether each row has the `cursor` behind its newest record.")] = False
-    cursor: Annotated[str | None, says("`nextCursor` of a page: what comes after it.", default="the newest")] = None
+    include_archived: Annotated[bool, says("Whether to list archived sessions too.")] = False
+    include_cursors: Annotated[bool, says("Whether to include in each row the `cursor` after its newest record.")] = (
+        False
+    )
+    cursor: Annotated[str | None, says("`nextCursor` of a page, for the next one.", default="the newest")] = None
 
 
 class SessionsListResult(Result, frozen=True, kw_only=True):
     count: Annotated[int, says("How many sessions are in this answer.")]
     sessions: Annotated[list[Row], says("The sessions, newest message first.")]
     visibility: Annotated[
-        Visibility, says("Whose sessions the caller may see; with another than `all` there may be more.")
+        Visibility, says("The visibility of the caller; unless it is `all`, there may be sessions that are not shown.")
     ]
-    has_more: Annotated[bool, says("Whether more sessions fit the filters.")]
-    next_cursor: Annotated[str | None, says("What to ask the next page with.")] = None
+    has_more: Annotated[bool, says("Whether more sessions match the filters.")]
+    next_cursor: Annotated[str | None, says("A cursor for the next page.")] = None
 
 
 def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:

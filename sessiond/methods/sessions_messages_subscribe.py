@@ -21,14 +21,14 @@ class MessagesSubscribeParams(Params, frozen=True, kw_only=True):
     key: SessionName
     cursor: Annotated[
         str | None,
-        says("What came after this place is told first; `start` is before the first record.", default="now"),
+        says("First replay the messages after this place; `start` is before the first record.", default="now"),
     ] = None
 
 
 class MessagesSubscribedResult(Result, frozen=True, kw_only=True):
     subscribed: Annotated[bool, says("Whether the connection follows the session now.")]
     key: Annotated[str, says("The canonical key of the session.")]
-    cursor: Annotated[str | None, says("The place that it is followed from.")] = None
+    cursor: Annotated[str | None, says("The place from which it is followed.")] = None
 
 
 def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:

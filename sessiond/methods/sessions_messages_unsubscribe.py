@@ -31,6 +31,6 @@ METHOD = Method(
     MessagesUnsubscribeParams,
     MessagesSubscribedResult,
     handle,
-    "Follow one session no longer.",
+    "Stop following one session.",
     streams=True,
 )

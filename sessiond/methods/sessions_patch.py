@@ -19,28 +19,29 @@ from sessiond.sessions.patch import DeliveryContext
 
 class SessionsPatchParams(Params, frozen=True, kw_only=True):
     key: SessionName
-    label: Annotated[Line | UnsetType | None, says("Its label, which no other session of the agent has.")] = UNSET
+    label: Annotated[Line | UnsetType | None, says("Its label, unique among the sessions of the agent.")] = UNSET
     display_name: Annotated[Line | UnsetType | None, says("The name that lists show.")] = UNSET
-    thinking_level: Annotated[ThinkingLevel | UnsetType | None, says("How much its agent thinks.")] = UNSET
+    thinking_level: Annotated[ThinkingLevel | UnsetType | None, says("Its thinking level.")] = UNSET
     verbose_level: Annotated[
-        Annotated[str, allow_words(VERBOSE_LEVELS)] | UnsetType | None, says("How much of its work an agent shows.")
+        Annotated[str, allow_words(VERBOSE_LEVELS)] | UnsetType | None,
+        says("Its verbosity: how much of its work the agent shows."),
     ] = UNSET
-    model: Annotated[str | UnsetType | None, says("Its model; null is the agent's again.")] = UNSET
+    model: Annotated[str | UnsetType | None, says("Its model; null for the agent's default.")] = UNSET
     send_policy: Annotated[
         Annotated[str, allow_words(SEND_POLICIES)] | UnsetType | None, says("Whether messages may be sent to it.")
     ] = UNSET
     context_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_WHOLE)] | UnsetType | None, says("How many tokens its context can have.")
+        Annotated[int, Meta(ge=1, le=MAX_WHOLE)] | UnsetType | None, says("The size of its context window in tokens.")
     ] = UNSET
     delivery_context: Annotated[
         DeliveryContext | UnsetType | None,
-        says("Where its answers go; a field that is left out stays, null clears it."),
+        says("Its delivery target; an omitted field stays as it is, null clears it."),
     ] = UNSET
 
 
 class SessionsPatchResult(Result, frozen=True, kw_only=True):
     key: Annotated[str, says("The canonical key of the session.")]
-    row: Annotated[Row, says("The session as it is now.")]
+    row: Annotated[Row, says("The row of the session after the change.")]
 
 
 # Computed once, because it takes longer than the rest of a patch before its write.

@@ -22,8 +22,10 @@ class SessionsPreviewParams(Params, frozen=True, kw_only=True):
     keys: Annotated[
         list[str], Meta(min_length=1), says("The sessions: keys, aliases or session ids.", maxItems=MAX_KEYS)
     ]
-    limit: Annotated[int, clamp_to(PREVIEW_LIMIT, "How many messages of each at most.")] = PREVIEW_LIMIT.default
-    max_chars: Annotated[int, clamp_to(PREVIEW_CHARS, "How many characters of each message at most.")] = (
+    limit: Annotated[int, clamp_to(PREVIEW_LIMIT, "How many messages of each session to return at most.")] = (
+        PREVIEW_LIMIT.default
+    )
+    max_chars: Annotated[int, clamp_to(PREVIEW_CHARS, "How many characters of each message to return at most.")] = (
         PREVIEW_CHARS.default
     )
 
@@ -31,15 +33,15 @@ class SessionsPreviewParams(Params, frozen=True, kw_only=True):
 class Preview(Result, frozen=True, kw_only=True, omit_defaults=False):
     """The last messages of one session."""
 
-    key: Annotated[str, says("The session, as it was asked for.")]
+    key: Annotated[str, says("The session, as named in the params.")]
     status: Annotated[
-        Literal["ok", "empty", "missing"], says("`missing`: it is not there, or the caller may not see it.")
+        Literal["ok", "empty", "missing"], says("`missing`: it does not exist, or the caller may not see it.")
     ]
     items: Annotated[list[PreviewItem], says("Its last messages, oldest first.")]
 
 
 class SessionsPreviewResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    previews: Annotated[list[Preview], says("One for each key, in the order of the keys.")]
+    previews: Annotated[list[Preview], says("One preview for each key, in the order of the keys.")]
 
 
 async def handle(ctx: Context, params: SessionsPreviewParams) -> SessionsPreviewResult:

@@ -17,9 +17,11 @@ from sessiond.store.catalog import Session
 
 class SessionsPruneParams(Params, frozen=True, kw_only=True):
     older_than_ms: Annotated[
-        float, Meta(ge=0, le=MAX_MS), says("Only transcripts without a message for so many milliseconds.")
+        float,
+        Meta(ge=0, le=MAX_MS),
+        says("Only transcripts that were last written to more than so many milliseconds ago."),
     ]
-    confirm: Annotated[bool, says("Whether they are removed, for good.")] = False
+    confirm: Annotated[bool, says("Whether to remove them for good.")] = False
 
 
 class PrunedTranscript(Result, frozen=True, kw_only=True):
@@ -28,7 +30,7 @@ class PrunedTranscript(Result, frozen=True, kw_only=True):
     key: Annotated[str, says("The canonical key that the session had.")]
     session_id: Annotated[str, says("Its id.")]
     path: Annotated[str, says("The path of its file.")]
-    bytes: Annotated[int, says("How many bytes it has.")]
+    bytes: Annotated[int, says("Its size in bytes.")]
     updated_at: Annotated[int, says("When its newest message was, in milliseconds since 1970.")]
 
 
@@ -36,14 +38,16 @@ class KeptTranscript(Result, frozen=True, kw_only=True):
     """An archived transcript that could not be removed."""
 
     path: Annotated[str, says("The path of its file.")]
-    reason: Annotated[str, says("Why not, in a few words.")]
+    reason: Annotated[str, says("Why it was not removed, in a few words.")]
 
 
 class SessionsPruneResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     confirmed: Annotated[bool, says("Whether anything was removed.")]
-    removed: Annotated[list[PrunedTranscript], says("What was removed; without `confirm` what would be.")]
-    bytes: Annotated[int, says("How many bytes these have together.")]
-    skipped: Annotated[list[KeptTranscript], says("What could not be removed.")]
+    removed: Annotated[
+        list[PrunedTranscript], says("The removed transcripts; without `confirm` those that would be removed.")
+    ]
+    bytes: Annotated[int, says("Their total size in bytes.")]
+    skipped: Annotated[list[KeptTranscript], says("Transcripts that could not be removed.")]
 
 
 async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResult:

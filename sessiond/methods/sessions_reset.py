@@ -38,5 +38,5 @@ METHOD = Method(
     SessionsResetParams,
     SessionsResetResult,
     handle,
-    "Archive a session's transcript and begin it anew.",
+    "Archive a session's transcript and start a new one.",
 )

@@ -12,10 +12,14 @@ from sessiond.sessions import resolve
 
 
 class SessionsResolveParams(Params, frozen=True, kw_only=True):
-    key: Annotated[str | None, says("A key or an alias such as `main`: this, `sessionId` or `label`.")] = None
+    key: Annotated[
+        str | None, says("A key or an alias such as `main`. Give one of `key`, `sessionId` and `label`.")
+    ] = None
     session_id: Annotated[str | None, says("A session id, instead of `key`.")] = None
     label: Annotated[str | None, says("A label, instead of `key`.")] = None
-    agent_id: Annotated[str | None, says("Whose sessions `label` is looked for in.", default="all agents'")] = None
+    agent_id: Annotated[
+        str | None, says("The agent whose sessions are searched for `label`.", default="all agents'")
+    ] = None
 
 
 class SessionsResolveResult(Result, frozen=True, kw_only=True):

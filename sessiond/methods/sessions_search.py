@@ -28,11 +28,11 @@ class SessionsSearchParams(Params, frozen=True, kw_only=True):
             max_length=search.MAX_QUERY_CHARS,
             extra={"expected": f"text of at most {search.MAX_QUERY_CHARS} characters that is not blank"},
         ),
-        says("What to look for; upper and lower case are the same.", takes="not blank"),
+        says("The text to search for; case is ignored.", takes="not blank"),
     ]
-    limit: Annotated[int, clamp_to(SEARCH_LIMIT, "How many messages at most.")] = SEARCH_LIMIT.default
+    limit: Annotated[int, clamp_to(SEARCH_LIMIT, "How many messages to return at most.")] = SEARCH_LIMIT.default
     session_key: Annotated[str | None, says("Only in this session.", default="all that the caller may read")] = None
-    role: Annotated[str | None, says("Only messages with this role, as `user` or `assistant`.")] = None
+    role: Annotated[str | None, says("Only messages with this role, such as `user` or `assistant`.")] = None
     since: Annotated[
         Annotated[int, clamp_to(TIMES)] | None, says("Only messages from this time on, in milliseconds since 1970.")
     ] = None
@@ -42,10 +42,10 @@ class SearchMatch(Result, frozen=True, kw_only=True):
     """A message that contains the text."""
 
     session_key: Annotated[str, says("The canonical key of its session.")]
-    cursor: Annotated[str, says("The place behind the message, for sessions_history.")]
-    timestamp: Annotated[int, says("When it was said, in milliseconds since 1970.")]
-    role: Annotated[str, says("Who said it.")]
-    snippet: Annotated[str, says("The words around what was found.")]
+    cursor: Annotated[str, says("A cursor: the place after the message, for sessions_history.")]
+    timestamp: Annotated[int, says("The time of the message, in milliseconds since 1970.")]
+    role: Annotated[str, says("The role of the message.")]
+    snippet: Annotated[str, says("The text around the match.")]
 
 
 class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=False):

@@ -21,12 +21,16 @@ from sessiond.store.catalog import Session
 
 
 class SessionsSendParams(Params, frozen=True, kw_only=True):
-    session_key: Annotated[str | None, says("To whom: this or `label`. A key, an alias or a session id.")] = None
+    session_key: Annotated[
+        str | None, says("The target session: a key, an alias or a session id. Give this or `label`.")
+    ] = None
     label: Annotated[str | None, says("The label of the session, instead of `sessionKey`.")] = None
-    agent_id: Annotated[str | None, says("Whose sessions `label` is looked for in.", default="all agents'")] = None
+    agent_id: Annotated[
+        str | None, says("The agent whose sessions are searched for `label`.", default="all agents'")
+    ] = None
     message: MessageText
     timeout_seconds: Annotated[
-        float, clamp_to(SEND_WAIT_S, "How many seconds the reply is waited for; 0 does not wait.", refuses_less=True)
+        float, clamp_to(SEND_WAIT_S, "How many seconds to wait for the reply; 0: do not wait.", refuses_less=True)
     ] = SEND_WAIT_S.default
     idempotency_key: IdempotencyKey = None
 
@@ -34,24 +38,28 @@ class SessionsSendParams(Params, frozen=True, kw_only=True):
 class SendDelivery(Result, frozen=True, kw_only=True):
     """The status of the announcement at the end of the conversation."""
 
-    status: Annotated[DeliveryStatus, says("Whether it has reached the channel.")]
-    mode: Annotated[str, says("How the outcome is told: `announce`.")]
+    status: Annotated[DeliveryStatus, says("The status of the delivery to the channel.")]
+    mode: Annotated[str, says("How the outcome is delivered: `announce`.")]
 
 
 class SessionsSendResult(Result, frozen=True, kw_only=True):
-    run_id: Annotated[str, says("The run that works on the message.")]
+    run_id: Annotated[str, says("The run of the message.")]
     status: Annotated[
         Literal["accepted", "ok", "timeout", "error"],
-        says("`accepted`: nothing was waited for. `timeout`: the wait is over, and the run goes on."),
+        says("`accepted`: the call did not wait. `timeout`: the wait is over, the run goes on."),
     ]
     reason: Annotated[
         str | None,
-        says("Why nothing was waited for: `inbox`, a program reads it; `ancestor_busy`, it waits for the caller."),
+        says(
+            "Why the call did not wait. `inbox`: a program reads them; `ancestor_busy`: the run waits for the caller."
+        ),
     ] = None
     reply: Annotated[str | None, says("The reply, with status `ok`.")] = None
-    error: Annotated[str | None, says("A sentence, with status `error` and `timeout`.")] = None
+    error: Annotated[str | None, says("What went wrong, in a sentence, with status `error` or `timeout`.")] = None
     session_key: Annotated[str, says("The canonical key of the session.")]
-    delivery: Annotated[SendDelivery | None, says("How the announcement of the outcome stands.")] = None
+    delivery: Annotated[SendDelivery | None, says("The delivery of the announcement that ends the conversation.")] = (
+        None
+    )
 
 
 async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:

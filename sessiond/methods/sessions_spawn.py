@@ -23,17 +23,17 @@ from sessiond.subagents.spawn import SpawnOrder
 class AttachAs(Params, frozen=True, kw_only=True):
     """Where the child finds its files."""
 
-    mount_path: Annotated[str, says("A path that the task names them by.")]
+    mount_path: Annotated[str, says("The path under which the task refers to them.")]
 
 
 class SessionsSpawnParams(Params, frozen=True, kw_only=True):
     task: Annotated[
         str,
         Meta(pattern=r"\S", extra={"expected": "text that is not blank"}),
-        says("What is to be done.", takes="not blank; at most half of `limits.maxRecordBytes`"),
+        says("The task.", takes="not blank; at most half of `limits.maxRecordBytes`"),
     ]
     label: Annotated[Line | None, says("A label for the child's session.")] = None
-    runtime: Annotated[Literal["subagent", "acp"], says("What runs the child; `acp` is not supported yet.")] = (
+    runtime: Annotated[Literal["subagent", "acp"], says("The runtime of the child; `acp` is not supported yet.")] = (
         "subagent"
     )
     agent_id: Annotated[
@@ -42,33 +42,37 @@ class SessionsSpawnParams(Params, frozen=True, kw_only=True):
     model: Annotated[str | None, says("The child's model.", default="`subagents.model`, else the agent's")] = None
     thinking: Annotated[
         Annotated[str, Meta(extra_json_schema={"enum": list(THINKING_LEVELS)})] | None,
-        says("How much the child thinks.", default="`subagents.thinking`"),
+        says("The thinking level of the child.", default="`subagents.thinking`"),
     ] = None
     run_timeout_seconds: Annotated[
         Annotated[float, Meta(ge=0)] | None,
-        says("After how many seconds the child's run is ended; 0 is never.", default="`subagents.runTimeoutSeconds`"),
+        says("The time limit of the child's run in seconds; 0: no limit.", default="`subagents.runTimeoutSeconds`"),
     ] = None
-    thread: Annotated[bool, says("Whether the child is bound to a thread of the caller's channel.")] = False
+    thread: Annotated[bool, says("Whether to bind the child to a thread of the caller's channel.")] = False
     mode: Annotated[
         Literal["run", "session"] | None,
-        says("`session`: the child stays for more messages; needs `thread`.", default='"run"; "session" with `thread`'),
+        says(
+            "`session`: the child is kept for further messages; requires `thread`.",
+            default='"run"; "session" with `thread`',
+        ),
     ] = None
     cleanup: Annotated[
-        Literal["delete", "keep"] | None, says("What becomes of the child's session at its end.", default='"keep"')
+        Literal["delete", "keep"] | None,
+        says("Whether to keep or delete the child's session at its end.", default='"keep"'),
     ] = None
     sandbox: Annotated[
-        Literal["inherit", "require"], says("`require`: only with an agent whose runs are in a sandbox.")
+        Literal["inherit", "require"], says("`require`: refuse if the child would not be sandboxed.")
     ] = "inherit"
     attachments: Annotated[list[Attachment], says("Files for the child.")] = []
-    attach_as: Annotated[AttachAs | None, says("Where the files are to be found.")] = None
+    attach_as: Annotated[AttachAs | None, says("Where the child finds the files.")] = None
     idempotency_key: IdempotencyKey = None
 
 
 class SessionsSpawnResult(Result, frozen=True, kw_only=True):
-    status: Annotated[Literal["accepted"], says("Always `accepted`: nothing is waited for.")]
+    status: Annotated[Literal["accepted"], says("Always `accepted`: the call does not wait for the run.")]
     run_id: Annotated[str, says("The child's run, for agent.wait.")]
     child_session_key: Annotated[str, says("The canonical key of the child's session.")]
-    mode: Annotated[str, says("`run`, or `session` where the child stays.")]
+    mode: Annotated[str, says("`run`, or `session` if the child is kept for further messages.")]
     attachments: Annotated[Receipt | None, says("The files as they were written.")] = None
 
 
@@ -135,5 +139,5 @@ METHOD = Method(
     SessionsSpawnParams,
     SessionsSpawnResult,
     handle,
-    "Start a sub-agent on a task, with files; its outcome is announced to the session that asked.",
+    "Start a sub-agent on a task, with files; its result is announced to the requesting session.",
 )

@@ -25,14 +25,14 @@ class SessionsSteerParams(Params, frozen=True, kw_only=True):
     message: MessageText
     idempotency_key: IdempotencyKey = None
     timeout_seconds: RunSeconds = None
-    thinking: Annotated[ThinkingLevel | None, says("How much the agent thinks in this run.")] = None
+    thinking: Annotated[ThinkingLevel | None, says("The thinking level of this run.")] = None
     model: Annotated[str | None, says("The model of this run.", default="the session's")] = None
 
 
 class SessionsSteerResult(Result, frozen=True, kw_only=True):
-    run_id: Annotated[str, says("The run that works on the message: the live one where it takes it, else a new one.")]
+    run_id: Annotated[str, says("The run of the message: the current one if its agent accepted it, else a new one.")]
     status: Annotated[str, says("Always `accepted`.")]
-    interrupted: Annotated[list[str], says("The runs that were ended for it.")]
+    interrupted: Annotated[list[str], says("The runs that were interrupted for it.")]
 
 
 async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResult:
@@ -58,6 +58,6 @@ METHOD = Method(
     SessionsSteerParams,
     SessionsSteerResult,
     handle,
-    "Interrupt the live run of a session and send it a message.",
+    "Send a message to a session during its run, or interrupt the run for it.",
     ordered=True,
 )

@@ -16,5 +16,5 @@ def handle(ctx: Context, params: NoParams) -> SubscribedResult:  # noqa: ARG001
 
 
 METHOD = Method(
-    "sessions.unsubscribe", "list", NoParams, SubscribedResult, handle, "Follow everything no longer.", streams=True
+    "sessions.unsubscribe", "list", NoParams, SubscribedResult, handle, "Stop following all sessions.", streams=True
 )

@@ -24,24 +24,24 @@ _DIGITS = 8
 
 class SessionsUsageParams(Params, frozen=True, kw_only=True):
     key: Annotated[str | None, says("Only this session.", default="all that the caller may see")] = None
-    since: Annotated[Annotated[int, clamp_to(TIMES)] | None, says("The first millisecond since 1970 that counts.")] = (
-        None
-    )
+    since: Annotated[
+        Annotated[int, clamp_to(TIMES)] | None, says("Count from this time on, in milliseconds since 1970.")
+    ] = None
     until: Annotated[
         Annotated[int, clamp_to(TIMES)] | None,
-        says("The first millisecond since 1970 that does not count.", takes="not before `since`"),
+        says("Count up to this time, exclusive, in milliseconds since 1970.", takes="not before `since`"),
     ] = None
 
 
 class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
     """Counts of tokens, and their cost."""
 
-    input_tokens: Annotated[int, says("Tokens that went in.")]
-    output_tokens: Annotated[int, says("Tokens that came out.")]
-    cache_read: Annotated[int, says("Tokens that were read from a cache.")]
-    cache_write: Annotated[int, says("Tokens that were written to a cache.")]
-    total_tokens: Annotated[int, says("All of them together.")]
-    cost_usd: Annotated[float | UnsetType, says("What they cost, in US dollars, where that is known.")]
+    input_tokens: Annotated[int, says("Input tokens.")]
+    output_tokens: Annotated[int, says("Output tokens.")]
+    cache_read: Annotated[int, says("Tokens read from a cache.")]
+    cache_write: Annotated[int, says("Tokens written to a cache.")]
+    total_tokens: Annotated[int, says("Their sum.")]
+    cost_usd: Annotated[float | UnsetType, says("Their cost in US dollars, if known.")]
 
 
 class SessionUsage(UsageFields, frozen=True, kw_only=True):
@@ -61,11 +61,11 @@ class ModelUsage(UsageFields, frozen=True, kw_only=True):
 class DayUsage(UsageFields, frozen=True, kw_only=True):
     """The usage of one day."""
 
-    day: Annotated[str, says("The day in UTC, as `2026-01-31`.")]
+    day: Annotated[str, says("The day in UTC, such as `2026-01-31`.")]
 
 
 class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    totals: Annotated[UsageFields, says("All together.")]
+    totals: Annotated[UsageFields, says("The total.")]
     by_session: Annotated[list[SessionUsage], says("By session, the most tokens first.")]
     by_model: Annotated[list[ModelUsage], says("By model, the most tokens first.")]
     by_day: Annotated[list[DayUsage], says("By day, the earliest first.")]

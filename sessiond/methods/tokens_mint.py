@@ -20,20 +20,20 @@ class TokensMintParams(Params, frozen=True, kw_only=True):
     scopes: Annotated[
         list[Annotated[str, says("A scope.", enum=list(SCOPES))]],
         Meta(min_length=1),
-        says("What the token may do."),
+        says("The scopes of the token."),
     ]
-    session_key: Annotated[str | None, says("The session that it speaks as.")] = None
+    session_key: Annotated[str | None, says("The session that it acts as.")] = None
     agent_id: Annotated[str | None, says("The agent that it belongs to.", takes=f"`{AGENT_ID.pattern}`")] = None
-    sandboxed: Annotated[bool, says("Whether it is for a sandboxed program, which sees less.")] = False
-    ttl_seconds: Annotated[int, clamp_to(TOKEN_TTL_S, "For how many seconds it is good.", null=False)] = (
-        TOKEN_TTL_S.default
+    sandboxed: Annotated[bool, says("Whether its holder is sandboxed, and sees at most its own tree of sessions.")] = (
+        False
     )
+    ttl_seconds: Annotated[int, clamp_to(TOKEN_TTL_S, "Its lifetime in seconds.", null=False)] = TOKEN_TTL_S.default
 
 
 class TokensMintResult(Result, frozen=True, kw_only=True):
-    token: Annotated[str, says("The token; it is shown only now.")]
+    token: Annotated[str, says("The token; it cannot be shown again.")]
     id: Annotated[str, says("Its id, for tokens.revoke.")]
-    expires_at: Annotated[int, says("When it ends, in milliseconds since 1970.")]
+    expires_at: Annotated[int, says("When it expires, in milliseconds since 1970.")]
 
 
 async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
@@ -71,4 +71,4 @@ def _limit_lifetime(ctx: Context, ttl_s: float) -> float:
     return ttl_s if ends_ms is None else min(ttl_s, (ends_ms - ctx.services.clock.wall_ms()) / 1000)
 
 
-METHOD = Method("tokens.mint", "admin", TokensMintParams, TokensMintResult, handle, "Make a token.")
+METHOD = Method("tokens.mint", "admin", TokensMintParams, TokensMintResult, handle, "Mint a token.")

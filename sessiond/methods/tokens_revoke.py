@@ -14,12 +14,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class TokensRevokeParams(Params, frozen=True, kw_only=True):
-    id: Annotated[str | None, says("The token's id: this or `token`.")] = None
+    id: Annotated[str | None, says("The token's id. Give this or `token`.")] = None
     token: Annotated[str | None, says("The token itself, instead of `id`.")] = None
 
 
 class TokensRevokeResult(Result, frozen=True, kw_only=True):
-    revoked: Annotated[bool, says("False where it was revoked before.")]
+    revoked: Annotated[bool, says("False if it was revoked already.")]
 
 
 async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult:
@@ -34,4 +34,4 @@ async def handle(ctx: Context, params: TokensRevokeParams) -> TokensRevokeResult
     return TokensRevokeResult(revoked=await services.tokens.revoke(token_id=params.id, text=params.token))
 
 
-METHOD = Method("tokens.revoke", "admin", TokensRevokeParams, TokensRevokeResult, handle, "End a token.")
+METHOD = Method("tokens.revoke", "admin", TokensRevokeParams, TokensRevokeResult, handle, "Revoke a token.")

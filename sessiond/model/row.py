@@ -18,28 +18,28 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
         str,
         Meta(description="The session's key as it is displayed: `main` for the main session of the caller's agent."),
     ]
-    kind: Annotated[Kind, Meta(description="What kind of session it is, by its key.")]
+    kind: Annotated[Kind, Meta(description="The kind of session, derived from its key.")]
     channel: Annotated[
         str,
         Meta(description="The channel it belongs to, or `internal`, or `unknown`."),
     ]
     display_name: Annotated[str | None, Meta(description="The name that lists show.")] = None
-    subject: Annotated[str | None, Meta(description="What a group is about.")] = None
-    label: Annotated[str | None, Meta(description="The label that it is found by.")] = None
-    updated_at: Annotated[int, Meta(description="When its newest message was, in milliseconds since 1970.")]
-    created_at: Annotated[int, Meta(description="When it was made, in milliseconds since 1970.")]
+    subject: Annotated[str | None, Meta(description="The subject of a group.")] = None
+    label: Annotated[str | None, Meta(description="Its label, by which it can be named.")] = None
+    updated_at: Annotated[int, Meta(description="The time of its newest message, in milliseconds since 1970.")]
+    created_at: Annotated[int, Meta(description="When it was created, in milliseconds since 1970.")]
     session_id: Annotated[str, Meta(description="The id of its transcript.")]
-    model: Annotated[str | None, Meta(description="The model that answers.")] = None
-    model_provider: Annotated[str | None, Meta(description="Who provides the model.")] = None
-    context_tokens: Annotated[int | None, Meta(description="How many tokens its context can have.")] = None
-    total_tokens: Annotated[int | None, Meta(description="How many tokens its context had with the last answer.")] = (
+    model: Annotated[str | None, Meta(description="Its model.")] = None
+    model_provider: Annotated[str | None, Meta(description="The provider of the model.")] = None
+    context_tokens: Annotated[int | None, Meta(description="The size of its context window in tokens.")] = None
+    total_tokens: Annotated[int | None, Meta(description="How many tokens its context had at the last answer.")] = None
+    input_tokens: Annotated[int | None, Meta(description="The sum of its input tokens.")] = None
+    output_tokens: Annotated[int | None, Meta(description="The sum of its output tokens.")] = None
+    estimated_cost_usd: Annotated[float | None, Meta(description="The cost of all tokens in US dollars.")] = None
+    thinking_level: Annotated[str | None, Meta(description="Its thinking level.")] = None
+    verbose_level: Annotated[str | None, Meta(description="Its verbosity: how much of its work the agent shows.")] = (
         None
     )
-    input_tokens: Annotated[int | None, Meta(description="How many tokens went in, over its whole life.")] = None
-    output_tokens: Annotated[int | None, Meta(description="How many tokens came out, over its whole life.")] = None
-    estimated_cost_usd: Annotated[float | None, Meta(description="What they cost, in US dollars.")] = None
-    thinking_level: Annotated[str | None, Meta(description="How much its agent thinks.")] = None
-    verbose_level: Annotated[str | None, Meta(description="How much of its work its agent shows.")] = None
     system_sent: Annotated[bool | None, Meta(description="Whether the agent has had its system prompt.")] = None
     aborted_last_run: Annotated[bool | None, Meta(description="Whether its last run was aborted.")] = None
     send_policy: Annotated[str | None, Meta(description="Whether messages may be sent to it: `allow` or `deny`.")] = (
@@ -48,34 +48,28 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     last_channel: Annotated[str | None, Meta(description="The channel that it was written to from last.")] = None
     last_to: Annotated[str | None, Meta(description="The address on that channel.")] = None
     last_account_id: Annotated[str | None, Meta(description="The account on that channel.")] = None
-    delivery_context: Annotated[dict[str, Any] | None, Meta(description="Where its answers go.")] = None
+    delivery_context: Annotated[dict[str, Any] | None, Meta(description="Its delivery target.")] = None
     status: Annotated[
-        str | None, Meta(description="How its last run is or ended: queued, running, ok, error, timeout or aborted.")
+        str | None, Meta(description="The status of its last run: queued, running, ok, error, timeout or aborted.")
     ] = None
-    queued_runs: Annotated[int, Meta(description="How many accepted runs wait.")] = 0
+    queued_runs: Annotated[int, Meta(description="How many accepted runs are queued.")] = 0
     started_at: Annotated[int | None, Meta(description="When its last run started, in milliseconds since 1970.")] = None
     ended_at: Annotated[int | None, Meta(description="When its last run ended, in milliseconds since 1970.")] = None
     runtime_ms: Annotated[int | None, Meta(description="How long its last run took, in milliseconds.")] = None
-    spawned_by: Annotated[
-        str | None, Meta(description="The canonical key of the session that it is a sub-agent of.")
-    ] = None
-    spawn_depth: Annotated[int | None, Meta(description="How many sessions are above it.")] = None
-    sandboxed: Annotated[bool | None, Meta(description="Whether it runs in a sandbox.")] = None
+    spawned_by: Annotated[str | None, Meta(description="The canonical key of the session that spawned it.")] = None
+    spawn_depth: Annotated[int | None, Meta(description="Its depth in the tree of spawned sessions.")] = None
+    sandboxed: Annotated[bool | None, Meta(description="Whether its runs are sandboxed.")] = None
     child_sessions: Annotated[
         list[str] | None, Meta(description="The canonical keys of its sub-agents that the caller may see.")
     ] = None
-    message_count: Annotated[int | None, Meta(description="How many messages it has, tool results too.")] = None
-    corrupt_records: Annotated[int, Meta(description="How many lines of its transcript are no records.")] = 0
+    message_count: Annotated[int | None, Meta(description="How many messages it has, tool results included.")] = None
+    corrupt_records: Annotated[int, Meta(description="How many lines of its transcript cannot be read.")] = 0
     transcript_path: Annotated[str, Meta(description="The path of its transcript.")]
     archived: Annotated[bool, Meta(description="Whether it is in the archive.")] = False
-    derived_title: Annotated[str | None, Meta(description="A title made of its beginning.")] = None
+    derived_title: Annotated[str | None, Meta(description="A title, derived from its first message.")] = None
     last_message_preview: Annotated[str | None, Meta(description="The beginning of its last message.")] = None
-    messages: Annotated[list[msgspec.Raw] | None, Meta(description="Its last messages, where they were asked for.")] = (
-        None
-    )
-    cursor: Annotated[str | None, Meta(description="The place behind its newest record, where it was asked for.")] = (
-        None
-    )
+    messages: Annotated[list[msgspec.Raw] | None, Meta(description="Its last messages, if requested.")] = None
+    cursor: Annotated[str | None, Meta(description="A cursor: the place after its newest record, if requested.")] = None
 
 
 class CachedRow(msgspec.Struct, frozen=True, gc=False):

@@ -50,13 +50,13 @@ class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     id: Annotated[str | None, Meta(description="The id of the message's record.")]
     seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
-    cursor: Annotated[str, Meta(description="The place in the transcript behind it.")]
+    cursor: Annotated[str, Meta(description="A cursor: the place in the transcript after it.")]
     timestamp: Annotated[str | None, Meta(description="When it was written, as ISO 8601.")] = None
-    sender: Annotated[str | None, Meta(description="The session that sent it; absent where it was the owner.")] = (
+    sender: Annotated[str | None, Meta(description="The session that sent it; absent if the owner did.")] = (
         msgspec.field(default=None, name="from")
     )
-    source_tool: Annotated[str | None, Meta(description="The method that it came by.")] = None
-    text: Annotated[str, Meta(description="What it says.")]
+    source_tool: Annotated[str | None, Meta(description="The method with which it was sent.")] = None
+    text: Annotated[str, Meta(description="Its text.")]
 
 
 class InboxPage(msgspec.Struct, frozen=True):

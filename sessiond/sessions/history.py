@@ -25,7 +25,7 @@ class MessagePosition(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
     id: Annotated[str | None, Meta(description="The id of the message's record.")]
     seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
-    cursor: Annotated[str, Meta(description="The place in the transcript behind it.")]
+    cursor: Annotated[str, Meta(description="A cursor: the place in the transcript after it.")]
     timestamp: Annotated[str | None, Meta(description="When it was written, as ISO 8601.")] = None
 
 
@@ -38,12 +38,13 @@ class RunEnding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
     run_id: Annotated[str, Meta(description="The run.")]
     status: Annotated[str, Meta(description="How it ended: ok, error, timeout or aborted.")]
-    seq: Annotated[int, Meta(description="How many messages of the session are before its end.")]
-    replied: Annotated[bool, Meta(description="Whether it said anything.")]
+    seq: Annotated[int, Meta(description="How many messages of the session come before its end.")]
+    replied: Annotated[bool, Meta(description="Whether it had a reply.")]
     error: Annotated[str | None, Meta(description="Why it failed, in a sentence.")] = None
     ended_at: Annotated[str | None, Meta(description="When it ended, as ISO 8601.")] = None
     printed: Annotated[
-        str | None, Meta(description="The end of what it had printed without a reply, as far as no message says it.")
+        str | None,
+        Meta(description="The end of what its agent printed after its last message, if it ended without a reply."),
     ] = None
 
 
@@ -51,14 +52,14 @@ class AttachedFile(msgspec.Struct, frozen=True, gc=False):
     """A file that came with a message; its content is in the agent's workspace."""
 
     name: Annotated[str, Meta(description="The name of the file.")]
-    bytes: Annotated[lax.Count, Meta(description="How many bytes it has.")]
+    bytes: Annotated[lax.Count, Meta(description="Its size in bytes.")]
 
 
 class AttachedFiles(msgspec.Struct, frozen=True, gc=False):
     """The files that came with the message number `seq` of the session."""
 
     seq: Annotated[int, Meta(description="The number of the message in the session, from 1.")]
-    files: Annotated[list[AttachedFile], Meta(description="The files that came with it.")]
+    files: Annotated[list[AttachedFile], Meta(description="The files that came with the message.")]
 
 
 class _Receipt(msgspec.Struct, frozen=True, gc=False):

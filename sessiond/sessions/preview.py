@@ -34,8 +34,8 @@ Shown = Callable[[str], str]
 class PreviewItem(msgspec.Struct, frozen=True):
     """One line of a preview."""
 
-    role: Annotated[str, Meta(description="Who said it.")]
-    text: Annotated[str, Meta(description="What was said, cut short.")]
+    role: Annotated[str, Meta(description="The role of the message.")]
+    text: Annotated[str, Meta(description="The text of the message, shortened.")]
 
 
 class _Wanted(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ KEY_BYTES = 32
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """`thing` is a path below the store, or `store`; `what` a few words; `hint` what to do about it."""
 
-    level: Annotated[Level, Meta(description="How bad it is.")]
+    level: Annotated[Level, Meta(description="The severity.")]
     thing: Annotated[str, Meta(description="What it is about: a path below the store, or `store`.")]
     what: Annotated[str, Meta(description="What is wrong, in a few words.")]
     hint: Annotated[str | None, Meta(description="What to do about it.")] = None
