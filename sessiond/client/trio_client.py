@@ -242,6 +242,7 @@ class TrioSubscription:
         self._on_connect = on_connect
         self._retry = Reconnection()
         self._link: TrioLink | None = None
+        self._stands = False  # whether `on_connect` has run for this link
         self._ready: deque[Event] = deque()
 
     def __aiter__(self) -> Self:
@@ -249,7 +250,7 @@ class TrioSubscription:
 
     async def __anext__(self) -> Event:
         while True:
-            while self._ready:
+            while self._ready and self._stands:
                 event = self._ready.popleft()
                 if self._follow.take(event):
                     return event
@@ -267,16 +268,29 @@ class TrioSubscription:
             self._link = None
 
     async def _read(self) -> None:
+        """Read what comes next into `_ready`. Each step that is cancelled is done again by the next call."""
         if self._link is None:
-            self._link = await self._open_link()
-            backlog: list[Event] = []
-            self._ready += await _run_plan(self._follow, self._link, backlog)
-            self._ready += backlog
-            self._retry.note_success()
+            self._link = await self._connect()
+            self._stands = False
+        if not self._stands:
             if self._on_connect is not None:
                 await self._on_connect()
+            self._stands = True
         else:
             self._ready += [message for message in await self._link.receive() if isinstance(message, Event)]
+
+    async def _connect(self) -> TrioLink:
+        """A connection that is subscribed; the first events are in `_ready`."""
+        link = await self._open_link()
+        backlog: list[Event] = []
+        try:
+            events = await _run_plan(self._follow, link, backlog)
+        except BaseException:
+            link.close()
+            raise
+        self._ready += [*events, *backlog]
+        self._retry.note_success()
+        return link
 
 
 def _params_only(answer: Answer) -> Handler:

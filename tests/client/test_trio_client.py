@@ -113,6 +113,37 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
     assert fake.asked("sessions.messages.subscribe") == {"key": "k", "cursor": "c2"}
 
 
+async def test_a_subscription_that_is_cancelled_while_it_connects_connects_again(fake: Any, no_answer: Any) -> None:
+    """As `move_on_after` around `anext` does: the next wait may not be one on a connection that nobody subscribed."""
+    holds = iter([True, False])
+
+    def subscribe(_params: Any, connection: Any) -> Any:
+        if next(holds):
+            return no_answer
+        connection.push("session.message", sessionKey="k", sessionId="s", messageId="m", seq=1, cursor="c1", message={})
+        return {"subscribed": True, "key": "k", "cursor": "c0"}
+
+    begun, ran = trio.Event(), []
+
+    async def note_connection() -> None:
+        ran.append(begun.is_set())
+        if not begun.is_set():
+            begun.set()
+            await trio.sleep_forever()
+
+    fake.answers["sessions.messages.subscribe"] = subscribe
+    with trio.fail_after(PATIENCE_S):
+        async with TrioClient(str(fake.path)) as client:
+            events = client.subscribe("main", on_connect=note_connection)
+            for wait in (lambda: trio.to_thread.run_sync(fake.asked, "sessions.messages.subscribe"), begun.wait):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(anext, events)
+                    await wait()
+                    nursery.cancel_scope.cancel()
+            assert (await anext(events))["seq"] == 1
+    assert ran == [False, True]
+
+
 async def test_a_subscription_to_all_whose_places_cannot_be_read_just_now_is_asked_for_again(
     fake: Any, refusal: Any
 ) -> None:
