@@ -1,4 +1,4 @@
-"""COSE_Sign1 against published examples, and every spelling that is refused."""
+"""COSE_Sign1 against published examples, and every non-canonical encoding that is refused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(RFC8032[0][0]))
 PUBLIC = KEY.public_key()
 
 
-def es256_holds(message: Sign1, key: tuple[str, str], external_aad: bytes = b"") -> bool:
+def is_valid_es256(message: Sign1, key: tuple[str, str], external_aad: bytes = b"") -> bool:
     public = ec.EllipticCurvePublicNumbers(int(key[0], 16), int(key[1], 16), ec.SECP256R1()).public_key()
     half = len(message.signature) // 2
     r, s = (int.from_bytes(part, "big") for part in (message.signature[:half], message.signature[half:]))
@@ -87,7 +87,7 @@ def es256_holds(message: Sign1, key: tuple[str, str], external_aad: bytes = b"")
     return True
 
 
-def forged(
+def sign_odd_message(
     protected: bytes | dict[object, object],
     unprotected: object = None,
     *,
@@ -96,14 +96,16 @@ def forged(
     more: tuple[object, ...] = (),
     tag: int = 18,
 ) -> bytes:
-    """A message signed by the right key, however odd it is."""
+    """A message with a valid signature, but with unusual headers or encoding."""
     raw = protected if isinstance(protected, bytes) else encode(protected)
-    made = KEY.sign(sig_structure(raw, b"", b"x")) if signature is None else signature
-    return cbor2.dumps(cbor2.CBORTag(tag, [raw, {} if unprotected is None else unprotected, payload, made, *more]))
+    signed = KEY.sign(sig_structure(raw, b"", b"x")) if signature is None else signature
+    return cbor2.dumps(cbor2.CBORTag(tag, [raw, {} if unprotected is None else unprotected, payload, signed, *more]))
 
 
 @pytest.mark.parametrize(("seed", "public", "message", "signature"), RFC8032)
-def test_the_library_signs_as_rfc_8032_does(seed: str, public: str, message: str, signature: str) -> None:
+def test_the_library_reproduces_the_signatures_of_rfc_8032(
+    seed: str, public: str, message: str, signature: str
+) -> None:
     key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed))
     assert key.public_key().public_bytes_raw().hex() == public
     assert key.sign(bytes.fromhex(message)).hex() == signature
@@ -119,7 +121,7 @@ def test_the_working_groups_eddsa_example_verifies() -> None:
     )
 
 
-def test_the_signed_cwt_of_rfc_8392_is_taken_apart_and_its_signature_holds() -> None:
+def test_the_signed_cwt_of_rfc_8392_is_parsed_and_its_signature_is_valid() -> None:
     message = parse(RFC8392_A3)
     assert message == Sign1(
         protected_raw=b"\xa1\x01\x26",
@@ -128,7 +130,7 @@ def test_the_signed_cwt_of_rfc_8392_is_taken_apart_and_its_signature_holds() -> 
         payload=RFC8392_A3[-146:-66],
         signature=RFC8392_A3[-64:],
     )
-    assert es256_holds(message, RFC8392_KEY)
+    assert is_valid_es256(message, RFC8392_KEY)
     assert decode(message.payload) == {
         1: "coap://as.example.com",
         2: "erikw",
@@ -140,14 +142,14 @@ def test_the_signed_cwt_of_rfc_8392_is_taken_apart_and_its_signature_holds() -> 
     }
 
 
-def test_the_working_groups_sign1_examples_pass_and_fail_as_they_say() -> None:
+def test_the_working_groups_sign1_examples_pass_and_fail_as_documented() -> None:
     assert sig_structure(b"\xa1\x01\x26", bytes.fromhex("11aa22bb33cc44dd55006699"), b"This is the content.").hex() == (
         "846a5369676e61747572653143a101264c11aa22bb33cc44dd5500669954546869732069732074686520636f6e74656e742e"
     )
     external = parse(SIGN_PASS_02)
-    assert es256_holds(external, COSE_WG_KEY, bytes.fromhex("11aa22bb33cc44dd55006699"))
-    assert not es256_holds(external, COSE_WG_KEY)
-    assert not es256_holds(parse(SIGN_FAIL_02_CHANGED), COSE_WG_KEY)
+    assert is_valid_es256(external, COSE_WG_KEY, bytes.fromhex("11aa22bb33cc44dd55006699"))
+    assert not is_valid_es256(external, COSE_WG_KEY)
+    assert not is_valid_es256(parse(SIGN_FAIL_02_CHANGED), COSE_WG_KEY)
     with pytest.raises(CoseError, match="not tagged as COSE_Sign1"):
         parse(SIGN_FAIL_01_WRONG_TAG)
     with pytest.raises(CoseError, match="not EdDSA"):
@@ -156,7 +158,7 @@ def test_the_working_groups_sign1_examples_pass_and_fail_as_they_say() -> None:
         verify(SIGN_PASS_02, PUBLIC)
 
 
-def test_what_is_signed_verifies_and_has_the_documented_shape() -> None:
+def test_a_signed_message_verifies_and_has_the_documented_shape() -> None:
     signed = sign(b"hello", KEY)
     assert signed[:13] == bytes.fromhex("d28443a10127a0") + b"\x45hello"
     assert verify(signed, PUBLIC).payload == b"hello"
@@ -165,7 +167,7 @@ def test_what_is_signed_verifies_and_has_the_documented_shape() -> None:
         verify(sign(b"", KEY, external_aad=b"ctx"), PUBLIC)
 
 
-def test_another_key_does_not_verify() -> None:
+def test_verification_with_another_key_fails() -> None:
     other = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(RFC8032[1][0]))
     with pytest.raises(CoseError, match="not that of the key"):
         verify(sign(b"hello", KEY), other.public_key())
@@ -173,42 +175,42 @@ def test_another_key_does_not_verify() -> None:
 
 GOOD = {1: -8}
 REFUSED = {
-    "no algorithm": (forged({}), "an empty one is spelled out"),
-    "no protected header": (forged(b""), "not EdDSA"),
-    "alg none": (forged({1: 0}), "not EdDSA"),
-    "alg ES256": (forged({1: -7}), "not EdDSA"),
-    "alg as text": (forged({1: "EdDSA"}), "not EdDSA"),
-    "alg as a float": (forged({1: -8.0}), "not EdDSA"),
-    "alg unprotected": (forged(b"", {1: -8}), "not EdDSA"),
-    "alg in both": (forged(GOOD, {1: -8}), "stands twice"),
-    "crit": (forged({1: -8, 2: [4], 4: b"k"}), "critical headers"),
-    "crit unprotected": (forged(GOOD, {2: [4]}), "critical headers"),
-    "label true": (forged({True: -8}), "map from numbers or texts"),
-    "label bytes": (forged({1: -8, b"x": 1}), "map from numbers or texts"),
-    "protected is an array": (forged(encode([1, -8])), "map from numbers or texts"),
-    "protected is no cbor": (forged(b"\xff"), "not CBOR"),
-    "unprotected is an array": (forged(GOOD, []), "map from numbers or texts"),
-    "unprotected is a text": (forged(GOOD, ""), "map from numbers or texts"),
-    "a fifth element": (forged(GOOD, more=(b"",)), "array of four"),
+    "no algorithm": (sign_odd_message({}), "an empty one is spelled out"),
+    "no protected header": (sign_odd_message(b""), "not EdDSA"),
+    "alg none": (sign_odd_message({1: 0}), "not EdDSA"),
+    "alg ES256": (sign_odd_message({1: -7}), "not EdDSA"),
+    "alg as text": (sign_odd_message({1: "EdDSA"}), "not EdDSA"),
+    "alg as a float": (sign_odd_message({1: -8.0}), "not EdDSA"),
+    "alg unprotected": (sign_odd_message(b"", {1: -8}), "not EdDSA"),
+    "alg in both": (sign_odd_message(GOOD, {1: -8}), "stands twice"),
+    "crit": (sign_odd_message({1: -8, 2: [4], 4: b"k"}), "critical headers"),
+    "crit unprotected": (sign_odd_message(GOOD, {2: [4]}), "critical headers"),
+    "label true": (sign_odd_message({True: -8}), "map from numbers or texts"),
+    "label bytes": (sign_odd_message({1: -8, b"x": 1}), "map from numbers or texts"),
+    "protected is an array": (sign_odd_message(encode([1, -8])), "map from numbers or texts"),
+    "protected is no cbor": (sign_odd_message(b"\xff"), "not CBOR"),
+    "unprotected is an array": (sign_odd_message(GOOD, []), "map from numbers or texts"),
+    "unprotected is a text": (sign_odd_message(GOOD, ""), "map from numbers or texts"),
+    "a fifth element": (sign_odd_message(GOOD, more=(b"",)), "array of four"),
     "untagged": (encode([encode(GOOD), {}, b"x", b"y" * 64]), "not tagged"),
-    "COSE_Sign": (forged(GOOD, tag=98), "not tagged"),
-    "COSE_Mac0": (forged(GOOD, tag=17), "not tagged"),
+    "COSE_Sign": (sign_odd_message(GOOD, tag=98), "not tagged"),
+    "COSE_Mac0": (sign_odd_message(GOOD, tag=17), "not tagged"),
     "CWT tag around it": (encode(cbor2.CBORTag(61, cbor2.loads(sign(b"x", KEY)))), "not tagged"),
-    "payload nil": (forged(GOOD, payload=None), "are byte strings"),
-    "payload text": (forged(GOOD, payload="x"), "are byte strings"),
-    "payload changed": (forged(GOOD, payload=b"z"), "not that of the key"),
-    "signature text": (forged(GOOD, signature="x" * 64), "are byte strings"),
-    "signature short": (forged(GOOD, signature=b"x" * 63), "64 bytes"),
-    "signature long": (forged(GOOD, signature=sign(b"x", KEY)[-64:] + b"\0"), "64 bytes"),
-    "signature wrong": (forged(GOOD, signature=b"x" * 64), "not that of the key"),
+    "payload nil": (sign_odd_message(GOOD, payload=None), "are byte strings"),
+    "payload text": (sign_odd_message(GOOD, payload="x"), "are byte strings"),
+    "payload changed": (sign_odd_message(GOOD, payload=b"z"), "not that of the key"),
+    "signature text": (sign_odd_message(GOOD, signature="x" * 64), "are byte strings"),
+    "signature short": (sign_odd_message(GOOD, signature=b"x" * 63), "64 bytes"),
+    "signature long": (sign_odd_message(GOOD, signature=sign(b"x", KEY)[-64:] + b"\0"), "64 bytes"),
+    "signature wrong": (sign_odd_message(GOOD, signature=b"x" * 64), "not that of the key"),
     "empty": (b"", "not CBOR"),
     "trailing byte": (sign(b"x", KEY) + b"\0", "not deterministic"),
     "twice": (sign(b"x", KEY) * 2, "not deterministic"),
     "long form of a length": (sign(b"x", KEY).replace(b"\x41x", b"\x58\x01x"), "not deterministic"),
     "long form of the tag": (b"\xd8\x12" + sign(b"x", KEY)[1:], "not deterministic"),
     "indefinite array": (b"\xd2\x9f" + sign(b"x", KEY)[2:] + b"\xff", "not CBOR"),
-    "duplicate label": (forged(bytes.fromhex("a201270127")), "not CBOR"),
-    "labels out of order": (forged(bytes.fromhex("a203000127")), "not deterministic"),
+    "duplicate label": (sign_odd_message(bytes.fromhex("a201270127")), "not CBOR"),
+    "labels out of order": (sign_odd_message(bytes.fromhex("a203000127")), "not deterministic"),
     "torn": (sign(b"x", KEY)[:-1], "not CBOR"),
     "nested": (b"\xd2" + b"\x81" * 2000, "not CBOR"),
     "too long": (sign(b"x" * 16_384, KEY), "over 16384 bytes"),
@@ -216,12 +218,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "sentence"), REFUSED.values(), ids=REFUSED.keys())
-def test_every_other_message_is_refused(data: bytes, sentence: str) -> None:
+def test_every_other_encoding_of_a_message_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(CoseError, match=sentence):
         verify(data, PUBLIC)
 
 
-def test_a_message_at_the_size_limit_is_taken() -> None:
+def test_a_message_at_the_size_limit_is_accepted() -> None:
     overhead = len(sign(b"x" * 300, KEY)) - 300
     assert verify(sign(b"x" * (16_384 - overhead), KEY), PUBLIC)
     with pytest.raises(CoseError, match="over 16384"):
@@ -255,6 +257,6 @@ def depth(value: object) -> int:
         max_leaves=3,
     ).filter(lambda value: depth(value) <= 3)
 )
-def test_deterministic_encoding_is_read_back(value: object) -> None:
+def test_deterministic_encoding_decodes_to_the_same_value(value: object) -> None:
     raw = encode(value)
     assert encode(decode(raw)) == raw

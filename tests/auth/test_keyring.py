@@ -1,4 +1,4 @@
-"""The signing key: what its file has to hold."""
+"""The signing key file: what it must contain."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_the_file_is_the_seed_of_rfc_8032() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", SEED[:-1], SEED + b"\n", SEED.hex().encode()])
-def test_a_file_that_holds_no_key_is_refused(data: bytes) -> None:
+def test_a_file_without_a_valid_key_is_refused(data: bytes) -> None:
     with pytest.raises(ConfigError, match=f"is {len(data)} bytes long, not 32"):
         SigningKey(data)

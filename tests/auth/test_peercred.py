@@ -1,4 +1,4 @@
-"""The kernel's word on who is at the other end."""
+"""Peer credentials from the kernel: which user is at the other end of a socket."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sessiond.errors import Unsupported
 OURSELVES = PeerCredentials(os.getpid(), os.getuid(), os.getgid())
 
 
-def test_a_pair_of_sockets_is_ours() -> None:
+def test_both_ends_of_a_socket_pair_belong_to_this_user() -> None:
     left, right = socket.socketpair()
     with left, right:
         assert peer_credentials(left) == peer_credentials(right) == OURSELVES
 
 
-async def test_a_client_of_a_trio_listener_is_known(tmp_path: Path) -> None:
+async def test_the_user_of_a_trio_listeners_client_is_known(tmp_path: Path) -> None:
     with trio.socket.socket(socket.AF_UNIX) as listener:
         await listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -32,14 +32,14 @@ async def test_a_client_of_a_trio_listener_is_known(tmp_path: Path) -> None:
                 assert peer_credentials(accepted) == OURSELVES
 
 
-def test_a_tcp_peer_is_nobody() -> None:
+def test_a_tcp_peer_has_no_credentials() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as client:
             with pytest.raises(Unsupported, match="does not say who is at its other end"):
                 peer_credentials(client)
 
 
-def test_a_closed_socket_is_nobody() -> None:
+def test_a_closed_socket_has_no_credentials() -> None:
     left, right = socket.socketpair()
     right.close()
     left.close()

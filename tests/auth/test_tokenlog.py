@@ -1,4 +1,4 @@
-"""The log of tokens: what it remembers, what a torn file costs, and what may be forgotten."""
+"""The token log: what it remembers, what a torn file loses, and what may be forgotten."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def claims(token_id: str, issued: int = 1000, expires: int = 5000, **more: objec
 
 
 def issue(log: TokenLog, *args: object, **more: object) -> bytes:
-    """The line of a new token, as it is on disk then."""
-    return taken(log, log.issue(claims(*args, **more)))
+    """Issue a token, apply it to the log, and return its line as written to disk."""
+    return apply_line(log, log.issue(claims(*args, **more)))
 
 
 def revoke(log: TokenLog, token_id: str, now_ms: int) -> bytes:
     line = log.revoke(token_id, now_ms)
-    return taken(log, line) if line is not None else b""
+    return apply_line(log, line) if line is not None else b""
 
 
-def taken(log: TokenLog, line: Issue | Revocation) -> bytes:
+def apply_line(log: TokenLog, line: Issue | Revocation) -> bytes:
     log.take(line)
     return encode(line)
 
 
-def test_what_is_not_on_disk_yet_has_not_happened() -> None:
+def test_an_issue_or_revocation_has_no_effect_before_it_is_on_disk() -> None:
     log = TokenLog()
     line = log.issue(claims(A))
     assert not log.has(A) and log.rows() == []
@@ -43,7 +43,7 @@ def test_what_is_not_on_disk_yet_has_not_happened() -> None:
     assert not log.is_revoked(A)
 
 
-def test_a_tokens_life_is_two_lines_without_the_token() -> None:
+def test_a_token_leaves_an_issue_line_and_a_revoke_line_without_its_text() -> None:
     log = TokenLog()
     issued = issue(log, A, session_key="agent:main:main", agent_id="main", run_id="r1", sandboxed=True)
     revoked = revoke(log, A, 2000)
@@ -62,7 +62,7 @@ def test_a_tokens_life_is_two_lines_without_the_token() -> None:
     assert log.revoke(A, 3000) is None
 
 
-def test_the_rows_are_newest_first_and_say_what_was_revoked() -> None:
+def test_the_rows_are_newest_first_and_show_what_was_revoked() -> None:
     log = TokenLog()
     issue(log, A, issued=1)
     issue(log, B, issued=2, session_key="agent:main:main")
@@ -81,7 +81,7 @@ def test_the_rows_are_newest_first_and_say_what_was_revoked() -> None:
     ]
 
 
-def test_a_file_read_again_is_the_same_log() -> None:
+def test_reading_the_file_again_gives_the_same_log() -> None:
     log = TokenLog()
     written = issue(log, A) + issue(log, B, run_id="r") + revoke(log, A, 9)
     again = TokenLog.parse(written)
@@ -90,7 +90,7 @@ def test_a_file_read_again_is_the_same_log() -> None:
     assert [again.has(x) for x in (A, B, C)] == [True, True, False]
 
 
-def test_bad_lines_cost_themselves_alone() -> None:
+def test_a_bad_line_does_not_affect_other_lines() -> None:
     log = TokenLog()
     first, second = issue(log, A), revoke(log, A, 9)
     bad = [b"", b"{", b"null", b'{"type":"other"}', b'{"type":"revoked"}', b"\xff\xfe", b"[" * 5000, first[:20]]
@@ -98,19 +98,19 @@ def test_bad_lines_cost_themselves_alone() -> None:
     assert (again.rows(), again.skipped) == (log.rows(), 15)
 
 
-def test_a_revocation_counts_for_an_id_the_log_does_not_know() -> None:
+def test_a_token_unknown_to_the_log_can_be_revoked() -> None:
     log = TokenLog()
     assert revoke(log, C, 5)
     assert log.is_revoked(C) and not log.has(C) and log.rows() == []
 
 
 @pytest.mark.parametrize("token_id", ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "a" * 32 + "\n", "../" * 10])
-def test_only_ids_can_be_revoked(token_id: str) -> None:
+def test_a_malformed_id_cannot_be_revoked(token_id: str) -> None:
     with pytest.raises(InvalidParams, match="32 hex digits"):
         TokenLog().revoke(token_id, 1)
 
 
-def test_what_has_expired_is_forgotten_and_revocations_a_little_later() -> None:
+def test_expired_tokens_are_forgotten_and_their_revocations_a_little_later() -> None:
     log = TokenLog()
     issue(log, A, expires=100)
     issue(log, B, expires=101)
@@ -123,7 +123,7 @@ def test_what_has_expired_is_forgotten_and_revocations_a_little_later() -> None:
         assert {x for x in (A, B, C) if again.is_revoked(x)} == left
 
 
-def test_a_revocation_of_a_token_nobody_knows_stays_as_long_as_any_token_can_live() -> None:
+def test_the_revocation_of_an_unknown_token_is_kept_for_the_longest_lifetime() -> None:
     log = TokenLog()
     revoke(log, C, 50)
     last = 50 + MAX_TTL_SECONDS * 1000 + MAX_SKEW_MS
@@ -131,7 +131,7 @@ def test_a_revocation_of_a_token_nobody_knows_stays_as_long_as_any_token_can_liv
     assert not log.drop_expired(last).is_revoked(C)
 
 
-def test_the_file_is_outgrown_when_half_of_it_says_nothing() -> None:
+def test_the_file_is_due_for_compaction_when_half_of_it_is_obsolete() -> None:
     log = TokenLog()
     for number in range(15):
         issue(log, f"{number:032x}", expires=100)
@@ -148,7 +148,7 @@ def test_the_file_is_outgrown_when_half_of_it_says_nothing() -> None:
     st.lists(st.tuples(st.sampled_from("ir"), st.sampled_from([A, B, C]), st.integers(0, 9)), max_size=20),
     st.integers(0, 9),
 )
-def test_a_live_token_that_was_revoked_stays_so_through_restart_and_compaction(
+def test_a_revoked_token_stays_revoked_through_restart_and_compaction(
     steps: list[tuple[str, str, int]], now: int
 ) -> None:
     log, written = TokenLog(), b""
@@ -164,49 +164,49 @@ def test_a_live_token_that_was_revoked_stays_so_through_restart_and_compaction(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_log(data: bytes) -> None:
+def test_any_bytes_can_be_read_as_a_log(data: bytes) -> None:
     assert TokenLog.parse(data).skipped <= data.count(b"\n") + 1
 
 
-def test_what_a_revoked_token_minted_dies_with_it_through_restart_and_compaction() -> None:
+def test_tokens_minted_by_a_revoked_token_stay_revoked_through_restart_and_compaction() -> None:
     log = TokenLog()
     lines = [
-        taken(log, log.issue(claims(A))),
-        taken(log, log.issue(claims(B), A)),
-        taken(log, log.issue(claims(C), B)),
+        apply_line(log, log.issue(claims(A))),
+        apply_line(log, log.issue(claims(B), A)),
+        apply_line(log, log.issue(claims(C), B)),
     ]
     assert json.loads(lines[1])["parent"] == A and "parent" not in json.loads(lines[0])
     lines.append(revoke(log, A, 2000))
     late = "d" * 32
-    lines.append(taken(log, log.issue(claims(late), C)))
+    lines.append(apply_line(log, log.issue(claims(late), C)))
     alone = "e" * 32
     lines.append(issue(log, alone))
     for one in (log, TokenLog.parse(b"".join(lines)), TokenLog.parse(log.drop_expired(2000).encode())):
         assert {row.id for row in one.rows() if row.revoked} == {A, B, C, late}
         assert [one.is_revoked(token_id) for token_id in (A, B, C, late, alone)] == [True] * 4 + [False]
         assert one.revoke(C, 3000) is None
-    # The lines of their issue are gone by then, and the clock may be set back.
+    # Their issue lines are gone by then, and the clock may have been set back.
     left = TokenLog.parse(log.drop_expired(5000).encode())
     assert [left.is_revoked(token_id) for token_id in (A, B, C, late)] == [True] * 4
     assert left.rows() == []
 
 
-def test_revoking_a_child_leaves_the_token_that_minted_it() -> None:
+def test_revoking_a_minted_token_leaves_its_minter_valid() -> None:
     log = TokenLog()
     issue(log, A)
-    taken(log, log.issue(claims(B), A))
+    apply_line(log, log.issue(claims(B), A))
     revoke(log, B, 2000)
     assert (log.is_revoked(A), log.is_revoked(B)) == (False, True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)), max_size=20), st.integers(0, 9))
-def test_any_parents_whoever_wrote_them_end_what_comes_from_the_revoked_one(
+def test_revocation_reaches_all_descendants_for_any_parent_links(
     pairs: list[tuple[int, int | None]], revoked: int
 ) -> None:
     ids = [f"{number:032x}" for number in range(10)]
     log = TokenLog()
     for child, parent in pairs:
-        taken(log, log.issue(claims(ids[child]), None if parent is None else ids[parent]))
+        apply_line(log, log.issue(claims(ids[child]), None if parent is None else ids[parent]))
     revoke(log, ids[revoked], 2000)
     dead = {revoked}
     for _ in range(10):

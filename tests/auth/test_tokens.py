@@ -1,4 +1,4 @@
-"""Tokens: what they say, when they count, and that nothing forged ever does."""
+"""Tokens: their claims, when they are valid, and that no forged token ever is."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def never(_: Claims) -> bool:
     return False
 
 
-def made(key: SigningKey = KEY, **changes: Any) -> tuple[str, Claims]:
+def mint_token(key: SigningKey = KEY, **changes: Any) -> tuple[str, Claims]:
     return mint(key, **{"scopes": ("read",), "now_ms": NOW, "session_key": MAIN, **changes})
 
 
-def signed(cwt: Any, key: SigningKey = KEY) -> str:
+def sign_claims(cwt: Any, key: SigningKey = KEY) -> str:
     return text_of(cose.sign(cose.encode(cwt), key.private))
 
 
@@ -61,7 +61,7 @@ def refusal(text: str, now_ms: int = NOW, is_revoked: Callable[[Claims], bool] =
     return caught.value.message
 
 
-def test_a_full_token_says_all_of_it_again() -> None:
+def test_a_token_with_every_claim_is_read_back_whole() -> None:
     text, claims = mint(
         KEY,
         scopes=("spawn", "list", "spawn"),
@@ -96,8 +96,8 @@ def test_a_full_token_says_all_of_it_again() -> None:
     )
 
 
-def test_the_bytes_are_a_cwt_with_the_registered_claims() -> None:
-    text, claims = made(scopes=SCOPES, agent_id="main", run_id="r1")
+def test_a_token_is_a_cwt_with_the_registered_claims() -> None:
+    text, claims = mint_token(scopes=SCOPES, agent_id="main", run_id="r1")
     message = cose.verify(bytes_of(text), KEY.public)
     assert (message.protected, message.unprotected) == ({1: -8}, {})
     assert cose.decode(message.payload) == {
@@ -115,14 +115,14 @@ def test_the_bytes_are_a_cwt_with_the_registered_claims() -> None:
     assert not set(text) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-def test_the_sessions_agent_is_the_callers_agent() -> None:
-    assert verify(made(session_key="agent:ops:main")[0], KEY.public, NOW, never).agent_id == "ops"
-    adapter = verify(made(session_key=None, agent_id="ops")[0], KEY.public, NOW, never)
+def test_the_callers_agent_is_the_agent_of_the_tokens_session() -> None:
+    assert verify(mint_token(session_key="agent:ops:main")[0], KEY.public, NOW, never).agent_id == "ops"
+    adapter = verify(mint_token(session_key=None, agent_id="ops")[0], KEY.public, NOW, never)
     assert (adapter.session_key, adapter.agent_id) == (None, "ops")
 
 
-def test_tokens_have_ids_of_their_own() -> None:
-    assert len({made()[1].id for _ in range(100)}) == 100
+def test_every_token_has_its_own_id() -> None:
+    assert len({mint_token()[1].id for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize(
@@ -134,47 +134,47 @@ def test_tokens_have_ids_of_their_own() -> None:
         ({"ttl_seconds": float("nan")}, r"\$\.ttlSeconds is not a number"),
     ],
 )
-def test_what_cannot_be_minted_says_why(changes: dict[str, Any], sentence: str) -> None:
+def test_a_token_that_cannot_be_minted_is_refused_with_the_reason(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidParams, match=sentence):
-        made(**changes)
+        mint_token(**changes)
 
 
 @pytest.mark.parametrize(
     ("ttl", "seconds"),
     [(0, 1), (-5, 1), (0.5, 1), (1, 1), (1.9, 1), (315_360_000, 315_360_000), (float("inf"), 315_360_000)],
 )
-def test_the_time_to_live_is_floored_and_clamped(ttl: float, seconds: int) -> None:
-    claims = made(ttl_seconds=ttl)[1]
+def test_the_time_to_live_is_rounded_down_and_clamped(ttl: float, seconds: int) -> None:
+    claims = mint_token(ttl_seconds=ttl)[1]
     assert claims.expires_at_ms - claims.issued_at_ms == seconds * 1000
 
 
-def test_a_token_counts_until_its_last_millisecond() -> None:
-    text, claims = made()
+def test_a_token_is_valid_until_its_last_millisecond() -> None:
+    text, claims = mint_token()
     assert verify(text, KEY.public, claims.expires_at_ms - 1, never)
     assert refusal(text, claims.expires_at_ms) == EXPIRED
 
 
-def test_a_clock_that_was_set_back_a_little_is_borne() -> None:
-    text, claims = made()
+def test_a_clock_set_back_a_little_is_tolerated() -> None:
+    text, claims = mint_token()
     assert verify(text, KEY.public, claims.issued_at_ms - MAX_SKEW_MS, never)
     assert refusal(text, claims.issued_at_ms - MAX_SKEW_MS - 1) == NOT_YET
 
 
-def test_a_revoked_token_counts_no_more() -> None:
-    text, claims = made()
+def test_a_revoked_token_is_refused() -> None:
+    text, claims = mint_token()
     assert refusal(text, is_revoked=lambda shown: shown == claims) == REVOKED
     assert read(text, KEY.public) == claims
 
 
-def test_another_stores_token_is_not_ours() -> None:
-    assert refusal(made(OTHER_STORE)[0]) == NOT_OURS
+def test_a_token_of_another_store_is_refused() -> None:
+    assert refusal(mint_token(OTHER_STORE)[0]) == NOT_OURS
 
 
 GOOD_CWT = {1: "sessiond", 2: MAIN, 4: 1_700_003_600, 6: 1_700_000_000, 7: b"x" * 16, -70003: False, -70004: ["read"]}
 
 
-def test_the_hand_made_claims_are_good() -> None:
-    assert verify(signed(GOOD_CWT), KEY.public, NOW, never).scopes == {"read"}
+def test_the_unchanged_test_claims_are_valid() -> None:
+    assert verify(sign_claims(GOOD_CWT), KEY.public, NOW, never).scopes == {"read"}
 
 
 @pytest.mark.parametrize(
@@ -206,18 +206,18 @@ def test_the_hand_made_claims_are_good() -> None:
     ],
     ids=str,
 )
-def test_claims_that_are_not_as_we_write_them_are_refused_though_signed(change: dict[Any, Any]) -> None:
+def test_signed_claims_in_an_unexpected_form_are_refused(change: dict[Any, Any]) -> None:
     cwt = {claim: value for claim, value in (GOOD_CWT | change).items() if value is not None}
-    assert refusal(signed(cwt)) == NOT_OURS
+    assert refusal(sign_claims(cwt)) == NOT_OURS
 
 
 @pytest.mark.parametrize("cwt", [[], "x", 5, None, {}], ids=str)
-def test_a_payload_that_is_no_claims_is_refused_though_signed(cwt: Any) -> None:
-    assert refusal(signed(cwt)) == NOT_OURS
+def test_a_signed_payload_that_is_not_claims_is_refused(cwt: Any) -> None:
+    assert refusal(sign_claims(cwt)) == NOT_OURS
 
 
 def forgeries() -> dict[str, str]:
-    text = made()[0]
+    text = mint_token()[0]
     raw = bytes_of(text)
     payload, signature = cose.parse(raw).payload, raw[-64:]
 
@@ -254,18 +254,18 @@ def forgeries() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", forgeries().values(), ids=forgeries().keys())
-def test_every_forgery_gets_the_same_sentence(text: str) -> None:
+def test_every_forgery_is_refused_with_the_same_sentence(text: str) -> None:
     assert refusal(text) == NOT_OURS
 
 
-def test_the_size_limit_holds_before_anything_is_decoded() -> None:
+def test_the_size_limit_is_checked_before_anything_is_decoded() -> None:
     assert refusal("A" * MAX_TOKEN_CHARS) == refusal("A" * (MAX_TOKEN_CHARS + 1)) == NOT_OURS
-    longest = made(session_key="agent:main:" + "x" * 501, agent_id="main", run_id="r" * 36, scopes=SCOPES)[0]
+    longest = mint_token(session_key="agent:main:" + "x" * 501, agent_id="main", run_id="r" * 36, scopes=SCOPES)[0]
     assert len(longest) < MAX_TOKEN_CHARS
     assert verify(longest, KEY.public, NOW, never)
 
 
-TEXT = made()[0]
+TEXT = mint_token()[0]
 
 
 @given(at=st.integers(0, len(bytes_of(TEXT)) - 1), bits=st.integers(1, 255))
@@ -283,10 +283,10 @@ def test_one_changed_character_anywhere_is_refused(at: int, other: str) -> None:
 
 
 @pytest.mark.parametrize("spare_bits", [2, 4])
-def test_one_token_has_one_text(spare_bits: int) -> None:
-    """The last character has bits that belong to no byte: with others of them the same bytes would come out."""
+def test_a_token_with_other_spare_bits_is_refused(spare_bits: int) -> None:
+    """The last base64 character has unused bits; with other values there the text would decode to the same bytes."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    texts = (made(run_id="r" * length)[0] for length in range(1, 4))
+    texts = (mint_token(run_id="r" * length)[0] for length in range(1, 4))
     text = next(text for text in texts if len(text) % 4 == (3 if spare_bits == 2 else 2))
     for other in range(1, 1 << spare_bits):
         twin = text[:-1] + letters[letters.index(text[-1]) + other]
@@ -307,7 +307,7 @@ def test_no_text_raises_anything_but_unauthenticated(text: str) -> None:
     sandboxed=st.booleans(),
     ttl=st.integers(1, 10**9),
 )
-def test_every_token_says_what_it_was_minted_with(
+def test_every_token_is_read_back_with_its_claims(
     scopes: tuple[str, ...], session_key: str | None, run_id: str | None, sandboxed: bool, ttl: int
 ) -> None:
     text, claims = mint(
@@ -323,8 +323,8 @@ def test_every_token_says_what_it_was_minted_with(
     assert set(claims.scopes) == set(scopes)
 
 
-class Bench:
-    """A verifier with a clock and a deny list in hand."""
+class VerifierBench:
+    """A verifier with a clock and a set of revoked ids that the test controls."""
 
     def __init__(self, capacity: int = 4) -> None:
         self.now = NOW
@@ -333,38 +333,38 @@ class Bench:
             KEY.public, wall_ms=lambda: self.now, is_revoked=lambda claims: claims.id in self.revoked, capacity=capacity
         )
 
-    def shows(self, text: str) -> str:
+    def token_id_or_refusal(self, text: str) -> str:
         try:
             return str(self.verifier.authenticate(text).token_id)
         except Unauthenticated as error:
             return error.message
 
 
-def test_a_remembered_token_is_still_asked_whether_it_was_revoked() -> None:
-    bench, (text, claims) = Bench(), made()
-    assert [bench.shows(text), bench.shows(text)] == [claims.id, claims.id]
+def test_a_cached_token_is_still_checked_for_revocation() -> None:
+    bench, (text, claims) = VerifierBench(), mint_token()
+    assert [bench.token_id_or_refusal(text), bench.token_id_or_refusal(text)] == [claims.id, claims.id]
     bench.revoked.add(claims.id)
-    assert (bench.shows(text), len(bench.verifier)) == (REVOKED, 0)
+    assert (bench.token_id_or_refusal(text), len(bench.verifier)) == (REVOKED, 0)
 
 
-def test_a_remembered_token_still_expires() -> None:
-    bench, (text, claims) = Bench(), made()
-    assert bench.shows(text) == claims.id
+def test_a_cached_token_still_expires() -> None:
+    bench, (text, claims) = VerifierBench(), mint_token()
+    assert bench.token_id_or_refusal(text) == claims.id
     bench.now = claims.expires_at_ms
-    assert (bench.shows(text), len(bench.verifier)) == (EXPIRED, 0)
+    assert (bench.token_id_or_refusal(text), len(bench.verifier)) == (EXPIRED, 0)
 
 
-def test_bad_tokens_are_not_remembered_and_good_ones_up_to_the_capacity() -> None:
-    bench = Bench()
-    tokens = [made()[0] for _ in range(6)]
+def test_bad_tokens_are_not_cached_and_good_ones_up_to_the_capacity() -> None:
+    bench = VerifierBench()
+    tokens = [mint_token()[0] for _ in range(6)]
     for text in [*tokens, *forgeries().values()]:
-        bench.shows(text)
+        bench.token_id_or_refusal(text)
     assert len(bench.verifier) == 4
-    assert bench.shows(tokens[0]) == read(tokens[0], KEY.public).id
+    assert bench.token_id_or_refusal(tokens[0]) == read(tokens[0], KEY.public).id
 
 
-def test_a_remembered_token_costs_far_less_than_a_signature() -> None:
-    bench, text = Bench(), made()[0]
+def test_a_cached_token_costs_far_less_than_a_signature() -> None:
+    bench, text = VerifierBench(), mint_token()[0]
     bench.verifier.authenticate(text)
     started = time.process_time()
     for _ in range(2000):

@@ -1,5 +1,6 @@
-"""What holds for every dialect in the table: whatever others wrote is used or passed over, and every short cut says
-what reading each line says. A new dialect is held to it by being in the table, with lines of its own in `LINES`.
+"""What holds for every dialect in the table: any line is either used or ignored, never an error, and every shortcut
+gives the same result as parsing each line. A new dialect is tested as soon as it is in the table and has example lines
+in `LINES`.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ def lines_of(draw: st.DrawFn, name: str) -> bytes:
     return json.dumps(line, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
 
 
-def parsed(dialect: TranscriptDialect, line: bytes) -> Record | None:
+def parse_or_none(dialect: TranscriptDialect, line: bytes) -> Record | None:
     try:
         return dialect.parse(line)
     except BadLine:
         return None
 
 
-def test_every_dialect_has_lines_here() -> None:
+def test_every_dialect_has_example_lines_in_this_file() -> None:
     assert {name: dialect.name for name, dialect in DIALECTS.items()} == {name: name for name in LINES}
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 @given(data=st.data())
-def test_whatever_stands_in_a_line_it_is_used_or_passed_over(name: str, data: st.DataObject) -> None:
+def test_any_line_is_folded_or_ignored_without_an_error(name: str, data: st.DataObject) -> None:
     dialect, entry = DIALECTS[name], Entry(session_id="s")
     for offset, line in enumerate(data.draw(st.lists(lines_of(name) | st.binary(max_size=40), max_size=5))):
-        record = parsed(dialect, line)
+        record = parse_or_none(dialect, line)
         dialect.text_in(line)
         if record is not None:
             dialect.ineffective_reason(entry, record)
@@ -75,9 +76,9 @@ def test_whatever_stands_in_a_line_it_is_used_or_passed_over(name: str, data: st
 
 @pytest.mark.parametrize("name", DIALECTS)
 @given(data=st.data())
-def test_a_short_cut_says_what_reading_each_line_says(name: str, data: st.DataObject) -> None:
+def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataObject) -> None:
     dialect = DIALECTS[name]
-    found = [(line, parsed(dialect, line)) for line in data.draw(st.lists(lines_of(name), max_size=5))]
+    found = [(line, parse_or_none(dialect, line)) for line in data.draw(st.lists(lines_of(name), max_size=5))]
     records = [(line, record) for line, record in found if record is not None]
     block = b"".join(line + b"\n" for line, _ in records)
     assert dialect.count_messages(block) in (None, sum(record.message is not None for _, record in records))
@@ -94,12 +95,12 @@ def test_a_short_cut_says_what_reading_each_line_says(name: str, data: st.DataOb
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_lines_with_usage_are_found_by_their_sign(name: str) -> None:
+def test_every_line_with_usage_contains_the_dialects_usage_sign(name: str) -> None:
     dialect = DIALECTS[name]
     with_usage = 0
     for value in LINES[name]:
         line = json.dumps(value).encode()
-        record = parsed(dialect, line)
+        record = parse_or_none(dialect, line)
         before = Entry(session_id="s")
         if record is not None and dialect.fold(before, record, 1, 1).input_tokens:
             with_usage += 1

@@ -22,8 +22,8 @@ MTIME = 1795224999000
 EMPTY = Entry(session_id="s")
 
 
-def folded(*bodies: dict[str, Any], entry: Entry = EMPTY, offset: int = 0) -> Entry:
-    """The entry after these lines, of which the first stands at `offset`."""
+def fold_lines(*bodies: dict[str, Any], entry: Entry = EMPTY, offset: int = 0) -> Entry:
+    """The entry after these lines; the first one begins at `offset`."""
     for body in bodies:
         line = json.dumps(body).encode()
         entry = fold(entry, records.parse(line), offset, MTIME)
@@ -31,12 +31,12 @@ def folded(*bodies: dict[str, Any], entry: Entry = EMPTY, offset: int = 0) -> En
     return entry
 
 
-def iso(ms: int) -> str:
+def iso_time(ms: int) -> str:
     return records.iso_ms(ms)
 
 
 def message(ms: int, role: str = "user", **more: Any) -> dict[str, Any]:
-    return {"type": "message", "timestamp": iso(ms), "message": {"role": role, "content": "x", **more}}
+    return {"type": "message", "timestamp": iso_time(ms), "message": {"role": role, "content": "x", **more}}
 
 
 def patch(**data: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ HEADER = {
     "type": "session",
     "version": 3,
     "id": "s",
-    "timestamp": iso(T),
+    "timestamp": iso_time(T),
     "cwd": "/w",
     "sessionKey": "agent:main:main",
     "agentId": "main",
@@ -68,31 +68,31 @@ BEGUN = Entry(
 
 
 def test_the_header_gives_key_parent_folder_and_time():
-    assert folded(HEADER) == BEGUN
+    assert fold_lines(HEADER) == BEGUN
 
 
-def test_a_header_anywhere_but_at_the_start_does_nothing():
-    assert folded(HEADER, {**HEADER, "sessionKey": "agent:main:other"}) == BEGUN
-    assert folded(HEADER, offset=10) == EMPTY
+def test_a_header_is_ignored_unless_it_is_the_first_line():
+    assert fold_lines(HEADER, {**HEADER, "sessionKey": "agent:main:other"}) == BEGUN
+    assert fold_lines(HEADER, offset=10) == EMPTY
 
 
-def test_a_header_without_a_time_has_the_files():
-    assert folded({"type": "session"}) == replace(EMPTY, created_at=MTIME, updated_at=MTIME)
+def test_a_header_without_a_time_uses_the_files_mtime():
+    assert fold_lines({"type": "session"}) == replace(EMPTY, created_at=MTIME, updated_at=MTIME)
 
 
-def test_the_newest_message_gives_the_time_whatever_the_order_and_nothing_else_moves_it():
-    late = {"type": "model_change", "timestamp": iso(T + 9000), "provider": "p", "modelId": "m"}
-    assert folded(HEADER, message(T + 2000), message(T + 1000), late) == replace(
+def test_updated_at_is_the_time_of_the_newest_message_and_of_nothing_else():
+    late = {"type": "model_change", "timestamp": iso_time(T + 9000), "provider": "p", "modelId": "m"}
+    assert fold_lines(HEADER, message(T + 2000), message(T + 1000), late) == replace(
         BEGUN, updated_at=T + 2000, message_count=2, model="m", model_provider="p"
     )
 
 
-def test_a_message_older_than_the_header_still_gives_the_time():
-    assert folded(HEADER, message(T - 5000)).updated_at == T - 5000
+def test_updated_at_is_the_messages_time_even_if_older_than_the_header():
+    assert fold_lines(HEADER, message(T - 5000)).updated_at == T - 5000
 
 
-def test_a_message_without_any_time_has_the_files():
-    assert folded({"type": "message", "message": {"role": "user"}}).updated_at == MTIME
+def test_a_message_without_a_time_uses_the_files_mtime():
+    assert fold_lines({"type": "message", "message": {"role": "user"}}).updated_at == MTIME
 
 
 def usage(**more: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def usage(**more: Any) -> dict[str, Any]:
 def test_usage_is_added_up_and_the_last_total_is_the_size_of_the_context():
     first = message(T, "assistant", model="m1", provider="p1", usage=usage(cost={"total": 0.5}))
     second = message(T, "assistant", model="m2", usage=usage(totalTokens=30, cost={"total": 0.25}))
-    assert folded(first, second) == replace(
+    assert fold_lines(first, second) == replace(
         EMPTY,
         updated_at=T,
         message_count=2,
@@ -117,14 +117,14 @@ def test_usage_is_added_up_and_the_last_total_is_the_size_of_the_context():
     )
 
 
-def test_an_injected_note_without_usage_does_not_say_which_model_runs():
+def test_an_injected_message_without_usage_does_not_set_the_model():
     zero = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
-    entry = folded(message(T, "assistant", model="gateway-injected", provider="openclaw", usage=zero))
+    entry = fold_lines(message(T, "assistant", model="gateway-injected", provider="openclaw", usage=zero))
     assert entry == replace(EMPTY, updated_at=T, message_count=1)
 
 
-def test_a_missing_total_is_the_sum():
-    entry = folded(message(T, "assistant", usage={"input": 10, "output": 5, "cacheRead": 3}))
+def test_a_missing_token_total_is_the_sum_of_its_parts():
+    entry = fold_lines(message(T, "assistant", usage={"input": 10, "output": 5, "cacheRead": 3}))
     assert entry.total_tokens == 18
 
 
@@ -142,13 +142,13 @@ def test_a_missing_total_is_the_sum():
         {"totalTokens": 1e300},
     ],
 )
-def test_usage_that_is_none_counts_nothing(bad):
-    assert folded(message(T, "assistant", usage=bad)) == replace(EMPTY, updated_at=T, message_count=1)
+def test_malformed_usage_counts_nothing(bad):
+    assert fold_lines(message(T, "assistant", usage=bad)) == replace(EMPTY, updated_at=T, message_count=1)
 
 
 @pytest.mark.parametrize("cost", [None, "1", True, -1, 1e300, {"total": "1"}, {"total": None}, [1]])
-def test_a_cost_that_is_none_is_not_added(cost):
-    entry = folded(message(T, "assistant", usage=usage(cost=cost)))
+def test_a_malformed_cost_is_not_added(cost):
+    entry = fold_lines(message(T, "assistant", usage=usage(cost=cost)))
     assert (entry.estimated_cost_usd, entry.total_tokens) == (None, 20)
 
 
@@ -164,13 +164,13 @@ def test_a_cost_that_is_none_is_not_added(cost):
         ({"type": "custom", "customType": "model-snapshot", "data": {"label": "x"}}, {}),
     ],
 )
-def test_what_other_records_do(line, entry):
+def test_other_record_types_set_their_fields(line, entry):
     start = replace(EMPTY, display_name="before", thinking_level="high")
-    assert folded(line, entry=start) == replace(start, **entry)
+    assert fold_lines(line, entry=start) == replace(start, **entry)
 
 
-def test_a_patch_sets_and_null_clears():
-    entry = folded(
+def test_a_patch_sets_fields_and_null_clears_them():
+    entry = fold_lines(
         patch(label="kitchen", model="m", contextTokens=5, sandboxed=True, spawnDepth=2, estimatedCostUsd=1),
         patch(model=None, contextTokens=None),
     )
@@ -178,7 +178,7 @@ def test_a_patch_sets_and_null_clears():
 
 
 def test_a_patch_merges_into_objects():
-    entry = folded(
+    entry = fold_lines(
         patch(deliveryContext={"channel": "telegram", "to": "1", "more": {"a": 1, "b": 2}}),
         patch(deliveryContext={"to": None, "accountId": "x", "more": {"a": None}}),
     )
@@ -205,21 +205,21 @@ def test_a_patch_merges_into_objects():
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches_do_as_the_test_cases_of_rfc_7386_appendix_a(target, change, result):
+def test_merge_patch_passes_the_test_cases_of_rfc_7386_appendix_a(target, change, result):
     assert merge_patch(target, change) == result
 
 
-def test_a_patch_of_a_wrong_type_leaves_the_field_and_takes_the_others():
+def test_a_patch_value_of_a_wrong_type_is_ignored_and_the_others_are_applied():
     start = replace(EMPTY, label="old", context_tokens=5)
-    assert folded(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
+    assert fold_lines(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
 
 
 @pytest.mark.parametrize("value", [2**53 + 2, -(2**60), 10**40])
-def test_a_patch_with_a_number_that_not_every_reader_can_hold_sets_nothing(value):
-    assert folded(patch(contextTokens=value, estimatedCostUsd=float(value))) == EMPTY
+def test_a_patch_number_beyond_2_to_the_53_is_ignored(value):
+    assert fold_lines(patch(contextTokens=value, estimatedCostUsd=float(value))) == EMPTY
 
 
-def test_a_patch_cannot_touch_what_the_file_itself_says():
+def test_a_patch_cannot_change_fields_derived_from_the_file():
     forged = {
         "sessionId": "x",
         "updatedAt": 1,
@@ -231,16 +231,16 @@ def test_a_patch_cannot_touch_what_the_file_itself_says():
         "file": {"bytes": 1},
         "invented": 1,
     }
-    assert folded(patch(**forged)) == EMPTY
+    assert fold_lines(patch(**forged)) == EMPTY
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 5, {}])
-def test_a_patch_that_is_no_object_does_nothing(data):
-    assert folded({"type": "custom", "customType": records.ENTRY, "data": data}) == EMPTY
+def test_a_patch_that_is_not_an_object_is_ignored(data):
+    assert fold_lines({"type": "custom", "customType": records.ENTRY, "data": data}) == EMPTY
 
 
-def test_an_adopted_file_has_the_key_and_metadata_of_the_foreign_index():
-    entry = folded(
+def test_an_adopted_file_gets_its_key_and_metadata_from_the_foreign_index():
+    entry = fold_lines(
         patch(
             sessionKey="agent:main:main",
             provider="telegram",
@@ -264,7 +264,7 @@ def test_an_adopted_file_has_the_key_and_metadata_of_the_foreign_index():
 
 @pytest.mark.parametrize("data", [{"channel": "a", "provider": "b"}, {"provider": "b", "channel": "a"}])
 def test_the_new_name_of_a_field_wins_over_the_old_one(data):
-    assert folded(patch(**data)).channel == "a"
+    assert fold_lines(patch(**data)).channel == "a"
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_the_new_name_of_a_field_wins_over_the_old_one(data):
     ],
 )
 def test_foreign_status_words_are_mapped(word, status):
-    assert folded(patch(status=word)).status == status
+    assert fold_lines(patch(status=word)).status == status
 
 
-def test_a_run_is_queued_running_and_ended():
-    accepted = folded(run("r", "accepted", T), offset=77)
+def test_a_run_goes_from_queued_to_running_to_ended():
+    accepted = fold_lines(run("r", "accepted", T), offset=77)
     assert accepted == replace(EMPTY, status="queued", runs=(LiveRun(run_id="r", offset=77, accepted_at=T),))
-    running = folded(run("r", "running", T + 5), entry=accepted)
+    running = fold_lines(run("r", "running", T + 5), entry=accepted)
     assert running == replace(
         accepted,
         status="running",
@@ -293,7 +293,7 @@ def test_a_run_is_queued_running_and_ended():
         aborted_last_run=False,
         runs=(LiveRun(run_id="r", offset=77, accepted_at=T, started_at=T + 5),),
     )
-    ended = folded(run("r", "ok", T + 25, estimatedCostUsd=0.5), entry=running)
+    ended = fold_lines(run("r", "ok", T + 25, estimatedCostUsd=0.5), entry=running)
     assert ended == replace(
         EMPTY,
         status="ok",
@@ -303,18 +303,20 @@ def test_a_run_is_queued_running_and_ended():
         aborted_last_run=False,
         estimated_cost_usd=0.5,
     )
-    assert folded(run("r", "error", T + 30), entry=ended) == ended
+    assert fold_lines(run("r", "error", T + 30), entry=ended) == ended
 
 
-def test_a_run_that_was_aborted_while_it_waited_took_no_time():
-    entry = folded(run("r", "accepted", T), run("r", "aborted", T + 9))
+def test_a_run_aborted_while_queued_has_a_runtime_of_zero():
+    entry = fold_lines(run("r", "accepted", T), run("r", "aborted", T + 9))
     assert entry == replace(
         EMPTY, status="aborted", started_at=T + 9, ended_at=T + 9, runtime_ms=0, aborted_last_run=True
     )
 
 
-def test_a_second_run_waits_behind_a_running_one():
-    entry = folded(run("a", "accepted", T), run("a", "running", T), run("b", "accepted", T), run("b", "accepted", T))
+def test_a_second_run_is_listed_behind_the_running_one():
+    entry = fold_lines(
+        run("a", "accepted", T), run("a", "running", T), run("b", "accepted", T), run("b", "accepted", T)
+    )
     assert (entry.status, [live.run_id for live in entry.runs]) == ("running", ["a", "b"])
 
 
@@ -322,15 +324,15 @@ def test_a_second_run_waits_behind_a_running_one():
     "body",
     [run("r", "ok", T), run("r", "running", T), run("r", "accepted", True), run("r", "accepted", -1), run("r", "x", T)],
 )
-def test_a_step_of_an_unknown_run_or_without_a_time_does_nothing(body):
-    assert folded(body) == EMPTY
+def test_a_record_of_an_unknown_run_or_without_a_time_is_ignored(body):
+    assert fold_lines(body) == EMPTY
 
 
 def test_the_newest_idempotency_keys_are_remembered_up_to_the_limit():
     bodies = [run(f"r{n}", "accepted", T, idempotencyKey=f"k{n}", payload="p") for n in range(MAX_KEYED_RUNS + 1)]
-    full = folded(*bodies[:-1])
+    full = fold_lines(*bodies[:-1])
     assert (len(full.keyed), full.keyed[0]) == (MAX_KEYED_RUNS, KeyedRun("k0", "r0", "p"))
-    over = folded(bodies[-1], entry=full)
+    over = fold_lines(bodies[-1], entry=full)
     assert (len(over.keyed), over.keyed[0], over.keyed[-1]) == (
         MAX_KEYED_RUNS,
         KeyedRun("k1", "r1", "p"),
@@ -338,42 +340,42 @@ def test_the_newest_idempotency_keys_are_remembered_up_to_the_limit():
     )
 
 
-def test_a_message_steered_into_a_live_run_leaves_its_key_behind():
-    live = folded(run("r", "accepted", T), run("r", "running", T))
-    steered = folded(run("r", "steered", T + 1, idempotencyKey="k", payload="p"), entry=live)
+def test_the_idempotency_key_of_a_steered_message_is_remembered():
+    live = fold_lines(run("r", "accepted", T), run("r", "running", T))
+    steered = fold_lines(run("r", "steered", T + 1, idempotencyKey="k", payload="p"), entry=live)
     assert steered == replace(live, keyed=(KeyedRun("k", "r", "p"),))
-    assert folded(run("r", "steered", T + 1), entry=live) == live
+    assert fold_lines(run("r", "steered", T + 1), entry=live) == live
 
 
-def test_usage_that_no_message_carries_is_told_by_the_end():
-    live = folded(run("r", "accepted", T), run("r", "running", T))
-    told = {"usage": {"input": 3, "output": 4, "totalTokens": 7}, "model": "m"}
-    ended = folded(run("r", "ok", T + 1, **told), entry=live)
+def test_the_end_record_gives_the_usage_that_no_message_carried():
+    live = fold_lines(run("r", "accepted", T), run("r", "running", T))
+    end_usage = {"usage": {"input": 3, "output": 4, "totalTokens": 7}, "model": "m"}
+    ended = fold_lines(run("r", "ok", T + 1, **end_usage), entry=live)
     assert (ended.input_tokens, ended.output_tokens, ended.total_tokens, ended.model) == (3, 4, 7, "m")
     for odd in ("text", {"input": "nan"}, {"input": -1}, []):
-        assert folded(run("r", "ok", T + 1, usage=odd), entry=live).input_tokens is None
+        assert fold_lines(run("r", "ok", T + 1, usage=odd), entry=live).input_tokens is None
 
 
-def talk(talk_id: Any, status: Any) -> dict[str, Any]:
+def conversation_record(talk_id: Any, status: Any) -> dict[str, Any]:
     return {"type": "custom", "customType": records.CONVERSATION, "data": {"talkId": talk_id, "status": status}}
 
 
-def test_a_talk_is_open_until_it_is_closed():
-    opened = folded(talk("a", "open"), talk("b", "open"), offset=7)
+def test_a_conversation_is_open_until_its_closing_record():
+    opened = fold_lines(conversation_record("a", "open"), conversation_record("b", "open"), offset=7)
     assert [one.talk_id for one in opened.talks] == ["a", "b"]
     assert opened.talks[0].offset == 7
-    assert folded(talk("a", "open"), entry=opened) == opened
-    assert folded(talk("a", "closed"), entry=opened) == replace(opened, talks=opened.talks[1:])
+    assert fold_lines(conversation_record("a", "open"), entry=opened) == opened
+    assert fold_lines(conversation_record("a", "closed"), entry=opened) == replace(opened, talks=opened.talks[1:])
 
 
 @pytest.mark.parametrize(
     ("talk_id", "status"), [("x", "closed"), (5, "open"), (None, "open"), ("x", "other"), ("x", 1)]
 )
-def test_a_talk_record_that_says_nothing_new_does_nothing(talk_id, status):
-    assert folded(talk(talk_id, status)) == EMPTY
+def test_a_conversation_record_that_changes_nothing_is_ignored(talk_id, status):
+    assert fold_lines(conversation_record(talk_id, status)) == EMPTY
 
 
-def test_a_bad_line_is_counted():
+def test_a_bad_line_increments_the_corrupt_record_count():
     assert fold_bad_line(replace(EMPTY, corrupt_records=2)) == replace(EMPTY, corrupt_records=3)
 
 
@@ -390,7 +392,7 @@ anything = st.one_of(
     st.fixed_dictionaries(
         {"type": st.just("message")},
         optional={
-            "timestamp": st.integers(0, 2**41).map(iso) | values,
+            "timestamp": st.integers(0, 2**41).map(iso_time) | values,
             "message": st.fixed_dictionaries(
                 {"role": st.sampled_from(["user", "assistant", "toolResult"])},
                 optional={
@@ -422,7 +424,7 @@ anything = st.one_of(
 
 
 @given(st.lists(anything, max_size=12))
-def test_folding_anything_gives_an_entry_that_its_index_line_brings_back(bodies):
+def test_any_folded_entry_survives_a_round_trip_through_the_index(bodies):
     offset, entry = 0, EMPTY
     for body in bodies:
         line = json.dumps(body).encode()
@@ -440,7 +442,7 @@ def test_folding_anything_gives_an_entry_that_its_index_line_brings_back(bodies)
 
 
 @given(st.lists(anything, max_size=12), st.data())
-def test_folding_with_a_restart_from_the_saved_entry_in_between_is_the_same(bodies, data):
+def test_folding_on_from_a_saved_entry_gives_the_same_result(bodies, data):
     cuts = data.draw(st.sets(st.integers(0, len(bodies))))
     offset, straight, restarted = 0, EMPTY, EMPTY
     for place, body in enumerate(bodies):
@@ -487,7 +489,7 @@ RECORDS = st.one_of(
 
 
 @given(st.lists(RECORDS, max_size=8), st.sampled_from([0, 100]))
-def test_any_records_fold_into_an_entry_that_an_index_brings_back(bodies, offset):
+def test_any_sequence_of_records_folds_into_an_entry_that_an_index_can_hold(bodies, offset):
     entry = EMPTY
     for body in bodies:
         line = json.dumps(body).encode()
@@ -504,44 +506,44 @@ def test_any_records_fold_into_an_entry_that_an_index_brings_back(bodies, offset
 
 @pytest.mark.parametrize("status", [[], {}, None, 5, True])
 @pytest.mark.parametrize("wanted", ["sessiond/run", "sessiond/talk"])
-def test_a_status_that_is_no_word_does_nothing(status, wanted):
-    accepted = folded(run("r", "accepted", T))
+def test_a_status_that_is_not_a_string_is_ignored(status, wanted):
+    accepted = fold_lines(run("r", "accepted", T))
     body = {"type": "custom", "customType": wanted, "data": {"runId": "r", "talkId": "r", "at": T, "status": status}}
-    assert folded(body, entry=accepted) == accepted
+    assert fold_lines(body, entry=accepted) == accepted
     assert ineffective_reason(EMPTY, records.parse(json.dumps(body).encode())) == f"a {wanted} record that says nothing"
 
 
-def test_a_whole_number_of_four_hundred_digits_sets_nothing():
+def test_an_integer_of_four_hundred_digits_is_ignored():
     huge = int("9" * 400)
     body = patch(contextTokens=huge, estimatedCostUsd=huge, startedAt=huge, label="x", deliveryContext={"to": huge})
-    assert folded(body) == replace(EMPTY, label="x", delivery_context={})
+    assert fold_lines(body) == replace(EMPTY, label="x", delivery_context={})
     complaint = ineffective_reason(EMPTY, records.parse(json.dumps(body).encode()))
     assert complaint == "a sessiond/entry record with contextTokens, estimatedCostUsd, startedAt of no use"
 
 
-def test_what_a_child_says_of_its_spawn_has_its_types_whoever_wrote_it():
+def test_spawn_fields_of_a_wrong_type_are_ignored():
     wrong = {"mode": 5, "ended": ["r"], "requesterKey": [], "attachments": "x", "cleanup": "delete", "invented": 1}
-    assert folded(patch(spawn=wrong)).spawn == Spawn(cleanup="delete")
-    assert folded(patch(spawn={"ended": "../../etc/x"})).spawn == Spawn()
-    known = folded(patch(spawn={"mode": "run", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}))
-    assert folded(patch(spawn={"ended": "s.0123", "attachments": None}), entry=known).spawn == Spawn(
+    assert fold_lines(patch(spawn=wrong)).spawn == Spawn(cleanup="delete")
+    assert fold_lines(patch(spawn={"ended": "../../etc/x"})).spawn == Spawn()
+    known = fold_lines(patch(spawn={"mode": "run", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}))
+    assert fold_lines(patch(spawn={"ended": "s.0123", "attachments": None}), entry=known).spawn == Spawn(
         mode="run", requester_key="agent:main:main", ended="s.0123"
     )
 
 
-def test_sums_stay_what_an_index_can_hold():
+def test_sums_are_capped_at_what_an_index_can_hold():
     most = {"input": 2**53, "output": 2**53, "cost": 2.0**53}
-    entry = folded(*[message(T, "assistant", usage=most)] * 3)
+    entry = fold_lines(*[message(T, "assistant", usage=most)] * 3)
     assert (entry.input_tokens, entry.total_tokens, entry.estimated_cost_usd) == (2**53, 2**53, 2.0**53)
     assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
 
 
-def test_a_prompt_of_the_program_itself_is_no_message():
-    assert folded(message(T, "system")) == EMPTY
+def test_a_system_prompt_is_not_counted_as_a_message():
+    assert fold_lines(message(T, "system")) == EMPTY
 
 
-def test_text_that_was_cut_within_an_emoji_counts():
-    body = {"type": "message", "timestamp": iso(T), "message": {"role": "user", "content": "cut \ud83d"}}
+def test_a_message_cut_within_an_emoji_is_counted():
+    body = {"type": "message", "timestamp": iso_time(T), "message": {"role": "user", "content": "cut \ud83d"}}
     line = json.dumps(body).encode()
     record = records.parse(line)
     assert (record.raw, record.is_message) == (line, True)
@@ -549,40 +551,40 @@ def test_text_that_was_cut_within_an_emoji_counts():
     assert fold(EMPTY, record, 0, MTIME) == replace(EMPTY, updated_at=T, message_count=1)
 
 
-def test_the_row_of_a_child_tells_of_its_task_and_not_of_its_announce_step():
+def test_the_row_of_a_child_shows_its_task_and_not_its_announce_step():
     task = (run("t", "accepted", T), run("t", "running", T + 1), run("t", "error", T + 9))
-    child = folded(patch(spawn={"mode": "run"}), *task)
+    child = fold_lines(patch(spawn={"mode": "run"}), *task)
     steps = [run("s", "accepted", T + 10, step="announce"), run("s", "running", T + 11), run("s", "ok", T + 20)]
     steps[2]["data"] |= {"usage": {"input": 5, "output": 2}, "estimatedCostUsd": 0.5}
     entry = child
     for number, step in enumerate(steps):
-        entry = folded(step, entry=entry)
+        entry = fold_lines(step, entry=entry)
         assert (entry.status, entry.started_at, entry.ended_at, entry.runtime_ms) == ("error", T + 1, T + 9, 8)
         assert len(entry.runs) == (number < 2)
     assert (entry.input_tokens, entry.output_tokens, entry.estimated_cost_usd) == (5, 2, 0.5)
-    # Elsewhere an announce step is what the session does.
-    assert folded(*task, *steps[:2]).status == "running"
+    # In a session that was not spawned, an announce step sets the status like any run.
+    assert fold_lines(*task, *steps[:2]).status == "running"
 
 
-def test_an_entry_keeps_so_many_open_runs_and_what_is_beyond_does_nothing():
-    full = folded(*(run(f"r{number}", "accepted", T) for number in range(MAX_OPEN_RUNS)))
+def test_an_entry_keeps_open_runs_up_to_the_limit_and_ignores_more():
+    full = fold_lines(*(run(f"r{number}", "accepted", T) for number in range(MAX_OPEN_RUNS)))
     assert [one.run_id for one in full.runs] == [f"r{number}" for number in range(MAX_OPEN_RUNS)]
     beyond = run("beyond", "accepted", T, idempotencyKey="beyond", payload="p")
     for status in ("accepted", "running", "ok"):
-        assert folded(beyond, run("beyond", status, T), entry=full) is full
+        assert fold_lines(beyond, run("beyond", status, T), entry=full) is full
     record = records.parse(json.dumps(beyond).encode())
     assert (
         ineffective_reason(full, record) == "a run accepted while 2000 were open already, as many as a session may have"
     )
-    # One has ended, whichever it was: there is room for one.
-    less = folded(run("r7", "ok", T), entry=full)
+    # When any run has ended, there is room for one more.
+    less = fold_lines(run("r7", "ok", T), entry=full)
     assert ineffective_reason(less, record) is None
-    again = folded(beyond, entry=less)
+    again = fold_lines(beyond, entry=less)
     assert [one.run_id for one in again.runs] == [*(one.run_id for one in full.runs if one.run_id != "r7"), "beyond"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["accepted", "running", "ok", "aborted"]))))
-def test_the_open_runs_are_those_accepted_and_not_ended_in_their_order(steps):
+def test_the_open_runs_are_those_accepted_and_not_ended_in_order_of_acceptance(steps):
     wanted: dict[str, int | None] = {}
     for run_id, status in steps:
         if status == "accepted":
@@ -591,22 +593,22 @@ def test_the_open_runs_are_those_accepted_and_not_ended_in_their_order(steps):
             wanted[run_id] = T
         elif status != "running":
             wanted.pop(run_id, None)
-    entry = folded(*(run(run_id, status, T) for run_id, status in steps))
+    entry = fold_lines(*(run(run_id, status, T) for run_id, status in steps))
     assert {one.run_id: one.started_at for one in entry.runs} == wanted
     assert [one.run_id for one in entry.runs] == list(wanted)
 
 
-def test_an_index_entry_with_more_open_runs_than_a_fold_keeps_is_not_believed():
+def test_an_index_entry_with_more_open_runs_than_the_limit_is_rejected():
     runs = tuple(LiveRun(run_id=f"r{number}", offset=0) for number in range(MAX_OPEN_RUNS + 1))
     facts = FileFacts(bytes=9, folded_to=9)
     assert replace(EMPTY, runs=runs[1:], file=facts).is_plausible
     assert not replace(EMPTY, runs=runs, file=facts).is_plausible
 
 
-def test_a_spawn_stands_in_the_index_as_its_records_said_it():
-    told = {"mode": "run", "cleanup": "keep", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}
+def test_the_index_holds_a_spawn_exactly_as_its_records_gave_it():
+    first = {"mode": "run", "cleanup": "keep", "requesterKey": "agent:main:main", "attachments": {"relDir": "a"}}
     later = [{"mountPath": "in"}, {"ended": "s.0123"}, {"announced": "posted"}, {"attachmentsRemoved": True}]
-    entry = folded(*(patch(spawn=one) for one in [told, *later]))
-    text = json.dumps({name: value for one in [told, *later] for name, value in one.items()}, separators=(",", ":"))
+    entry = fold_lines(*(patch(spawn=one) for one in [first, *later]))
+    text = json.dumps({name: value for one in [first, *later] for name, value in one.items()}, separators=(",", ":"))
     assert f'"spawn":{text}'.encode() in msgspec.json.encode(entry)
     assert msgspec.json.decode(msgspec.json.encode(entry), type=type(entry)) == entry

@@ -14,11 +14,11 @@ PINNED = (9, "374335c3e3ff33692c2a2c2b")
 
 
 def source_of_the_fold() -> str:
-    """Everything that decides what an entry is made of a transcript."""
+    """The source of all code that decides what entry a transcript gives."""
     parts = (fold, patching, entry, lax, usage, record.parse, record._timestamp_ms, record.Record, folding, tail)
     text = "\n".join(inspect.getsource(part) for part in parts)
     return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def test_the_version_of_the_fold_belongs_to_its_source():
+def test_fold_version_is_raised_when_the_fold_source_changes():
     assert (fold.FOLD_VERSION, source_of_the_fold()) == PINNED

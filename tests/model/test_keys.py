@@ -1,4 +1,4 @@
-"""What callers may write, what it resolves to, and what a key says. Source: protocol.md, "Keys"."""
+"""The session keys that callers may write, what they resolve to, and what a key tells. Source: protocol.md, "Keys"."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ UUID = "0e821bfa-101c-4841-b9ad-71d2ff5627e8"
         ("cron:", None),
     ],
 )
-def test_what_a_caller_writes_resolves_to_a_canonical_key_or_needs_a_look_up(text, key):
+def test_a_callers_text_resolves_to_a_canonical_key_or_needs_a_lookup(text, key):
     assert keys.canonical_key(text, RULES) == key
 
 
-def test_main_is_the_callers_agents_main_session():
+def test_main_means_the_main_session_of_the_callers_agent():
     assert keys.canonical_key("main", RULES, agent_id="ops") == "agent:ops:main"
 
 
-def test_bare_keys_fall_under_the_default_agent_whoever_asks():
+def test_keys_without_an_agent_belong_to_the_default_agent_for_every_caller():
     rules = KeyRules(default_agent="home")
     assert keys.canonical_key("cron:nightly", rules, agent_id="ops") == "agent:home:cron:nightly"
 
 
-def test_another_main_key_is_what_main_means():
+def test_main_means_the_configured_main_key():
     rules = KeyRules(main_key="desk")
     assert [keys.canonical_key(text, rules) for text in ("main", "desk", "agent:main:main", "agent:main:desk")] == [
         "agent:main:desk"
     ] * 4
 
 
-def test_global_is_main_where_the_scope_is_global():
+def test_global_means_main_where_the_scope_is_global():
     rules = KeyRules(scope="global")
     assert keys.canonical_key("global", rules, agent_id="ops") == "agent:ops:main"
     assert keys.canonical_key("agent:ops:global", rules) == "agent:ops:main"
@@ -82,14 +82,14 @@ def test_global_is_main_where_the_scope_is_global():
         "agent:main:\ud800",
     ],
 )
-def test_a_malformed_key_is_refused_by_the_name_of_its_field(text):
+def test_a_malformed_key_is_refused_and_the_error_names_its_field(text):
     with pytest.raises(InvalidParams) as refused:
         keys.canonical_key(text, RULES, field="$.key")
     assert refused.value.message.startswith("$.key ")
     assert refused.value.data == {"field": "$.key"}
 
 
-def test_a_key_of_512_bytes_is_taken_and_one_of_513_is_not():
+def test_a_key_of_512_bytes_is_accepted_and_one_of_513_is_refused():
     prefix = "agent:main:"
     longest = prefix + "é" * ((512 - len(prefix)) // 2) + "x" * ((512 - len(prefix)) % 2)
     assert len(longest.encode()) == 512
@@ -119,7 +119,7 @@ def test_an_agent_id_has_at_most_64_characters():
         ("agent:main:import:x", None, "other"),
     ],
 )
-def test_the_kind_is_decided_on_what_follows_the_agent(key, chat_type, kind):
+def test_the_kind_is_derived_from_what_follows_the_agent_in_the_key(key, chat_type, kind):
     assert keys.kind_of(key, RULES, chat_type) == kind
 
 
@@ -133,11 +133,11 @@ def test_the_kind_is_decided_on_what_follows_the_agent(key, chat_type, kind):
         ("agent:main:main", None),
     ],
 )
-def test_the_chat_type_is_read_off_the_key_where_it_says_so(key, chat_type):
+def test_the_chat_type_is_read_from_the_key_where_it_has_one(key, chat_type):
     assert keys.chat_type_of(key) == chat_type
 
 
-def test_the_parts_of_a_key():
+def test_a_key_is_split_into_agent_rest_and_group():
     key = "agent:ops:telegram:group:-100:7"
     assert keys.agent_of(key) == "ops"
     assert keys.rest_of(key) == "telegram:group:-100:7"
@@ -169,7 +169,7 @@ def test_global_and_unknown_are_never_listed():
 )
 @example("agent:a:İ", RULES)
 @example("agent:a:global", KeyRules(scope="global"))
-def test_resolving_never_fails_otherwise_and_what_it_gives_stays_as_it_is(text, rules):
+def test_resolving_only_raises_invalid_params_and_its_result_resolves_to_itself(text, rules):
     try:
         key = keys.canonical_key(text, rules)
     except InvalidParams:

@@ -1,4 +1,4 @@
-"""What anybody may have written: used or left out, never an exception."""
+"""Tolerant decoding: whatever others have written is used or left out, and never raises an exception."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Sample(msgspec.Struct, rename="camel"):
         (b'"plain"', b'"plain"'),
     ],
 )
-def test_half_characters_stand_as_replacement_characters_and_nothing_moves(text, mended):
+def test_lone_surrogates_become_replacement_characters_of_the_same_length(text, mended):
     assert lax.mend_surrogates(text) == mended
     assert len(mended) == len(text)
     assert lax.decode(text) == json.loads(mended)
 
 
 @given(st.text(max_size=20) | TEXT)
-def test_any_text_that_javascript_writes_is_read(text):
+def test_any_text_that_javascript_can_write_is_decoded(text):
     written = json.dumps(text).encode()
     assert lax.decode(written) == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -64,14 +64,14 @@ def test_any_text_that_javascript_writes_is_read(text):
 @example(b"NaN")
 @example(b"1e999")
 @settings(deadline=None)
-def test_any_bytes_are_decoded_or_nothing(data):
+def test_decoding_any_bytes_never_raises(data):
     lax.decode(data)
     assert isinstance(lax.decode_dict(data), dict)
     lax.decode_fitting(data, Sample)
 
 
 @given(HOSTILE)
-def test_any_value_is_viewed_and_tamed(value):
+def test_converting_any_value_never_raises_and_its_writable_part_is_valid_json(value):
     lax.convert_fitting(value, Sample)
     lax.keep_fitting(value, Spawn)
     lax.whole_ms(value)
@@ -83,7 +83,7 @@ def _encodable(value: Any) -> Any:
     return lax.decode(json.dumps(value).encode())
 
 
-def test_a_field_of_a_wrong_type_is_as_if_it_were_not_there():
+def test_a_field_of_a_wrong_type_is_treated_as_missing():
     right = {"nameOfIt": "x", "count": 3, "usd": 1, "at": 5, "more": {"a": 1}}
     assert lax.convert_fitting(right, Sample) == Sample("x", 3, 1.0, 5, {"a": 1})
     wrong = {"nameOfIt": "x", "count": -1, "usd": 10**400, "at": "now", "more": []}
@@ -93,12 +93,12 @@ def test_a_field_of_a_wrong_type_is_as_if_it_were_not_there():
 
 
 @pytest.mark.parametrize("beyond", [2**53 + 1, -(2**53) - 1, 10**400, 1e300])
-def test_numbers_that_no_program_counts_to_are_left_out_wherever_they_stand(beyond):
+def test_numbers_beyond_2_to_the_53_are_left_out_at_any_depth(beyond):
     assert lax.keep_writable({"a": beyond, "b": [1, beyond, {"c": beyond}], "d": 2**53}) == {"b": [1, {}], "d": 2**53}
     assert lax.keep_writable(beyond) is None
 
 
-def test_what_is_tamed_can_be_written_into_a_record_again():
+def test_the_writable_part_of_a_value_fits_into_a_record():
     deep: Any = 1
     for _ in range(lax.MAX_NESTING):
         deep = [deep]
@@ -122,12 +122,12 @@ def depth_of(value: Any) -> int:
 )
 @example(value=0, text='\\\\"[', levels=lax.MAX_NESTING - 1, ascii_only=False)
 @example(value=0, text='"' + "[" * 300, levels=0, ascii_only=False)
-def test_how_deep_a_line_is_nested_does_not_depend_on_its_text(value, text, levels, ascii_only):
+def test_the_nesting_check_agrees_with_parsing_whatever_the_strings_contain(value, text, levels, ascii_only):
     for level in range(levels):
         value = [value, text] if level % 2 else {text: value}
     for line in (
         json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"),
-        # Longer than what is looked at in one go, which ends anywhere in it.
+        # Longer than one piece of the scan, so that the piece may end anywhere in it.
         b" " * (lax._PIECE_BYTES - 64)
         + json.dumps([text * 20, value], ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"),
     ):

@@ -1,4 +1,4 @@
-"""One transcript line, whoever wrote it."""
+"""Parsing and writing one transcript line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHEN = 1795224660779
 ISO = "2026-11-21T01:31:00.779Z"
 
 
-def test_a_message_line_is_its_role_time_and_the_bytes_of_its_message():
+def test_a_message_line_gives_role_time_and_the_bytes_of_its_message():
     message = b'{ "role" : "user", "content":"h\xc3\xa9", "timestamp":1795224660673 }'
     line = b'{"type":"message","id":"7e42839c","parentId":null,"timestamp":"' + ISO.encode() + b'","message":' + message
     assert parse(line + b"}") == Record(
@@ -25,12 +25,12 @@ def test_a_message_line_is_its_role_time_and_the_bytes_of_its_message():
     )
 
 
-def test_a_message_without_a_time_of_its_own_has_the_one_inside():
+def test_a_message_line_without_a_time_uses_the_time_inside_its_message():
     line = b'{"type":"message","message":{"role":"user","timestamp":1795224660673}}'
     assert parse(line).timestamp_ms == 1795224660673
 
 
-def test_a_custom_line_is_its_type_and_data():
+def test_a_custom_line_gives_its_type_and_data():
     line = (
         b'{"type":"custom","customType":"sessiond/run","data":{"runId":"r"},"id":"a","timestamp":"'
         + ISO.encode()
@@ -67,13 +67,13 @@ def test_a_custom_line_is_its_type_and_data():
         (b'{"x":' + b'{"y":' * 1000 + b"1" + b"}" * 1001, "nested too deeply"),
     ],
 )
-def test_what_is_no_object_is_a_bad_line_with_its_reason(line, reason):
+def test_a_line_that_is_not_an_object_is_a_bad_line_with_a_reason(line, reason):
     with pytest.raises(BadLine) as bad:
         parse(line)
     assert bad.value.reason == reason
 
 
-def test_large_numbers_that_can_be_held_are_taken_as_they_stand():
+def test_large_numbers_in_a_message_are_kept_unchanged():
     message = b'{"role":"user","content":[1e300,' + b"9" * 400 + b"]}"
     assert parse(b'{"type":"message","message":' + message + b"}").message == message
 
@@ -109,7 +109,7 @@ def test_nesting_is_counted_outside_of_strings_and_taken_up_to_the_limit():
 
 @given(st.binary(max_size=300))
 @example(b'{"type":"message","message":{"role":"user"}}')
-def test_any_bytes_are_a_record_or_a_bad_line(line):
+def test_any_bytes_parse_to_a_record_or_a_bad_line(line):
     try:
         record = parse(line)
     except BadLine:
@@ -142,7 +142,7 @@ lines = st.fixed_dictionaries(
 
 
 @given(lines, st.booleans())
-def test_any_object_is_a_record_whose_message_is_what_json_says(value, ascii_only):
+def test_any_object_is_a_record_whose_message_equals_the_decoded_json(value, ascii_only):
     line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     try:
         record = parse(line)
@@ -163,7 +163,7 @@ def test_a_torn_line_is_a_bad_line(value, data):
         parse(line[:cut])
 
 
-def test_a_message_record_has_the_shape_of_the_format():
+def test_a_message_record_has_the_documented_shape():
     assert records.message_draft("00ff", WHEN, {"role": "user", "content": "hé\n"}).line("00fe") == (
         b'{"type":"message","id":"00ff","parentId":"00fe","timestamp":"'
         + ISO.encode()
@@ -178,7 +178,7 @@ def test_a_raw_message_keeps_its_bytes_and_stays_on_one_line():
     assert parse(line[:-1]).message == b'{ "role": "user",   "content": 1.0 }'
 
 
-def test_a_custom_record_has_the_shape_of_the_format():
+def test_a_custom_record_has_the_documented_shape():
     assert records.custom_line("b", None, WHEN, records.RUN, {"runId": "r"}) == (
         b'{"type":"custom","customType":"sessiond/run","data":{"runId":"r"},"id":"b","parentId":null,"timestamp":"'
         + ISO.encode()
@@ -186,7 +186,7 @@ def test_a_custom_record_has_the_shape_of_the_format():
     )
 
 
-def test_a_header_has_our_fields_where_the_key_is_known():
+def test_a_header_has_sessiond_fields_only_when_the_key_is_known():
     spawned = records.header_line("s", "agent:main:subagent:1", "main", WHEN, cwd="/w", spawned_by="agent:main:main")
     assert json.loads(spawned) == {
         "type": "session",
@@ -207,17 +207,17 @@ def test_a_header_has_our_fields_where_the_key_is_known():
     }
 
 
-def test_a_draft_knows_the_longest_that_its_line_can_get():
+def test_a_draft_knows_the_greatest_length_of_its_line():
     draft = records.message_draft("0" * 16, WHEN, {"role": "user", "content": ""})
     assert len(draft.line("f" * 16)) - 1 == draft.max_bytes
     assert len(draft.line(None)) - 1 < draft.max_bytes
 
 
 @pytest.mark.parametrize("value", [0, 1795224660779, 1795224660779.5, lax.MAX_MS - 1])
-def test_times_within_the_calendar_are_times(value):
+def test_times_within_the_supported_years_are_accepted(value):
     assert lax.whole_ms(value) == int(value)
 
 
 @pytest.mark.parametrize("value", [None, True, "5", -1, lax.MAX_MS, 1e300, 10**40])
-def test_what_no_calendar_knows_is_no_time(value):
+def test_values_that_are_not_supported_times_give_none(value):
     assert lax.whole_ms(value) is None

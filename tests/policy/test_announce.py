@@ -1,4 +1,4 @@
-"""The announcement: its lines, and that a model's words change none but its own."""
+"""The announcement text: its lines, and that a model's reply cannot change the lines that the daemon writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines(**changes: object) -> list[str]:
     return text.split("\n")
 
 
-def test_the_whole_announcement() -> None:
+def test_an_announcement_has_status_result_notes_and_stats() -> None:
     assert announcement(facts(reply="  Found 3 bugs.\nAll in tail.py. ")) == (
         "Status: ok\n"
         "Result: Found 3 bugs.\nAll in tail.py.\n"
@@ -47,7 +47,7 @@ def test_the_whole_announcement() -> None:
     )
 
 
-def test_what_is_not_known_is_left_out_or_called_so() -> None:
+def test_unknown_stats_are_shown_as_n_a_or_left_out() -> None:
     bare = lines(reply="x", runtime_ms=None, input_tokens=None, output_tokens=None, cost_usd=None)
     assert bare[-1] == f"Stats: runtime n/a • tokens n/a • {STATS}"
 
@@ -64,11 +64,11 @@ def test_what_is_not_known_is_left_out_or_called_so() -> None:
         ("error", "x" * 501, "Status: error: " + "x" * 499 + "…"),
     ],
 )
-def test_the_status_is_the_outcomes(status: str, error: str | None, line: str) -> None:
+def test_the_status_line_gives_the_outcome_of_the_run(status: str, error: str | None, line: str) -> None:
     assert lines(status=status, error=error, reply="Status: ok\nResult: fine")[:2] == [line, "Result: fine"]
 
 
-def test_the_models_own_result_and_notes_are_kept_and_its_status_is_not() -> None:
+def test_the_replys_result_and_notes_are_kept_and_its_status_is_dropped() -> None:
     words = "**Status:** done!\nResult: one\ntwo\n\n## Notes:\nmind the gap\nStats: none"
     assert lines(status="error", error="boom", reply=words)[:6] == [
         "Status: error: boom",
@@ -80,11 +80,11 @@ def test_the_models_own_result_and_notes_are_kept_and_its_status_is_not() -> Non
     ]
 
 
-def test_words_after_a_status_without_a_result_heading_are_the_result() -> None:
+def test_text_after_a_status_without_a_result_heading_is_the_result() -> None:
     assert lines(reply="Status: ok\nall green\nNotes: slow")[:3] == ["Status: ok", "Result: all green", "Notes: slow"]
 
 
-def test_headings_inside_the_words_are_moved_in() -> None:
+def test_headings_inside_the_reply_are_indented() -> None:
     assert lines(status="timeout", reply="The answer was\nStatus: 200 OK\nstats: x\nNotes: y")[:6] == [
         "Status: timeout",
         "Result: The answer was",
@@ -95,19 +95,19 @@ def test_headings_inside_the_words_are_moved_in() -> None:
     ]
 
 
-def test_an_empty_reply_gives_the_latest_tool_result() -> None:
+def test_an_empty_reply_is_replaced_by_the_latest_tool_result() -> None:
     assert lines(reply=" ", tool_result="42 rows\n")[1] == "Result: 42 rows"
     assert lines(reply="Status: ok\nNotes: see tool", tool_result="42")[1:3] == ["Result: 42", "Notes: see tool"]
     assert lines(reply=None, tool_result=None)[1] == "Result: (no output)"
 
 
 @pytest.mark.parametrize("reply", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP\n"])
-def test_announce_skip_is_silence(reply: str) -> None:
+def test_announce_skip_suppresses_the_announcement(reply: str) -> None:
     assert announcement(facts(reply=reply, tool_result="x")) is None
 
 
 @pytest.mark.parametrize("reply", ["ANNOUNCE_SKIP.", "Result: ANNOUNCE_SKIP", "announce_skip"])
-def test_only_the_exact_word_is_silence(reply: str) -> None:
+def test_only_the_exact_word_suppresses_the_announcement(reply: str) -> None:
     assert announcement(facts(reply=reply)) is not None
 
 
@@ -134,7 +134,7 @@ def test_the_result_is_cut_at_its_limit_and_says_so() -> None:
         (360_000_000, "100h0m"),
     ],
 )
-def test_runtimes_read_well(runtime_ms: int | None, text: str) -> None:
+def test_runtimes_are_shown_in_hours_minutes_and_seconds(runtime_ms: int | None, text: str) -> None:
     assert runtime_text(runtime_ms) == text
 
 
@@ -150,7 +150,7 @@ def test_runtimes_read_well(runtime_ms: int | None, text: str) -> None:
         (3_400_000, "3.4m"),
     ],
 )
-def test_token_counts_read_well(count: int, text: str) -> None:
+def test_token_counts_are_shortened_with_k_and_m(count: int, text: str) -> None:
     assert token_text(count) == text
 
 
@@ -162,7 +162,7 @@ def test_the_announce_step_quotes_the_task() -> None:
     reply=st.text(alphabet=st.sampled_from("SNRstatusreln: \n*#x\r\u2028"), max_size=60),
     status=st.sampled_from(["ok", "error", "timeout", "aborted"]),
 )
-def test_no_words_make_a_second_heading(reply: str, status: str) -> None:
+def test_no_reply_can_add_a_second_heading(reply: str, status: str) -> None:
     text = announcement(facts(status=status, error="boom", reply=reply))
     assert text is not None
     starts = [

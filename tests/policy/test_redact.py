@@ -1,4 +1,4 @@
-"""No attachment's content stays in a recorded call, in whatever shape a program records its calls."""
+"""Attachment content is removed from recorded tool calls, in every shape in which programs record them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def call(arguments: Any, *, kind: str = "toolCall", name: str = "sessions_spawn"
 
 @pytest.mark.parametrize("kind", ["toolCall", "toolUse", "tool_use", "functionCall", "function_call"])
 @pytest.mark.parametrize("field", ["arguments", "input", "args"])
-def test_the_content_is_replaced_with_size_and_hash_beside_it(kind: str, field: str) -> None:
+def test_the_content_is_replaced_and_its_size_and_hash_are_added(kind: str, field: str) -> None:
     message = call(ARGUMENTS, kind=kind, field=field)
     before = copy.deepcopy(message)
     assert redact_spawn_calls(message) == call({"task": "read it", "attachments": [CLEAN]}, kind=kind, field=field)
@@ -46,7 +46,7 @@ def test_the_content_is_replaced_with_size_and_hash_beside_it(kind: str, field: 
         "sessions-spawn",
     ],
 )
-def test_the_tool_is_known_under_every_prefix(name: str) -> None:
+def test_the_tool_is_recognised_under_every_prefix(name: str) -> None:
     assert redact_spawn_calls(call(ARGUMENTS, name=name)) == call(
         {"task": "read it", "attachments": [CLEAN]}, name=name
     )
@@ -104,7 +104,7 @@ def test_the_hash_is_that_of_the_file_that_would_be_written() -> None:
     ],
     ids=range(16),
 )
-def test_no_shape_of_a_call_keeps_the_content(message: dict[str, Any]) -> None:
+def test_the_content_is_removed_from_every_shape_of_call(message: dict[str, Any]) -> None:
     redacted = redact_spawn_calls(message)
     assert SECRET not in json.dumps(redacted)
     assert "__REDACTED__" in json.dumps(redacted)
@@ -125,7 +125,7 @@ def test_no_shape_of_a_call_keeps_the_content(message: dict[str, Any]) -> None:
     ],
     ids=range(8),
 )
-def test_all_else_stays_as_it_is(message: dict[str, Any]) -> None:
+def test_messages_without_a_spawn_call_are_unchanged(message: dict[str, Any]) -> None:
     assert redact_spawn_calls(message) == message
     raw = json.dumps(message, indent=1).encode()
     assert redact_spawn_raw(raw) == raw or message["content"][0]["arguments"]["attachments"] == []
@@ -136,24 +136,24 @@ def test_redacting_again_changes_nothing() -> None:
     assert redact_spawn_calls(once) == once
 
 
-def test_a_name_written_with_escapes_is_found_in_raw_bytes() -> None:
+def test_a_tool_name_written_with_escapes_is_recognised_in_raw_bytes() -> None:
     raw = json.dumps(call(ARGUMENTS)).replace("sessions_spawn", "sessions_sp\\u0061wn").encode()
     assert SECRET.encode() not in redact_spawn_raw(raw)
 
 
-def test_bytes_that_are_no_json_stay_as_they_are() -> None:
+def test_bytes_that_are_not_json_are_unchanged() -> None:
     for raw in (b"sessions_spawn", b"\xffspawn", b'{"spawn":' * 100_000):
         assert redact_spawn_raw(raw) == raw
 
 
-def test_attachments_nested_beyond_any_message_go_as_a_whole() -> None:
+def test_attachments_nested_too_deeply_are_removed_as_a_whole() -> None:
     deep: Any = [ITEM]
     for _ in range(150):
         deep = [deep]
     assert SECRET not in json.dumps(redact_spawn_calls(call({"attachments": deep})))
 
 
-def test_attachments_nested_as_deep_as_a_message_may_be_keep_their_names() -> None:
+def test_attachments_within_the_nesting_limit_keep_their_names() -> None:
     deep: Any = ITEM
     clean: Any = CLEAN
     for _ in range(45):
@@ -162,12 +162,12 @@ def test_attachments_nested_as_deep_as_a_message_may_be_keep_their_names() -> No
 
 
 @pytest.mark.parametrize("forged", [{"sha256": "0" * 64}, {"sha256": RECEIPT["sha256"], "bytes": RECEIPT["bytes"]}])
-def test_a_hash_that_stands_there_already_saves_no_content(forged: dict[str, Any]) -> None:
+def test_content_is_removed_even_if_a_hash_is_already_present(forged: dict[str, Any]) -> None:
     for item in ({**forged, **ITEM}, {**ITEM, **forged}):
         assert redact_spawn_calls(call({"attachments": [item]})) == call({"attachments": [CLEAN]})
 
 
-def test_what_was_redacted_stays_as_it_is_and_what_only_says_so_gets_its_hash() -> None:
+def test_redacted_attachments_are_unchanged_and_a_bare_marker_gets_its_hash() -> None:
     redacted = call({"attachments": [CLEAN]})
     assert redact_spawn_calls(redacted) == redacted
     marker = CLEAN["content"]
@@ -191,7 +191,7 @@ JSON = st.recursive(
 
 
 @given(message=st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), JSON), hidden=JSON)
-def test_any_json_is_walked_and_given_back_as_json(message: dict[str, Any], hidden: Any) -> None:
+def test_any_json_can_be_redacted_and_remains_json(message: dict[str, Any], hidden: Any) -> None:
     message = message | {"more": call({"attachments": [{"content": SECRET, "x": hidden}], "x": hidden})}
     redacted = redact_spawn_calls(message)
     assert SECRET.encode() not in msgspec.json.encode(redacted)

@@ -1,4 +1,4 @@
-"""Who talks when, how it stops, and what a restart makes of it."""
+"""Reply-back conversations: whose turn it is, what ends them, and that a restart does not change their course."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sessiond.policy.replyback import (
 ALICE, BOB = "agent:alice:main", "agent:bob:main"
 
 
-def talk(**changes: object) -> ConversationFacts:
+def conversation_facts(**changes: object) -> ConversationFacts:
     return ConversationFacts(**{"requester_key": ALICE, "target_key": BOB, "request": "how many?"} | changes)
 
 
@@ -33,23 +33,23 @@ def play(
     """The steps of a conversation whose turns end as `answers` say."""
     steps = []
     state, move = begin(conversation, first)
-    for ending, text in answers:
+    for outcome, text in answers:
         assert isinstance(move, NextStep), f"over before {text!r}"
         steps.append(move)
-        state, move = advance(state, ending, text)
+        state, move = advance(state, outcome, text)
     assert isinstance(move, ConversationDone)
     return steps, move
 
 
-def told(steps: list[NextStep]) -> list[tuple[str, str, str | None, str, int | None]]:
+def step_fields(steps: list[NextStep]) -> list[tuple[str, str, str | None, str, int | None]]:
     return [(step.kind, step.session_key, step.source_key, step.message, step.turn) for step in steps]
 
 
-def test_the_turns_alternate_from_the_requester_up_to_the_maximum() -> None:
+def test_the_turns_alternate_beginning_with_the_requester_up_to_the_maximum() -> None:
     steps, done = play(
-        talk(max_turns=3), "42", ("ok", "sure?"), ("ok", "yes"), ("ok", "thanks"), ("ok", "Bob said 42.")
+        conversation_facts(max_turns=3), "42", ("ok", "sure?"), ("ok", "yes"), ("ok", "thanks"), ("ok", "Bob said 42.")
     )
-    assert told(steps) == [
+    assert step_fields(steps) == [
         ("reply", ALICE, BOB, "42", 1),
         ("reply", BOB, ALICE, "sure?", 2),
         ("reply", ALICE, BOB, "yes", 3),
@@ -60,22 +60,22 @@ def test_the_turns_alternate_from_the_requester_up_to_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("stop", ["REPLY_SKIP", "  REPLY_SKIP\n", "", "  \n", None])
-def test_reply_skip_and_silence_end_the_turns(stop: str | None) -> None:
-    steps, done = play(talk(), "42", ("ok", "sure?"), ("ok", stop), ("ok", "done"))
+def test_reply_skip_or_an_empty_reply_ends_the_turns(stop: str | None) -> None:
+    steps, done = play(conversation_facts(), "42", ("ok", "sure?"), ("ok", stop), ("ok", "done"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
     assert "Latest reply:\n> sure?\n" in steps[-1].context
     assert done == ConversationDone("done")
 
 
 @pytest.mark.parametrize("word", ["reply_skip", "REPLY_SKIP.", "I say REPLY_SKIP"])
-def test_only_the_exact_word_stops(word: str) -> None:
-    steps, _ = play(talk(max_turns=2), "42", ("ok", word), ("ok", "REPLY_SKIP"), ("ok", "x"))
+def test_only_the_exact_word_ends_the_turns(word: str) -> None:
+    steps, _ = play(conversation_facts(max_turns=2), "42", ("ok", word), ("ok", "REPLY_SKIP"), ("ok", "x"))
     assert steps[1].message == word
 
 
 @pytest.mark.parametrize("first", ["", None, " REPLY_SKIP "])
-def test_a_primary_run_that_says_nothing_is_followed_by_the_announce_step_alone(first: str | None) -> None:
-    steps, _ = play(talk(), first, ("ok", "x"))
+def test_an_empty_primary_reply_is_followed_by_the_announce_step_alone(first: str | None) -> None:
+    steps, _ = play(conversation_facts(), first, ("ok", "x"))
     assert [step.kind for step in steps] == ["announce"]
 
 
@@ -83,45 +83,45 @@ def test_a_primary_run_that_says_nothing_is_followed_by_the_announce_step_alone(
     "changes", [{"requester_key": None}, {"requester_key": BOB}, {"max_turns": 0}, {"max_turns": -3}]
 )
 def test_without_another_session_or_turns_there_is_only_the_announce_step(changes: dict[str, object]) -> None:
-    steps, _ = play(talk(**changes), "42", ("ok", "x"))
+    steps, _ = play(conversation_facts(**changes), "42", ("ok", "x"))
     assert [step.kind for step in steps] == ["announce"]
 
 
-def test_more_than_five_turns_are_five() -> None:
+def test_at_most_five_turns_are_played() -> None:
     endless = [("ok", "more")] * 5
-    steps, _ = play(talk(max_turns=50), "42", *endless, ("ok", "x"))
+    steps, _ = play(conversation_facts(max_turns=50), "42", *endless, ("ok", "x"))
     assert [step.turn for step in steps] == [1, 2, 3, 4, 5, None]
 
 
-@pytest.mark.parametrize("ending", ["error", "timeout", "aborted", "interrupted"])
-def test_a_turn_that_fails_ends_the_reply_back_and_the_announce_step_follows(ending: str) -> None:
-    steps, done = play(talk(), "42", ("ok", "sure?"), (ending, "half a wor"), ("ok", "so much"))
+@pytest.mark.parametrize("outcome", ["error", "timeout", "aborted", "interrupted"])
+def test_a_turn_that_fails_ends_the_reply_back_and_the_announce_step_follows(outcome: str) -> None:
+    steps, done = play(conversation_facts(), "42", ("ok", "sure?"), (outcome, "half a wor"), ("ok", "so much"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
     assert "Latest reply:\n> sure?\n" in steps[-1].context
     assert done == ConversationDone("so much")
 
 
 @pytest.mark.parametrize("silence", ["ANNOUNCE_SKIP", "\tANNOUNCE_SKIP ", "", None, "  "])
-def test_announce_skip_is_silence(silence: str | None) -> None:
-    assert play(talk(max_turns=0), "42", ("ok", silence))[1] == ConversationDone(None)
+def test_announce_skip_or_an_empty_reply_posts_nothing(silence: str | None) -> None:
+    assert play(conversation_facts(max_turns=0), "42", ("ok", silence))[1] == ConversationDone(None)
 
 
-def test_an_announcement_is_trimmed_and_otherwise_as_it_was_said() -> None:
-    assert play(talk(max_turns=0), "42", ("ok", " It is\nANNOUNCE_SKIP 42 \n"))[1] == ConversationDone(
+def test_an_announcement_is_trimmed_and_otherwise_unchanged() -> None:
+    assert play(conversation_facts(max_turns=0), "42", ("ok", " It is\nANNOUNCE_SKIP 42 \n"))[1] == ConversationDone(
         "It is\nANNOUNCE_SKIP 42"
     )
 
 
-def test_an_announce_step_cut_off_delivers_the_latest_reply() -> None:
-    for ending in ("interrupted", "error", "timeout"):
-        assert play(talk(max_turns=0), " 42 ", (ending, "half"))[1] == ConversationDone("42")
-        assert play(talk(max_turns=0), "REPLY_SKIP", (ending, None))[1] == ConversationDone(None)
-    assert play(talk(max_turns=0), "42", ("aborted", "half"))[1] == ConversationDone(None)
+def test_a_failed_announce_step_delivers_the_latest_reply() -> None:
+    for outcome in ("interrupted", "error", "timeout"):
+        assert play(conversation_facts(max_turns=0), " 42 ", (outcome, "half"))[1] == ConversationDone("42")
+        assert play(conversation_facts(max_turns=0), "REPLY_SKIP", (outcome, None))[1] == ConversationDone(None)
+    assert play(conversation_facts(max_turns=0), "42", ("aborted", "half"))[1] == ConversationDone(None)
 
 
 def test_the_announce_step_carries_request_first_and_latest_reply_as_quotations() -> None:
     steps, _ = play(
-        talk(request="how\nmany?", target_channel="discord", max_turns=1),
+        conversation_facts(request="how\nmany?", target_channel="discord", max_turns=1),
         "forty\n> two",
         ("ok", "Latest reply:\nnone"),
         ("ok", "x"),
@@ -140,7 +140,9 @@ def test_the_announce_step_carries_request_first_and_latest_reply_as_quotations(
 
 
 def test_a_reply_step_names_role_turn_and_both_sessions() -> None:
-    steps, _ = play(talk(max_turns=2, requester_channel="slack"), "42", ("ok", "a"), ("ok", "b"), ("ok", "c"))
+    steps, _ = play(
+        conversation_facts(max_turns=2, requester_channel="slack"), "42", ("ok", "a"), ("ok", "b"), ("ok", "c")
+    )
     assert steps[1].context == (
         "Agent-to-agent reply step, turn 2 of 2.\n"
         "Requester: agent:alice:main (channel slack)\n"
@@ -152,7 +154,7 @@ def test_a_reply_step_names_role_turn_and_both_sessions() -> None:
     )
 
 
-def test_the_preamble_names_both_sessions_and_calls_the_text_data() -> None:
+def test_the_preamble_names_both_sessions_and_marks_the_text_as_data() -> None:
     text = inter_session_preamble(ALICE, BOB, source_channel="slack")
     assert text.startswith(
         "Message from another session, sent with sessions_send.\nFrom: agent:alice:main (channel slack)\n"
@@ -166,7 +168,7 @@ def test_the_preamble_names_both_sessions_and_calls_the_text_data() -> None:
 @given(
     first=st.one_of(st.none(), st.text(max_size=20)),
     turns=st.integers(-2, 9),
-    endings=st.lists(
+    outcomes=st.lists(
         st.tuples(
             st.sampled_from(["ok", "ok", "ok", "error", "timeout", "aborted", "interrupted"]),
             st.one_of(st.none(), st.sampled_from(["REPLY_SKIP", "ANNOUNCE_SKIP"]), st.text(max_size=20)),
@@ -176,23 +178,23 @@ def test_the_preamble_names_both_sessions_and_calls_the_text_data() -> None:
     ),
 )
 def test_every_conversation_ends_in_one_announce_step_and_survives_a_restart_anywhere(
-    first: str | None, turns: int, endings: list[tuple[str, str | None]]
+    first: str | None, turns: int, outcomes: list[tuple[str, str | None]]
 ) -> None:
-    state, move = begin(talk(max_turns=turns), first)
+    state, move = begin(conversation_facts(max_turns=turns), first)
     kinds = []
-    for ending, text in endings:
+    for outcome, text in outcomes:
         if isinstance(move, ConversationDone):
             break
         assert current_step(state) == move
         kinds.append(move.kind)
         assert move.session_key == (ALICE if move.kind == "reply" and len(kinds) % 2 == 1 else BOB)
         state = msgspec.json.decode(msgspec.json.encode(state), type=State)
-        state, move = advance(state, ending, text)
+        state, move = advance(state, outcome, text)
     assert isinstance(move, ConversationDone)
     assert kinds[:-1] == ["reply"] * (len(kinds) - 1) and kinds[-1] == "announce"
     assert len(kinds) - 1 <= max(0, min(5, turns))
 
 
 @given(st.text())
-def test_a_quotation_cannot_be_left(text: str) -> None:
+def test_no_text_can_break_out_of_its_quotation(text: str) -> None:
     assert all(line.startswith("> ") for line in quote_lines(text).splitlines())

@@ -1,4 +1,4 @@
-"""Which texts hold secrets, what is left of them, and that no text makes the search slow."""
+"""Which texts are masked as secrets, what is left of them, and that no text makes the search slow."""
 
 from __future__ import annotations
 
@@ -79,42 +79,42 @@ LEFT_ALONE = [
 
 
 @pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
-def test_secrets_are_masked_and_the_rest_stays(text: str, masked: str) -> None:
+def test_secrets_are_masked_and_the_rest_is_unchanged(text: str, masked: str) -> None:
     assert mask_secrets(text) == (masked, True)
 
 
 @pytest.mark.parametrize("text", LEFT_ALONE)
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     result, changed = mask_secrets(text)
     assert result is text and not changed
 
 
 @pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
-def test_masked_text_has_nothing_more_to_mask(text: str, masked: str) -> None:
+def test_masking_masked_text_changes_nothing(text: str, masked: str) -> None:
     assert mask_secrets(masked)[0] in (masked, masked.replace("dXNlcjpw", "***"))
 
 
-def test_short_secrets_vanish_and_long_ones_keep_their_ends() -> None:
+def test_short_secrets_are_removed_and_long_ones_keep_their_ends() -> None:
     assert (mask("x" * 17), mask("123456" + "x" * 8 + "7890")) == ("***", "123456…7890")
 
 
-def test_overlapping_finds_are_masked_as_one() -> None:
+def test_overlapping_matches_are_masked_as_one() -> None:
     assert mask_secrets(f'token = "Bearer {LONG} and ghp_{LONG}"') == ('token = "Bearer…6789"', True)
 
 
-def test_the_owners_patterns_are_added() -> None:
+def test_configured_patterns_are_masked_too() -> None:
     patterns = compile_patterns((r"CORP-\d+", r"pin=(\d{4})"))
     assert mask_secrets("CORP-12345 pin=1234", patterns) == ("*** pin=***", True)
     assert mask_secrets("corp", patterns) == ("corp", False)
 
 
 @pytest.mark.parametrize("pattern", ["(", "(a+)+", "(?:a*)*b", "(x{2,})+", "[z-a]"])
-def test_patterns_that_are_none_or_can_hang_are_refused(pattern: str) -> None:
+def test_invalid_patterns_and_those_that_can_hang_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"tools\.sessions\.redactPatterns"):
         compile_patterns((pattern,))
 
 
-def test_patterns_with_quoted_signs_are_taken() -> None:
+def test_patterns_with_escaped_characters_are_accepted() -> None:
     assert len(compile_patterns((r"(a\+)+", "(ab)+", ""))) == 3
     assert mask_secrets("xyz", compile_patterns(("", "q*"))) == ("xyz", False)
 
@@ -137,7 +137,7 @@ def test_patterns_with_quoted_signs_are_taken() -> None:
         ("name", False),
     ],
 )
-def test_field_names_that_hold_secrets(name: str, secret: bool) -> None:
+def test_field_names_are_recognised_as_secret_or_not(name: str, secret: bool) -> None:
     assert names_secret(name) is secret
 
 
@@ -183,13 +183,13 @@ def test_tool_results_and_plain_content_are_masked() -> None:
     assert masked({"role": "user", "content": "CORP-1"}, patterns=compile_patterns((r"CORP-\d",)))["content"] == "***"
 
 
-def test_a_clean_message_keeps_its_bytes() -> None:
+def test_a_message_without_secrets_keeps_its_bytes() -> None:
     raw = b'{ "role":"user",  "content":[{"type":"image","data":"AKIAIOSFODNN7EXAMPLE"},{"type":"text","text":"hi"}] }'
     result, changed = mask_message(raw)
     assert result is raw and not changed
 
 
-def test_what_cannot_be_read_does_not_leave_as_it_is() -> None:
+def test_a_message_that_cannot_be_parsed_is_withheld() -> None:
     for raw in (b"token=abc", b"\xff", b"[" * 100_000):
         assert mask_message(raw) == (
             b'{"content":"[omitted: the message could not be read for redaction]"}',
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_does_not_leave_as_it_is() -> None:
 
 
 @given(st.recursive(st.text() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-def test_masking_gives_json_and_then_nothing_more(content: Any) -> None:
+def test_a_masked_message_is_json_and_masking_it_again_changes_nothing(content: Any) -> None:
     raw, _ = mask_message(json.dumps({"content": content, "token": "x"}).encode())
     again, _ = mask_message(raw)
     assert json.loads(again) == json.loads(raw)
@@ -210,13 +210,13 @@ def test_masking_gives_json_and_then_nothing_more(content: Any) -> None:
 
 
 @given(st.text(st.sampled_from("tokensecrp:= \"'\\{}-_/@İab\n"), max_size=60))
-def test_text_around_a_secret_never_shields_it(noise: str) -> None:
+def test_text_around_a_secret_never_prevents_its_masking(noise: str) -> None:
     needle = f"ghp_{LONG}"
     assert needle not in mask_secrets(f"{noise} {needle} {noise}")[0]
 
 
-def test_lower_case_keeps_every_character_in_its_place() -> None:
-    """What the search relies on: of all characters only U+0130 becomes longer."""
+def test_lower_casing_changes_the_length_of_one_character_only() -> None:
+    """The search relies on it: of all characters only U+0130 becomes longer."""
     assert [chr(c) for c in range(sys.maxunicode + 1) if len(chr(c).lower()) != 1] == ["\u0130"]
 
 
@@ -224,7 +224,7 @@ PIECE = 64 * 1024
 
 
 @pytest.mark.parametrize("text", [text for text, _ in MASKED if "BEGIN" not in text or "END" in text])
-def test_a_secret_in_a_long_text_is_masked_wherever_the_pieces_meet(text: str) -> None:
+def test_a_secret_across_a_piece_boundary_of_a_long_text_is_masked(text: str) -> None:
     small = mask_secrets(f"word\n{text}\nword")[0].removeprefix("word\n").removesuffix("\nword")
     for back in (0, 1, len(text) // 2, len(text) - 1, len(text)):
         before = ("word\n" * PIECE)[-(PIECE - back) :]
@@ -234,7 +234,7 @@ def test_a_secret_in_a_long_text_is_masked_wherever_the_pieces_meet(text: str) -
 
 @pytest.mark.parametrize("start", ["token=", 'password: "', "sk-", "bearer ", "authorization: ", "cookie: a="])
 @pytest.mark.parametrize("size", [PIECE // 2, PIECE, 3 * PIECE])
-def test_of_a_secret_that_is_longer_than_a_piece_nothing_is_shown(start: str, size: int) -> None:
+def test_a_secret_longer_than_one_piece_is_masked_whole(start: str, size: int) -> None:
     masked, found = mask_secrets(f"before {start}{'Ab1' * (size // 3)}\nbehind")
     assert found
     assert masked.startswith(f"before {start}"[:-3]) and masked.endswith("\nbehind")
@@ -254,8 +254,8 @@ HELD = [
 
 
 @pytest.mark.parametrize("text", spread(HELD, 3))
-def test_nothing_holds_the_interpreter_for_long(text: str) -> None:
-    """What one call into C takes on a processor of its own: meanwhile no other thread goes on."""
+def test_masking_never_holds_the_interpreter_lock_for_long(text: str) -> None:
+    """Measures the processor time of each call into C, during which no other thread can run."""
     long, longest, began = text + text[-1] * 8 * MEGABYTE, 0.0, 0.0
 
     def note(_frame: Any, event: str, _what: Any) -> None:
@@ -285,13 +285,13 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-# What goes through a text again and again takes minutes for a megabyte, and many seconds for a fifth of one.
+# A search of quadratic time would take minutes for a megabyte, and many seconds for a fifth of one.
 ENOUGH = amount(MEGABYTE, MEGABYTE // 5)
 MOST_S = 5 * ENOUGH / MEGABYTE
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_hostile_text_is_read_within_seconds(unit: str) -> None:
+def test_a_megabyte_of_hostile_text_is_searched_within_seconds(unit: str) -> None:
     text = (unit * (ENOUGH // len(unit) + 1))[:ENOUGH]
     started = time.thread_time()
     mask_secrets(text)
@@ -300,7 +300,7 @@ def test_a_megabyte_of_hostile_text_is_read_within_seconds(unit: str) -> None:
 
 @pytest.mark.parametrize("start", ["token=", "password: '", "authorization: ", "cookie: a=", "--token ", "sk-", "eyJ"])
 @pytest.mark.parametrize("fill", ["a", " ", "\\", ".", "-", "=", "A1"])
-def test_a_megabyte_after_a_start_is_read_within_seconds(start: str, fill: str) -> None:
+def test_a_megabyte_after_the_start_of_a_secret_is_searched_within_seconds(start: str, fill: str) -> None:
     started = time.thread_time()
     mask_secrets(start + fill * (ENOUGH // len(fill)))
     assert time.thread_time() - started < MOST_S

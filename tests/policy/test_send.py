@@ -1,4 +1,4 @@
-"""The send policy as tables, and what is a command and what is a message."""
+"""The send policy as tables, and which texts are commands and which are messages."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def entry(**fields: str) -> Entry:
     return Entry(session_id="s", **fields)
 
 
-def test_the_default_decides_where_no_rule_matches() -> None:
+def test_the_default_applies_where_no_rule_matches() -> None:
     assert decide(policy(), MAIN) == "allow"
     assert decide(policy(default="deny"), MAIN) == "deny"
     assert decide(policy(("deny", {"channel": "slack"})), MAIN) == "allow"
 
 
-def test_any_deny_beats_every_allow_whatever_the_order() -> None:
+def test_any_deny_rule_beats_every_allow_rule_in_any_order() -> None:
     allow, deny = ("allow", {"channel": "discord"}), ("deny", {"chat_type": "group"})
     assert decide(policy(allow, deny), GROUP) == "deny"
     assert decide(policy(deny, allow), GROUP) == "deny"
     assert decide(policy(allow, default="deny"), GROUP) == "allow"
 
 
-def test_the_sessions_own_override_comes_first() -> None:
+def test_the_sessions_own_override_takes_precedence() -> None:
     deny_all = policy(("deny", {}))
     assert decide(deny_all, GROUP) == "deny"
     assert decide(deny_all, GROUP, entry(send_policy="allow")) == "allow"
@@ -57,11 +57,11 @@ def test_the_sessions_own_override_comes_first() -> None:
         ("main:", False),
     ],
 )
-def test_a_key_prefix_is_held_against_the_key_and_what_follows_its_agent(prefix: str, hit: bool) -> None:
+def test_a_key_prefix_matches_the_whole_key_or_what_follows_its_agent(prefix: str, hit: bool) -> None:
     assert (decide(policy(("deny", {"key_prefix": prefix})), GROUP) == "deny") is hit
 
 
-def test_channel_and_chat_type_come_from_the_entry_else_from_the_key() -> None:
+def test_channel_and_chat_type_come_from_the_entry_or_else_from_the_key() -> None:
     on_slack = policy(("deny", {"channel": "Slack"}))
     assert decide(on_slack, GROUP, entry(channel="slack")) == "deny"
     assert decide(on_slack, GROUP, entry(last_channel=" SLACK")) == "deny"
@@ -74,7 +74,7 @@ def test_channel_and_chat_type_come_from_the_entry_else_from_the_key() -> None:
     assert decide(direct, MAIN) == "allow"
 
 
-def test_all_that_a_match_names_must_hold() -> None:
+def test_a_rule_matches_only_if_all_its_conditions_hold() -> None:
     both = policy(("deny", {"channel": "discord", "chat_type": "channel"}))
     assert decide(both, GROUP) == "allow"
     assert decide(both, "agent:main:discord:channel:7") == "deny"
@@ -108,7 +108,7 @@ def test_a_denied_send_is_forbidden_with_its_code() -> None:
         ("/send" + " " * 2000, None),
     ],
 )
-def test_commands_stand_alone(text: str, command: OwnerCommand | None) -> None:
+def test_a_text_is_a_command_only_if_it_contains_nothing_else(text: str, command: OwnerCommand | None) -> None:
     assert parse_command(text) == command
 
 

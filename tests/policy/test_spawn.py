@@ -1,4 +1,4 @@
-"""Every refusal of sessions_spawn, its sentence and code, and that the first in the documents' order wins."""
+"""Every refusal of sessions_spawn with its sentence and code; of several, the first in the documented order wins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FACTS = SpawnFacts(
     configured_agents=("main", "ops", "web"),
 )
 
-# In the documents' order: what is asked, what holds, and how it is refused.
+# In the documented order: the request, the conditions, and how it is refused.
 REFUSALS = [
     ({"agent_id": "../x"}, {}, InvalidParams, "agent_id_invalid", "$.agentId is no agent id: '../x'"),
     ({"mode": "session"}, {}, InvalidParams, "mode_requires_thread", 'mode="session" needs thread=true'),
@@ -61,7 +61,7 @@ def test_each_refusal_has_its_kind_code_and_sentence(
     assert sentence in error.message
 
 
-def test_the_first_refusal_in_order_wins() -> None:
+def test_of_two_refusals_the_first_in_the_documented_order_wins() -> None:
     tried = 0
     for first, second in itertools.combinations(REFUSALS, 2):
         if set(first[0]) & set(second[0]) or {first[3], second[3]} == {"mode_requires_thread", "thread_unsupported"}:
@@ -71,7 +71,7 @@ def test_the_first_refusal_in_order_wins() -> None:
     assert tried > 40
 
 
-def test_all_at_once_is_refused_for_the_first() -> None:
+def test_a_request_with_every_fault_gets_the_first_refusal() -> None:
     asked: dict[str, object] = {}
     holds: dict[str, object] = {}
     for request, facts, _, _, _ in reversed(REFUSALS):
@@ -80,7 +80,7 @@ def test_all_at_once_is_refused_for_the_first() -> None:
     assert refusal(asked, holds).code == "agent_id_invalid"
 
 
-def test_a_plain_spawn_gets_its_defaults() -> None:
+def test_a_minimal_spawn_gets_the_defaults() -> None:
     assert check(SpawnRequest(), FACTS) == SpawnPlan(
         agent_id="main", mode="run", cleanup="keep", model=None, thinking=None
     )
@@ -104,12 +104,12 @@ def test_a_full_spawn_passes_every_check() -> None:
     assert check(request, facts) == SpawnPlan(agent_id="ops", mode="run", cleanup="delete", model="m1", thinking="high")
 
 
-def test_a_thread_makes_it_a_session_that_is_kept() -> None:
+def test_a_spawn_with_thread_is_a_session_that_is_kept() -> None:
     plan = check(SpawnRequest(thread=True, cleanup="delete"), replace(FACTS, threads=True))
     assert (plan.mode, plan.cleanup) == ("session", "keep")
 
 
-def test_limits_hold_on_both_sides() -> None:
+def test_values_at_a_limit_are_accepted_and_beyond_it_refused() -> None:
     deep = replace(FACTS, max_spawn_depth=3)
     assert check(SpawnRequest(), replace(deep, requester_depth=2, children_running=4))
     assert refusal({}, {"max_spawn_depth": 3, "requester_depth": 3}).data == {
@@ -127,7 +127,7 @@ def test_limits_hold_on_both_sides() -> None:
 @pytest.mark.parametrize(
     "agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000]
 )
-def test_agent_ids_are_checked_by_grammar(agent_id: str) -> None:
+def test_malformed_agent_ids_are_refused(agent_id: str) -> None:
     if agent_id == "a\n":
         assert target_agent(agent_id, "main") == "a"
         return
@@ -137,7 +137,7 @@ def test_agent_ids_are_checked_by_grammar(agent_id: str) -> None:
     assert len(caught.value.message) < 250
 
 
-def test_agent_ids_at_their_limits_are_taken() -> None:
+def test_agent_ids_at_the_limits_of_their_grammar_are_accepted() -> None:
     assert target_agent("a" * 64, "main") == "a" * 64
     assert target_agent("0_-", "main") == "0_-"
     assert target_agent(None, "main") == "main"
@@ -154,11 +154,11 @@ def test_agent_ids_at_their_limits_are_taken() -> None:
         (("o*",), ("main",)),
     ],
 )
-def test_agents_are_allowed_by_name_or_all(allow: tuple[str, ...], agents: tuple[str, ...]) -> None:
+def test_agents_are_allowed_by_name_or_by_a_wildcard(allow: tuple[str, ...], agents: tuple[str, ...]) -> None:
     assert allowed_agents("main", allow, ("main", "ops", "web")) == agents
 
 
-def test_an_agent_that_is_not_configured_is_refused_like_one_that_is_not_allowed() -> None:
+def test_an_unconfigured_agent_is_refused_like_one_that_is_not_allowed() -> None:
     missing = refusal({"agent_id": "ghost"}, {"allow_agents": ("ops",)})
     denied = refusal({"agent_id": "web"}, {"allow_agents": ("ops",)})
     assert missing.message.replace("ghost", "web") == denied.message
@@ -178,23 +178,23 @@ def test_an_agent_that_is_not_configured_is_refused_like_one_that_is_not_allowed
         (("ghost",), "which may spawn main; no agent ghost is configured"),
     ],
 )
-def test_a_refused_agent_comes_with_the_line_that_allows_it(allow: tuple[str, ...], told: str) -> None:
+def test_the_refusal_of_an_agent_shows_the_configuration_line_that_allows_it(allow: tuple[str, ...], told: str) -> None:
     told = told.replace("{", "subagents = { allow").replace("}", " }, then: sessiond config reload")
     message = refusal({"agent_id": "ghost"}, {"allow_agents": allow}).message
     assert message == f"agent ghost is not allowed for sessions_spawn by agent main, {told}"
 
 
-def test_a_sandboxed_child_may_come_from_anywhere() -> None:
+def test_sandboxed_and_unsandboxed_requesters_may_spawn_a_sandboxed_child() -> None:
     assert check(SpawnRequest(sandbox="require"), replace(FACTS, child_sandboxed=True))
     assert check(SpawnRequest(), replace(FACTS, child_sandboxed=True, requester_sandboxed=True))
 
 
 @pytest.mark.parametrize("level", THINKING_LEVELS)
-def test_every_documented_thinking_level_is_known(level: str) -> None:
+def test_every_documented_thinking_level_is_accepted(level: str) -> None:
     assert check(SpawnRequest(thinking=level.upper()), FACTS).thinking == level
 
 
-def test_without_a_list_every_model_but_a_blank_one_is_known() -> None:
+def test_without_a_model_list_every_model_but_a_blank_one_is_accepted() -> None:
     assert check(SpawnRequest(model="any/thing"), FACTS).model == "any/thing"
     assert refusal({"model": " "}, {}).code == "model_unknown"
 
@@ -207,7 +207,7 @@ def test_acp_is_refused_with_and_without_attachments() -> None:
         assert caught.value.code == code
 
 
-def test_depth_is_what_the_entry_says_else_counted_up_the_tree() -> None:
+def test_depth_is_read_from_the_entry_or_else_counted_up_the_tree() -> None:
     spawners = {"agent:a:subagent:2": "agent:a:subagent:1", "agent:a:subagent:1": "agent:a:main"}
     assert spawn_depth("agent:a:main", {}.get, spawners.get) == 0
     assert spawn_depth("agent:a:subagent:2", {}.get, spawners.get) == 2
@@ -215,18 +215,18 @@ def test_depth_is_what_the_entry_says_else_counted_up_the_tree() -> None:
     assert spawn_depth("agent:a:subagent:lost", {}.get, {}.get) == 1
 
 
-def test_a_circle_of_spawners_has_a_depth() -> None:
+def test_a_cycle_of_spawners_has_a_finite_depth() -> None:
     circle = {"agent:a:1": "agent:a:2", "agent:a:2": "agent:a:1"}
     assert spawn_depth("agent:a:1", {}.get, circle.get) == 2
 
 
-def test_sub_agents_get_no_session_tools_but_those_that_are_opened() -> None:
+def test_subagents_get_only_the_session_tools_that_are_allowed() -> None:
     assert child_scopes(()) == frozenset()
     assert child_scopes(("bash", "sessions_list", " Sessions_Send ")) == {"list", "send"}
     assert child_scopes(("*",)) == {"list", "read", "send", "spawn"}
 
 
-def test_the_sandbox_mode_decides_by_the_session() -> None:
+def test_the_sandbox_mode_decides_which_sessions_are_sandboxed() -> None:
     modes = ("off", "non-main", "all")
     assert [is_sandboxed(mode, is_main=True) for mode in modes] == [False, False, True]
     assert [is_sandboxed(mode, is_main=False) for mode in modes] == [False, True, True]

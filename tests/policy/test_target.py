@@ -1,4 +1,4 @@
-"""Where a session's words go, read from its key and its entry."""
+"""The delivery target of a session, derived from its key and its entry."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MAIN = "agent:main:main"
         (f"{GROUP}:topic:7", {}, Target(channel="telegram", to="-100", thread_id="7")),
         ("agent:main:slack:channel:c1:thread:17", {}, Target(channel="slack", to="c1", thread_id="17")),
         (f"{GROUP}:topic:x", {}, Target(channel="telegram", to="-100:topic:x")),
-        # Keys are lower case, chats need not be.
+        # Keys are lower case; chat ids need not be.
         (
             "agent:main:slack:channel:c1",
             {"delivery_context": {"to": "C1", "channel": "slack", "accountId": "a", "threadId": 5}},
             Target(channel="slack", to="C1", account_id="a", thread_id="5"),
         ),
         ("agent:main:slack:channel:c1", {"last_to": "C1"}, Target(channel="slack", to="C1")),
-        # What came last through another channel says nothing of this chat.
+        # The last route through another channel must not be used for this chat.
         (
             GROUP,
             {"delivery_context": {"to": "+49", "channel": "signal", "accountId": "a", "threadId": "t"}},
@@ -60,5 +60,5 @@ MAIN = "agent:main:main"
         (MAIN, {"channel": "telegram", "group_id": "g"}, Target(channel="telegram", to="g")),
     ],
 )
-def test_the_target_is(key: str, fields: dict[str, Any], target: Target | None):
+def test_the_target_comes_from_the_key_and_the_entry(key: str, fields: dict[str, Any], target: Target | None):
     assert target_of(key, Entry(session_id="s", **fields)) == target

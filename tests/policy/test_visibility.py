@@ -1,4 +1,4 @@
-"""Who sees what: the documents' rules as tables, and random trees against a short reference."""
+"""Who sees which sessions: the documented rules as tables, and random trees against a short reference."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def token(session_key: str | None = MAIN, **claims: object) -> Caller:
     return Caller(**fields)
 
 
-def seen(caller: Caller, rules: VisibilityRules, action: str = "read") -> set[str]:
+def visible_keys(caller: Caller, rules: VisibilityRules, action: str = "read") -> set[str]:
     return {key for key in EVERY if may_see(caller, key, rules, SPAWNERS.get, action)}
 
 
-def test_each_level_sees_what_it_says() -> None:
+def test_each_level_sees_exactly_its_sessions() -> None:
     table = {
         "self": {MAIN},
         "tree": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD},
         "agent": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD, SIBLING},
         "all": {MAIN, CHILD, GRANDCHILD, ABROAD, BELOW_ABROAD, SIBLING},
     }
-    assert {level: seen(token(), VisibilityRules(visibility=level)) for level in LEVELS} == table
+    assert {level: visible_keys(token(), VisibilityRules(visibility=level)) for level in LEVELS} == table
 
 
-def test_another_agents_sessions_need_all_and_both_ids() -> None:
+def test_seeing_another_agents_sessions_needs_level_all_and_both_agents_allowed() -> None:
     def sees_other(*allow: str, level: str = "all", enabled: bool = True) -> bool:
         rules = VisibilityRules(visibility=level, agent_to_agent=enabled, allow=allow)
         return may_see(token(), OTHER, rules, SPAWNERS.get)
@@ -74,10 +74,10 @@ def test_another_agents_sessions_need_all_and_both_ids() -> None:
 
 
 def test_a_child_sees_itself_and_not_its_parent() -> None:
-    assert seen(token(CHILD), VisibilityRules()) == {CHILD, GRANDCHILD}
+    assert visible_keys(token(CHILD), VisibilityRules()) == {CHILD, GRANDCHILD}
 
 
-def test_the_sandbox_clamps_to_the_tree_and_never_widens() -> None:
+def test_a_sandbox_limits_the_level_to_tree_and_never_widens_it() -> None:
     boxed = token(sandboxed=True)
     clamped = {level: effective(boxed, VisibilityRules(visibility=level)) for level in LEVELS}
     assert clamped == {"self": "self", "tree": "tree", "agent": "tree", "all": "tree"}
@@ -86,66 +86,66 @@ def test_the_sandbox_clamps_to_the_tree_and_never_widens() -> None:
     assert effective(token(), VisibilityRules(visibility="all")) == "all"
 
 
-def test_sending_has_its_own_level() -> None:
+def test_sending_has_its_own_visibility_level() -> None:
     rules = VisibilityRules(visibility="agent", send_visibility="self")
-    assert seen(token(), rules, "read") > seen(token(), rules, "send") == {MAIN}
+    assert visible_keys(token(), rules, "read") > visible_keys(token(), rules, "send") == {MAIN}
     wider = VisibilityRules(visibility="self", send_visibility="all")
     assert effective(token(sandboxed=True), wider, "send") == "tree"
     assert effective(token(), VisibilityRules(visibility="agent"), "send") == "agent"
 
 
-def test_the_owner_and_who_stands_in_for_him_see_all() -> None:
+def test_the_owner_and_an_admin_token_without_a_session_see_all() -> None:
     rules = VisibilityRules(visibility="self")
     stand_in = token(None, scopes=frozenset({"admin"}))
-    assert seen(OWNER, rules) == seen(stand_in, rules) == set(EVERY)
+    assert visible_keys(OWNER, rules) == visible_keys(stand_in, rules) == set(EVERY)
     assert effective(OWNER, rules) == effective(stand_in, rules) == "all"
 
 
-def test_admin_in_a_session_or_a_sandbox_sees_no_more_than_others() -> None:
+def test_an_admin_token_of_a_session_or_a_sandbox_sees_no_more_than_others() -> None:
     rules = VisibilityRules(visibility="self")
     admin = frozenset({"admin"})
-    assert seen(token(MAIN, scopes=admin), rules) == {MAIN}
-    assert seen(token(None, agent_id="main", scopes=admin), rules) == {MAIN}
-    assert seen(token(None, scopes=admin, sandboxed=True), rules) == set()
+    assert visible_keys(token(MAIN, scopes=admin), rules) == {MAIN}
+    assert visible_keys(token(None, agent_id="main", scopes=admin), rules) == {MAIN}
+    assert visible_keys(token(None, scopes=admin, sandboxed=True), rules) == set()
 
 
-def test_a_token_with_an_agent_alone_is_that_agents_main_session() -> None:
+def test_a_token_with_only_an_agent_sees_as_that_agents_main_session() -> None:
     adapter = token(None, agent_id="ops")
-    assert seen(adapter, VisibilityRules(visibility="tree")) == {OTHER}
-    assert seen(adapter, VisibilityRules(visibility="agent")) == {OTHER, ABROAD, BELOW_ABROAD}
+    assert visible_keys(adapter, VisibilityRules(visibility="tree")) == {OTHER}
+    assert visible_keys(adapter, VisibilityRules(visibility="agent")) == {OTHER, ABROAD, BELOW_ABROAD}
     assert sight(adapter, VisibilityRules(main_key="home")).own_key == "agent:ops:home"
 
 
-def test_a_token_that_names_nothing_sees_nothing() -> None:
+def test_a_token_without_session_or_agent_sees_nothing_unless_all_agents_are_allowed() -> None:
     bare = token(None)
     for level in LEVELS:
-        assert seen(bare, VisibilityRules(visibility=level)) == set()
+        assert visible_keys(bare, VisibilityRules(visibility=level)) == set()
     named = VisibilityRules(visibility="all", agent_to_agent=True, allow=("main", "ops"))
     everyone = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
-    assert seen(bare, named) == set()
-    assert seen(bare, everyone) == set(EVERY)
+    assert visible_keys(bare, named) == set()
+    assert visible_keys(bare, everyone) == set(EVERY)
 
 
-def test_nobody_sees_nothing() -> None:
+def test_an_unauthenticated_caller_sees_nothing() -> None:
     rules = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
-    assert seen(NOBODY, rules) == set()
+    assert visible_keys(NOBODY, rules) == set()
 
 
-def test_a_session_key_counts_more_than_the_agent_beside_it() -> None:
-    assert seen(token(CHILD, agent_id="ops"), VisibilityRules(visibility="agent")) == {
+def test_a_tokens_session_key_takes_precedence_over_its_agent() -> None:
+    assert visible_keys(token(CHILD, agent_id="ops"), VisibilityRules(visibility="agent")) == {
         MAIN, CHILD, GRANDCHILD, SIBLING,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_circle_of_spawners_ends(length: int) -> None:
+def test_the_tree_search_ends_on_a_cycle_of_spawners(length: int) -> None:
     circle = {f"agent:a:{n}": f"agent:a:{(n + 1) % length}" for n in range(length)}
     left = 3 * length
 
     def spawner_of(key: str) -> str | None:
         nonlocal left
         left -= 1
-        assert left >= 0, "round and round"
+        assert left >= 0, "the search does not end"
         return circle.get(key)
 
     assert not in_tree("agent:a:root", "agent:a:0", spawner_of)
@@ -158,11 +158,11 @@ def test_a_chain_of_ten_thousand_is_one_tree() -> None:
     assert not in_tree("agent:a:10000", "agent:a:0", chain.get)
 
 
-def test_tokens_are_minted_no_wider_than_the_minter() -> None:
+def test_a_token_cannot_mint_one_with_wider_rights() -> None:
     admin = token(MAIN, scopes=frozenset({"admin"}))
     boxed = token(MAIN, scopes=frozenset({"admin"}), sandboxed=True)
 
-    def minted(
+    def can_mint(
         caller: Caller,
         key: str | None,
         agent: str | None = None,
@@ -177,21 +177,21 @@ def test_tokens_are_minted_no_wider_than_the_minter() -> None:
             return False
         return True
 
-    assert minted(OWNER, None)
-    assert minted(OWNER, OTHER)
-    assert minted(admin, MAIN)
-    assert minted(admin, BELOW_ABROAD)
-    assert minted(admin, None, "main")
-    assert not minted(admin, None)
-    assert not minted(admin, OTHER)
-    assert not minted(admin, None, "ops")
-    # Who may look at a session and not send to it would send as that session.
+    assert can_mint(OWNER, None)
+    assert can_mint(OWNER, OTHER)
+    assert can_mint(admin, MAIN)
+    assert can_mint(admin, BELOW_ABROAD)
+    assert can_mint(admin, None, "main")
+    assert not can_mint(admin, None)
+    assert not can_mint(admin, OTHER)
+    assert not can_mint(admin, None, "ops")
+    # A caller who may read a session but not send to it could otherwise send as that session.
     looks = VisibilityRules(visibility="all", send_visibility="self", agent_to_agent=True, allow=("*",))
     sends = VisibilityRules(visibility="self", send_visibility="all", agent_to_agent=True, allow=("*",))
     both = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
-    assert [minted(admin, SIBLING, rules=one) for one in (looks, sends, both)] == [False, False, True]
-    assert minted(boxed, CHILD, sandboxed=True)
-    assert not minted(boxed, CHILD)
+    assert [can_mint(admin, SIBLING, rules=one) for one in (looks, sends, both)] == [False, False, True]
+    assert can_mint(boxed, CHILD, sandboxed=True)
+    assert not can_mint(boxed, CHILD)
 
 
 # --- the model: random trees against a reference ---------------------------------------------------------------
@@ -234,7 +234,7 @@ def reference(caller: Caller, target: str, rules: VisibilityRules, spawners: dic
     ),
     action=st.sampled_from(["read", "send"]),
 )
-def test_random_trees_are_seen_as_the_reference_says(
+def test_visibility_in_random_trees_agrees_with_the_reference(
     spawners: dict[str, str], caller: Caller, rules: VisibilityRules, action: str
 ) -> None:
     for target in KEYS:
@@ -248,7 +248,7 @@ def test_random_trees_are_seen_as_the_reference_says(
     sandboxed=st.booleans(),
     allow=st.lists(st.sampled_from(["*", *AGENTS]), max_size=3).map(tuple),
 )
-def test_a_higher_level_never_sees_less(
+def test_a_wider_level_never_sees_less(
     spawners: dict[str, str], key: str, sandboxed: bool, allow: tuple[str, ...]
 ) -> None:
     caller = token(key, sandboxed=sandboxed)
@@ -282,7 +282,7 @@ def test_wildcards_agree_with_a_regular_expression(pattern: str, text: str) -> N
     assert matches_wildcard(pattern, text) == (expected is not None)
 
 
-def test_hostile_wildcards_are_linear() -> None:
+def test_hostile_wildcards_are_matched_in_linear_time() -> None:
     pattern, text = "*a" * 20_000 + "*b", "a" * 40_000
     started = time.thread_time()
     assert not matches_wildcard(pattern, text)
@@ -295,7 +295,7 @@ def test_blank_patterns_match_nothing() -> None:
     assert matches_any((" Main ",), "main")
 
 
-def test_a_refused_mint_says_why() -> None:
+def test_the_refusal_of_a_mint_gives_the_reason() -> None:
     with pytest.raises(Forbidden, match="minted only for a session that you may see yourself") as caught:
         check_mint(
             token(MAIN, scopes=frozenset({"admin"})),
@@ -308,7 +308,7 @@ def test_a_refused_mint_says_why() -> None:
     assert caught.value.code == "token_wider"
 
 
-def test_the_rules_are_those_of_the_configuration() -> None:
+def test_the_rules_are_read_from_the_configuration() -> None:
     assert rules_from(Config()) == VisibilityRules()
     text = """
         [session]

@@ -22,13 +22,13 @@ NOW = 1_795_300_000_000
 Opener = Callable[..., AbstractAsyncContextManager[SessionStore]]
 
 
-async def inline(function: Callable[..., Any], *args: Any) -> Any:
-    """What a worker thread would do, done here and now."""
+async def run_inline(function: Callable[..., Any], *args: Any) -> Any:
+    """Runs the work of a worker thread at once, in the calling task."""
     return function(*args)
 
 
 def counting_ids() -> Ids:
-    """Ids that tests can write down: uuids 00000000-...-01, record ids 0000000000000001."""
+    """Ids that are known in advance: uuids 00000000-...-01, record ids 0000000000000001."""
     uuids, records = iter(range(1, 10**6)), iter(range(1, 10**6))
     return Ids(
         uuid=lambda: f"00000000-0000-4000-8000-{next(uuids):012d}",
@@ -62,16 +62,16 @@ def opener(tmp_path: Path, clock: Clock) -> Opener:
     """
 
     @asynccontextmanager
-    async def opened(path: Path = tmp_path / "store", **options: Any) -> AsyncIterator[SessionStore]:
+    async def open_at(path: Path = tmp_path / "store", **options: Any) -> AsyncIterator[SessionStore]:
         settings: dict[str, Any] = {
             "durable": False,
             "record_limit": LIMIT,
             "rules": KeyRules(),
             "clock": clock,
             "ids": counting_ids(),
-            "run_sync": inline,
+            "run_sync": run_inline,
         }
         async with open_store(path, listener=lambda: FoldingListener(store), **{**settings, **options}) as store:
             yield store
 
-    return opened
+    return open_at

@@ -1,5 +1,5 @@
-"""Whatever other programs do to a transcript around the daemon's appends: what was acknowledged stands once, readable,
-under its name, unless they themselves removed it afterwards.
+"""Whatever other programs do to a transcript around the daemon's appends: each acknowledged record is readable in it
+exactly once, unless another program removed it afterwards.
 
 A stranger acts between two appends, between the look and the write of one, and between its sync and its
 acknowledgement. By default a sample; with SESSIOND_SOAK_S=3600 in the environment it goes on for an hour.
@@ -35,7 +35,7 @@ WHOLE = b'{"type":"message","id":"whole","message":{"role":"user","content":"who
 
 
 class Stranger:
-    """Another program, on the transcript at `path`. Each act leaves it as such programs leave it."""
+    """Another program that changes the transcript at `path`. Each method changes it in a way that real programs do."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,8 +127,8 @@ acts = st.sampled_from(ACTS)
 moments = st.lists(acts, max_size=3)
 
 
-class Machine(RuleBasedStateMachine):
-    """Collects steps; `Play` carries them out."""
+class AppendMachine(RuleBasedStateMachine):
+    """Collects steps; `AppendScenario` carries them out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,17 +152,17 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.steps:
-            with tempfile.TemporaryDirectory(dir=_quick()) as folder:
-                trio.run(Play(Path(folder), self.watching).run, self.steps)
+            with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+                trio.run(AppendScenario(Path(folder), self.watching).run, self.steps)
 
 
-def _quick() -> str | None:
-    """Memory instead of a disk, where there is any: nothing here is about syncs."""
+def fast_folder() -> str | None:
+    """A folder in memory where there is one: these tests do not depend on syncs."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-class Play:
-    """A store and a stranger. `due` holds what was acknowledged and not removed afterwards."""
+class AppendScenario:
+    """A store and a stranger. `due` holds the ids of records that were acknowledged and not removed afterwards."""
 
     def __init__(self, folder: Path, watching: bool) -> None:
         self.folder, self.watching = folder, watching
@@ -175,10 +175,10 @@ class Play:
     async def run(self, steps: list[tuple[str, Any]]) -> None:
         with trio.fail_after(PATIENCE_S):
             while steps:
-                steps = await self.life(steps)
+                steps = await self.run_until_restart(steps)
 
-    async def life(self, steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """One daemon, up to the next restart; the steps that are left."""
+    async def run_until_restart(self, steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Run one daemon up to the next restart; returns the steps that are left."""
         async with live(self.folder, watching=self.watching, durable=True, sync=self.sync) as self.parts:
             await self.find()
             for number, (name, what) in enumerate(steps):
@@ -197,10 +197,10 @@ class Play:
         return self.parts.store
 
     async def find(self) -> None:
-        """The key's session as this start found it."""
+        """Look up the key's session after a start; created if the stranger removed it."""
         session = self.store.catalog.by_key.get(KEY)
         if session is None:
-            # Gone is what the stranger emptied or left without any header, and nothing else.
+            # A session may be gone only if the stranger emptied its file or left it without any header.
             assert not self.due, self.due
             session = await self.parts.create(KEY)
         self.stranger = Stranger(self.store.path / session.path)
@@ -217,15 +217,15 @@ class Play:
     def act(self, name: str) -> None:
         act: Callable[[], None] = getattr(self.stranger, name)
         act()
-        self.due &= set(self.standing())
-        if not self.says_key():
-            # The name went with the header, or with the record that stood for it: that is a removal as well.
+        self.due &= set(self.ids_in_file())
+        if not self.has_key():
+            # Without its header, or the record in place of it, the file has lost its key: its records count as removed.
             self.due.clear()
 
-    def says_key(self) -> bool:
+    def has_key(self) -> bool:
         content = self.stranger.path.read_bytes()
         first = content.lstrip().partition(b"\n")[0]
-        # A header or a record that was cut in its middle says nothing.
+        # A header or a record that was cut in the middle does not count.
         if b'"session"' in first and self.stranger.is_whole(first):
             return KEY.encode() in first
         return any(b'"sessionKey"' in line and self.stranger.is_whole(line) for line in content.splitlines())
@@ -251,7 +251,7 @@ class Play:
         try:
             places = await self.store.committer.append(session, compose, drafts[-1].id)
         except StorageError:
-            assert not ids & set(self.standing())
+            assert not ids & set(self.ids_in_file())
             return
         finally:
             self.synced = []
@@ -262,13 +262,13 @@ class Play:
     def session(self) -> Session:
         return self.store.catalog.by_id[self.stranger.path.stem]
 
-    def standing(self) -> list[str]:
-        """The ids of the records that a reader finds in the file."""
+    def ids_in_file(self) -> list[str]:
+        """The ids of the records that a reader finds in the file, in order."""
         found = []
         for line in self.stranger.path.read_bytes().splitlines():
             try:
                 record = json.loads(line)
-                # A header that a stranger's act put behind another one is passed over.
+                # A second header, which a stranger's change may leave in the file, is ignored by readers.
                 if record["type"] != "session":
                     found.append(record["id"])
             except (ValueError, KeyError, TypeError):
@@ -276,27 +276,27 @@ class Play:
         return found
 
     def check(self) -> None:
-        standing = [own for own in self.standing() if own not in ("stranger", "whole")]
+        standing = [own for own in self.ids_in_file() if own not in ("stranger", "whole")]
         assert self.due <= set(standing), (self.due, standing)
         assert len(standing) == len(set(standing)), standing
 
     async def check_page(self) -> None:
-        """A reader is shown what is due, each once."""
+        """A page contains every due record exactly once."""
         page = await self.store.page(self.session(), lambda record: True, limit=10**6, max_bytes=10**9)
         shown = [line.record.id for line, _ in page.lines if line.record]
         assert [shown.count(own) for own in self.due] == [1] * len(self.due), (self.due, shown)
 
 
-def test_what_is_acknowledged_stands_once_under_its_name() -> None:
+def test_every_acknowledged_record_is_in_its_transcript_exactly_once() -> None:
     soak_s = float(os.environ.get("SESSIOND_SOAK_S", "0"))
     deadline = time.monotonic() + soak_s
     while True:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            Machine,
+            AppendMachine,
             settings=settings(
                 max_examples=200 if soak_s else amount(60, 10),
                 stateful_step_count=20,
-                # To shrink a life of a store takes minutes, and a find is read as it comes.
+                # Shrinking such a scenario takes minutes, and a failure is readable without it.
                 phases=[Phase.generate],
                 deadline=None,
                 database=None,

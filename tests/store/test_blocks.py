@@ -38,7 +38,7 @@ LINES = st.lists(st.integers(0, 90), max_size=40)
 
 
 @given(lengths=LINES, size=st.integers(1, 64), limit=st.integers(1, 100))
-def test_every_line_within_the_limit_comes_once_and_in_its_place(
+def test_every_line_within_the_limit_is_read_once_with_its_offset(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int, limit: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "lines"
@@ -52,11 +52,11 @@ def test_every_line_within_the_limit_comes_once_and_in_its_place(
     assert [line for line in kept if line and len(line) <= limit] == [
         line for line in data.split(b"\n") if line and len(line) <= limit
     ]
-    # What a line over the limit costs is bounded.
+    # The memory taken by a line over the limit is bounded.
     assert all(len(block.data) <= max(size, limit + 2) for block in found)
 
 
-def test_a_file_that_shrank_gives_nothing(path: Path) -> None:
+def test_a_file_that_shrank_gives_no_lines(path: Path) -> None:
     path.write_bytes(b"a\n")
     fd = os.open(path, os.O_RDONLY)
     assert read_block_before(fd, 4, 100) is None
@@ -90,7 +90,7 @@ BAD = b'{"type":"message","message":{"role":\n'
 
 
 @given(st.lists(st.sampled_from([*_lines()]), max_size=8))
-def test_messages_are_counted_as_if_each_line_was_read(lines: list[tuple[bytes, bool]]) -> None:
+def test_counting_messages_agrees_with_reading_each_line(lines: list[tuple[bytes, bool]]) -> None:
     data = b"".join(line for line, _ in lines)
     expected = sum(is_message for _, is_message in lines)
     assert count_messages(data, 1000, clean=True) == expected
@@ -98,13 +98,13 @@ def test_messages_are_counted_as_if_each_line_was_read(lines: list[tuple[bytes, 
     assert count_messages(data + BAD, 1000, clean=False) == expected
 
 
-def test_a_line_over_the_limit_is_no_message() -> None:
+def test_a_line_over_the_limit_is_not_counted_as_a_message() -> None:
     line = _line({"type": "message", "message": {"role": "user", "content": "x" * 50}})
     assert count_messages(line, len(line) - 1, clean=False) == 1
     assert count_messages(line, len(line) - 2, clean=False) == 0
 
 
-def test_blank_lines_and_bad_ones_are_no_messages() -> None:
+def test_blank_and_bad_lines_are_not_counted_as_messages() -> None:
     assert not blocks.is_message(b" ")
     assert not blocks.is_message(b'{"type":"message"')
     assert blocks.is_message(b'{"type":"message","message":{}}')

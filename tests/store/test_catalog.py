@@ -20,8 +20,8 @@ def session(name: str, key: str = "agent:main:main", folder: Folder = LIVE, **en
     return Session(key=key, entry=Entry(session_id=name, session_key=key, **entry), folder=folder)
 
 
-class AnyChanges(RuleBasedStateMachine):
-    """What the catalog says is what looking through all sessions says."""
+class CatalogChanges(RuleBasedStateMachine):
+    """After any sequence of changes, every answer of the catalog agrees with a scan of all sessions."""
 
     sessions = Bundle("sessions")
     entries = st.fixed_dictionaries(
@@ -39,23 +39,25 @@ class AnyChanges(RuleBasedStateMachine):
         super().__init__()
         self.catalog = Catalog()
         self.all: list[Session] = []
-        self.made_so_far = 0
+        self.session_count = 0
 
-    def made(self, key: int, folder: Folder, entry: dict[str, Any]) -> Session:
-        self.made_so_far += 1
-        one = session(f"s{self.made_so_far:03d}", f"agent:main:{key}", folder, **entry)
+    def new_session(self, key: int, folder: Folder, entry: dict[str, Any]) -> Session:
+        self.session_count += 1
+        one = session(f"s{self.session_count:03d}", f"agent:main:{key}", folder, **entry)
         self.all.append(one)
         return one
 
     @rule(target=sessions, key=st.integers(0, 3), archived=st.booleans(), entry=entries)
     def add(self, key: int, archived: bool, entry: dict[str, Any]) -> Session:
-        one = self.made(key, ARCHIVE if archived else LIVE, entry)
+        one = self.new_session(key, ARCHIVE if archived else LIVE, entry)
         self.catalog.add(one)
         return one
 
     @rule(many=st.lists(st.tuples(st.integers(0, 3), st.booleans(), entries), max_size=4))
     def load(self, many: list[tuple[int, bool, dict[str, Any]]]) -> None:
-        self.catalog.load([self.made(key, ARCHIVE if archived else LIVE, entry) for key, archived, entry in many])
+        self.catalog.load(
+            [self.new_session(key, ARCHIVE if archived else LIVE, entry) for key, archived, entry in many]
+        )
 
     @rule(one=sessions, entry=entries)
     def change(self, one: Session, entry: dict[str, Any]) -> None:
@@ -81,7 +83,7 @@ class AnyChanges(RuleBasedStateMachine):
         return newest
 
     @invariant()
-    def says_what_a_look_through_all_says(self) -> None:
+    def agrees_with_a_scan_of_all_sessions(self) -> None:
         live, catalog = self.live(), self.catalog
         assert catalog.by_key == live
         assert len(catalog) == len(live)
@@ -105,11 +107,11 @@ class AnyChanges(RuleBasedStateMachine):
         assert catalog.corrupt_records == sum(one.entry.corrupt_records for one in live.values())
 
 
-TestAnyChanges = AnyChanges.TestCase
-TestAnyChanges.settings = settings(max_examples=amount(80, 15), stateful_step_count=25, deadline=None)
+TestCatalogChanges = CatalogChanges.TestCase
+TestCatalogChanges.settings = settings(max_examples=amount(80, 15), stateful_step_count=25, deadline=None)
 
 
-def test_the_newest_header_for_a_key_wins_and_the_older_comes_back_when_it_goes():
+def test_the_session_with_the_newest_header_has_the_key_and_the_older_one_gets_it_back():
     catalog = Catalog()
     old, new, oldest = (session(name, created_at=at) for name, at in [("old", 2), ("new", 3), ("oldest", 1)])
     for one in (old, new, oldest):
@@ -119,7 +121,7 @@ def test_the_newest_header_for_a_key_wins_and_the_older_comes_back_when_it_goes(
     assert (catalog.by_key["agent:main:main"], old.archived, oldest.archived) == (old, False, True)
 
 
-def test_of_two_files_with_one_id_the_live_one_is_found():
+def test_the_live_file_is_found_if_an_archived_one_has_the_same_id():
     catalog = Catalog()
     live, archived = session("s"), session("s", folder=ARCHIVE)
     catalog.load([live])
@@ -127,7 +129,7 @@ def test_of_two_files_with_one_id_the_live_one_is_found():
     assert catalog.by_id["s"] is live
 
 
-def test_a_replaced_entry_makes_the_folders_index_behind():
+def test_replacing_an_entry_marks_the_folders_index_as_dirty():
     catalog, folder = Catalog(), Folder("main", -1)
     one = session("s", folder=folder)
     catalog.add(one)
@@ -136,7 +138,7 @@ def test_a_replaced_entry_makes_the_folders_index_behind():
     assert folder.dirty
 
 
-def test_the_next_record_names_the_newest_one_written_as_its_parent_until_the_fold_has_come_so_far():
+def test_the_parent_of_the_next_record_is_the_last_one_written_until_the_fold_has_read_it():
     catalog, one = Catalog(), session("s")
     catalog.add(one)
     assert one.last_id is None

@@ -1,4 +1,4 @@
-"""Group commit: in order, few syncs, and an error for exactly those whom it concerns."""
+"""Group commit: appends are written in order with few syncs, and an error reaches only the callers concerned."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from sessiond.store.committer import LANES, REPORT_S, Committer
 
 
 class Gate:
-    """A worker thread that the test holds: work is done, inline, when its turn is let through."""
+    """A worker thread that the test holds back: calls wait until the gate is opened, then run inline."""
 
     def __init__(self) -> None:
         self.waiting = 0
         self.open = False
-        self._let = trio.Event()
-        self._came = trio.Event()
+        self._opened = trio.Event()
+        self._call_waiting = trio.Event()
 
     async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
         self.waiting += 1
-        self._came.set()
+        self._call_waiting.set()
         while not self.open:
-            await self._let.wait()
+            await self._opened.wait()
         self.waiting -= 1
         return function(*args)
 
-    async def came(self, count: int) -> None:
+    async def wait_for_calls(self, count: int) -> None:
         with trio.fail_after(PATIENCE_S):
             while self.waiting < count:
-                self._came = trio.Event()
-                await self._came.wait()
+                self._call_waiting = trio.Event()
+                await self._call_waiting.wait()
 
-    def let_through(self) -> None:
+    def open_gate(self) -> None:
         self.open = True
-        self._let.set()
+        self._opened.set()
 
 
-async def inline(function: Callable[..., Any], *args: Any) -> Any:
+async def run_inline(function: Callable[..., Any], *args: Any) -> Any:
     await trio.lowlevel.checkpoint()
     return function(*args)
 
 
 @asynccontextmanager
-async def committing(
-    run_sync: Callable[..., Any] = inline, on_committed: Any = lambda session: False, **options: Any
+async def open_committer(
+    run_sync: Callable[..., Any] = run_inline, on_committed: Any = lambda session: False, **options: Any
 ) -> AsyncIterator[Committer]:
     committer = Committer(
         sync=None,
@@ -74,7 +74,7 @@ async def committing(
         nursery.cancel_scope.cancel()
 
 
-def made(folder: Folder, path: Path, name: str = "s") -> Session:
+def make_session(folder: Folder, path: Path, name: str = "s") -> Session:
     (path / f"{name}.jsonl").touch()
     return Session(key=f"agent:main:{name}", entry=Entry(session_id=name), folder=folder)
 
@@ -99,63 +99,63 @@ def ids_of(path: Path, name: str = "s") -> list[str]:
     return [one["id"] for one in lines]
 
 
-async def test_an_append_says_where_each_of_its_lines_stands(tmp_path, folder):
-    session = made(folder, tmp_path)
-    async with committing() as committer:
+async def test_an_append_returns_the_place_of_each_line(tmp_path, folder):
+    session = make_session(folder, tmp_path)
+    async with open_committer() as committer:
         places = await append(committer, session, "a", "b") + await append(committer, session, "c")
     content = (tmp_path / "s.jsonl").read_bytes()
     assert [content[begin:end] for begin, end in places] == [line("a", None), line("b", "a"), line("c", "b")]
     assert places[-1][1] == len(content)
 
 
-async def test_appends_to_a_session_are_written_in_the_order_they_were_asked_for(tmp_path, folder):
-    session, gate = made(folder, tmp_path), Gate()
-    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+async def test_appends_to_a_session_are_written_in_the_order_of_the_calls(tmp_path, folder):
+    session, gate = make_session(folder, tmp_path), Gate()
+    async with open_committer(gate.run_sync) as committer, trio.open_nursery() as nursery:
         nursery.start_soon(append, committer, session, "first")
-        await gate.came(1)
+        await gate.wait_for_calls(1)
         for number in range(50):
             nursery.start_soon(append, committer, session, f"{number:02d}")
             with trio.fail_after(PATIENCE_S):
                 while session.in_flight < number + 2:
                     await trio.lowlevel.checkpoint()
-        gate.let_through()
+        gate.open_gate()
     assert ids_of(tmp_path) == ["first", *(f"{number:02d}" for number in range(50))]
     assert committer.syncs == 2
     assert session.in_flight == 0
 
 
-async def test_sessions_share_the_lanes_and_none_is_written_twice_at_once(tmp_path, folder):
-    sessions, gate = [made(folder, tmp_path, f"s{number}") for number in range(3 * LANES)], Gate()
-    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+async def test_sessions_share_the_lanes_and_each_is_written_by_one_at_a_time(tmp_path, folder):
+    sessions, gate = [make_session(folder, tmp_path, f"s{number}") for number in range(3 * LANES)], Gate()
+    async with open_committer(gate.run_sync) as committer, trio.open_nursery() as nursery:
         for session in sessions:
             nursery.start_soon(append, committer, session, "a")
             nursery.start_soon(append, committer, session, "b")
-        await gate.came(1)
+        await gate.wait_for_calls(1)
         await trio.testing.wait_all_tasks_blocked()
         assert gate.waiting <= LANES
-        gate.let_through()
+        gate.open_gate()
     for session in sessions:
         assert sorted(ids_of(tmp_path, session.session_id)) == ["a", "b"]
 
 
 async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):
-    session, gate = made(folder, tmp_path), Gate()
-    async with committing(gate.run_sync) as committer:
+    session, gate = make_session(folder, tmp_path), Gate()
+    async with open_committer(gate.run_sync) as committer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(append, committer, session, "a")
-            await gate.came(1)
+            await gate.wait_for_calls(1)
             nursery.start_soon(append, committer, session, "b")
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         assert session.in_flight == 2
-        gate.let_through()
+        gate.open_gate()
         assert await append(committer, session, "c")
     assert ids_of(tmp_path) == ["a", "b", "c"]
     assert session.in_flight == 0
 
 
-async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused(tmp_path, folder):
-    session, gate = made(folder, tmp_path), Gate()
+async def test_appends_accepted_before_the_stop_are_written_and_later_ones_are_refused(tmp_path, folder):
+    session, gate = make_session(folder, tmp_path), Gate()
     committer = Committer(
         sync=os.fdatasync,
         record_limit=1 << 20,
@@ -168,39 +168,39 @@ async def test_what_was_asked_for_before_the_end_is_written_and_later_is_refused
             async with trio.open_nursery() as background:
                 await background.start(committer.run)
                 waiters.start_soon(append, committer, session, "a")
-                await gate.came(1)
+                await gate.wait_for_calls(1)
                 waiters.start_soon(append, committer, session, "b")
                 await trio.testing.wait_all_tasks_blocked()
                 background.cancel_scope.cancel()
                 background.start_soon(trio.lowlevel.checkpoint)
-                gate.let_through()
+                gate.open_gate()
     assert ids_of(tmp_path) == ["a", "b"]
     with pytest.raises(Stopping) as refused:
         await append(committer, session, "c")
     assert refused.value.data == {"retryAfterMs": 1000}
 
 
-async def test_the_end_does_not_wait_for_work_that_nobody_asked_for():
+async def test_an_idle_committer_stops_at_once():
     with trio.move_on_after(PATIENCE_S) as patience:
-        async with committing():
+        async with open_committer():
             pass
     assert not patience.cancelled_caught
 
 
-async def test_the_fold_is_poked_after_the_commit_and_before_the_caller_goes_on(tmp_path, folder):
-    session, seen = made(folder, tmp_path), []
+async def test_on_committed_is_called_after_the_commit_and_before_the_caller_continues(tmp_path, folder):
+    session, observed = make_session(folder, tmp_path), []
 
     def committed(one: Session) -> None:
-        seen.append((one, (tmp_path / "s.jsonl").read_bytes(), one.in_flight))
+        observed.append((one, (tmp_path / "s.jsonl").read_bytes(), one.in_flight))
 
-    async with committing(on_committed=committed) as committer:
+    async with open_committer(on_committed=committed) as committer:
         await append(committer, session, "a")
-        seen.append("caller")
-    assert seen == [(session, line("a", None), 0), "caller"]
+        observed.append("caller")
+    assert observed == [(session, line("a", None), 0), "caller"]
 
 
-class Passing:
-    """A clock by which every piece of work takes longer than a slice."""
+class SliceEndingClock:
+    """A clock that advances by a whole slice at each call, so that every step ends its slice."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
@@ -210,8 +210,8 @@ class Passing:
         return self.time_s
 
 
-async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answered_before_it_is(tmp_path, folder):
-    session, other = made(folder, tmp_path), made(folder, tmp_path, "other")
+async def test_other_tasks_run_during_a_long_announcement_and_callers_are_answered_after_it(tmp_path, folder):
+    session, other = make_session(folder, tmp_path), make_session(folder, tmp_path, "other")
     events: list[str] = []
     left = {session: 5, other: 5}
 
@@ -229,7 +229,10 @@ async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answ
         assert places and error is None
         events.append("told")
 
-    async with committing(on_committed=announce, now=Passing()) as committer, trio.open_nursery() as nursery:
+    async with (
+        open_committer(on_committed=announce, now=SliceEndingClock()) as committer,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(note_turns)
         for number in range(20):
             committer.append_later(session, lambda parent: [line("x", parent)], str(number), tell)
@@ -240,13 +243,13 @@ async def test_others_have_their_turn_while_much_is_announced_and_nobody_is_answ
     own = [event for event in events if event not in ("turn", "announce other")]
     assert own == ["announce s"] * 5 + ["told"] * 20 + ["held"]
     assert events.count("announce other") == 5
-    # What comes together is a slice of each lane, and one of the turn before.
+    # Between two turns there is at most one slice of each lane.
     together = [len(list(group)) for is_turn, group in groupby(events, lambda event: event == "turn") if not is_turn]
     assert max(together) <= LANES
 
 
-async def test_whoever_waits_for_an_append_goes_on_when_all_of_it_was_announced(tmp_path, folder):
-    session, events, left = made(folder, tmp_path), [], 5
+async def test_an_append_returns_only_when_all_of_it_was_announced(tmp_path, folder):
+    session, events, left = make_session(folder, tmp_path), [], 5
 
     def announce(_: Session) -> bool:
         nonlocal left
@@ -254,21 +257,24 @@ async def test_whoever_waits_for_an_append_goes_on_when_all_of_it_was_announced(
         events.append("announced")
         return left > 0
 
-    async with committing(on_committed=announce, now=Passing()) as committer, trio.open_nursery() as nursery:
+    async with (
+        open_committer(on_committed=announce, now=SliceEndingClock()) as committer,
+        trio.open_nursery() as nursery,
+    ):
 
         async def wait() -> None:
             await append(committer, session, "a")
             events.append("answered")
 
         nursery.start_soon(wait)
-        # Somebody else's lane: between two slices there is a turn for everybody.
-        await append(committer, made(folder, tmp_path, "other"), "b")
+        # Another lane is used meanwhile: every task gets a turn between two slices.
+        await append(committer, make_session(folder, tmp_path, "other"), "b")
     assert [event for event in events if event == "answered" or left == 0][-1] == "answered"
     assert events.index("answered") >= 5
 
 
-async def test_nothing_is_written_to_a_session_while_what_was_written_is_announced(tmp_path, folder):
-    session, sizes, rest = made(folder, tmp_path), [], 6
+async def test_nothing_is_written_to_a_session_while_its_last_commit_is_announced(tmp_path, folder):
+    session, sizes, rest = make_session(folder, tmp_path), [], 6
 
     def announce(_: Session) -> bool:
         nonlocal rest
@@ -278,7 +284,7 @@ async def test_nothing_is_written_to_a_session_while_what_was_written_is_announc
         rest -= 1
         return rest > 0
 
-    async with committing(on_committed=announce, now=Passing()) as committer:
+    async with open_committer(on_committed=announce, now=SliceEndingClock()) as committer:
         await append(committer, session, "a")
         with trio.fail_after(PATIENCE_S):
             while session.in_flight:
@@ -287,8 +293,8 @@ async def test_nothing_is_written_to_a_session_while_what_was_written_is_announc
     assert sizes == [len(line("a", None))] * 6 + [(tmp_path / "s.jsonl").stat().st_size]
 
 
-async def test_what_was_written_is_announced_and_answered_though_the_daemon_stops(tmp_path, folder):
-    session, told, left = made(folder, tmp_path), [], 5
+async def test_written_appends_are_announced_and_answered_even_if_the_daemon_stops(tmp_path, folder):
+    session, told, left = make_session(folder, tmp_path), [], 5
 
     def announce(_: Session) -> bool:
         nonlocal left
@@ -298,7 +304,7 @@ async def test_what_was_written_is_announced_and_answered_though_the_daemon_stop
         return left > 0
 
     with trio.CancelScope() as stop:
-        async with committing(on_committed=announce, now=Passing()) as committer:
+        async with open_committer(on_committed=announce, now=SliceEndingClock()) as committer:
             for number in range(3):
                 committer.append_later(
                     session, lambda parent: [line("x", parent)], str(number), lambda places, _: told.append(places)
@@ -307,10 +313,10 @@ async def test_what_was_written_is_announced_and_answered_though_the_daemon_stop
     assert (left, len(told)) == (0, 3)
 
 
-async def test_a_failed_write_is_an_error_to_its_callers_alone(tmp_path, folder):
-    good, gone = made(folder, tmp_path, "good"), made(folder, tmp_path, "gone")
+async def test_a_failed_write_is_an_error_for_its_callers_only(tmp_path, folder):
+    good, gone = make_session(folder, tmp_path, "good"), make_session(folder, tmp_path, "gone")
     (tmp_path / "gone.jsonl").unlink()
-    async with committing() as committer:
+    async with open_committer() as committer:
         with pytest.raises(StorageError) as refused:
             await append(committer, gone, "a")
         assert await append(committer, good, "a")
@@ -324,21 +330,21 @@ async def test_a_failed_write_is_an_error_to_its_callers_alone(tmp_path, folder)
     assert ids_of(tmp_path, "gone") == ["b"]
 
 
-async def test_a_symlink_put_in_the_place_of_a_transcript_is_not_written_to(tmp_path, folder):
-    session = made(folder, tmp_path)
+async def test_a_symlink_in_place_of_a_transcript_is_not_written_to(tmp_path, folder):
+    session = make_session(folder, tmp_path)
     (tmp_path / "s.jsonl").unlink()
     (tmp_path / "outside").write_text("untouched")
     (tmp_path / "s.jsonl").symlink_to("outside")
-    async with committing() as committer:
+    async with open_committer() as committer:
         with pytest.raises(StorageError):
             await append(committer, session, "a")
     assert (tmp_path / "outside").read_text() == "untouched"
 
 
-async def test_a_mistake_in_the_thread_acknowledges_nothing(tmp_path, folder):
-    session, outcome = made(folder, tmp_path), []
+async def test_an_unexpected_exception_in_the_thread_fails_the_append(tmp_path, folder):
+    session, outcome = make_session(folder, tmp_path), []
 
-    async def broken(function: Callable[..., Any], *args: Any) -> Any:
+    async def raise_runtime_error(function: Callable[..., Any], *args: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
     async def ask(committer: Committer) -> None:
@@ -349,15 +355,15 @@ async def test_a_mistake_in_the_thread_acknowledges_nothing(tmp_path, folder):
 
     async with trio.open_nursery() as waiters:
         with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
-            async with committing(broken) as committer:
+            async with open_committer(raise_runtime_error) as committer:
                 waiters.start_soon(ask, committer)
                 await trio.sleep(math.inf)
     assert outcome == ["Input/output error"]
 
 
-async def test_appends_wait_while_the_transcript_is_held_and_are_written_afterwards(tmp_path, folder):
-    session = made(folder, tmp_path)
-    async with committing() as committer, trio.open_nursery() as nursery:
+async def test_appends_wait_while_the_transcript_is_held_exclusively(tmp_path, folder):
+    session = make_session(folder, tmp_path)
+    async with open_committer() as committer, trio.open_nursery() as nursery:
         async with committer.hold_exclusively(session):
             nursery.start_soon(append, committer, session, "a")
             await trio.testing.wait_all_tasks_blocked()
@@ -367,28 +373,28 @@ async def test_appends_wait_while_the_transcript_is_held_and_are_written_afterwa
     assert ids_of(tmp_path, "s2") == ["a"]
 
 
-async def test_holding_waits_for_the_commit_under_way(tmp_path, folder):
-    session, gate, order = made(folder, tmp_path), Gate(), []
-    async with committing(gate.run_sync) as committer, trio.open_nursery() as nursery:
+async def test_hold_exclusively_waits_for_the_commit_in_progress(tmp_path, folder):
+    session, gate, order = make_session(folder, tmp_path), Gate(), []
+    async with open_committer(gate.run_sync) as committer, trio.open_nursery() as nursery:
 
         async def hold() -> None:
             async with committer.hold_exclusively(session):
                 order.append(ids_of(tmp_path))
 
         nursery.start_soon(append, committer, session, "a")
-        await gate.came(1)
+        await gate.wait_for_calls(1)
         nursery.start_soon(hold)
         await trio.testing.wait_all_tasks_blocked()
         assert order == []
-        gate.let_through()
+        gate.open_gate()
     assert order == [["a"]]
 
 
-async def test_a_transcript_has_one_holder_at_a_time_however_many_wait_for_it(folder, tmp_path):
-    session = made(folder, tmp_path)
+async def test_a_transcript_has_one_exclusive_holder_at_a_time(folder, tmp_path):
+    session = make_session(folder, tmp_path)
     holders: list[int] = []
     most = 0
-    async with committing() as committer:
+    async with open_committer() as committer:
 
         async def hold() -> None:
             nonlocal most
@@ -405,26 +411,26 @@ async def test_a_transcript_has_one_holder_at_a_time_however_many_wait_for_it(fo
     assert most == 1
 
 
-async def test_the_record_after_a_refused_one_names_the_last_that_stands(folder, tmp_path):
-    """Also where the refused one went into the same commit, and where it was refused before."""
-    session = made(folder, tmp_path)
+async def test_the_parent_of_a_record_after_a_refused_one_is_the_last_stored_record(folder, tmp_path):
+    """Whether the refused record was in the same commit or in an earlier one."""
+    session = make_session(folder, tmp_path)
 
     def refuse(parent: str | None) -> list[bytes]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async with committing() as committer:
+    async with open_committer() as committer:
         await append(committer, session, "a")
         with pytest.raises(StorageError):
             await committer.append(session, refuse, "refused")
         assert session.last_id == "a"
         await append(committer, session, "b")
 
-        async def refused() -> None:
+        async def append_refused() -> None:
             with pytest.raises(StorageError):
                 await committer.append(session, refuse, "refused too")
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(refused)
+            nursery.start_soon(append_refused)
             nursery.start_soon(append, committer, session, "c")
     records = [json.loads(line) for line in (tmp_path / session.file_name).read_bytes().splitlines() if line.strip()]
     assert [(one["id"], one["parentId"]) for one in records] == [("a", None), ("b", "a"), ("c", "b")]

@@ -1,4 +1,4 @@
-"""Cursors: a good one names its place, all others are told apart."""
+"""Cursors: a valid one gives its place, and any other is recognised as invalid or outdated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD = CURSORS.text("s", 7, 99, Position(1234, 56))
 
 
 @given(places, places, st.text(max_size=10), st.integers(0, 2**63), st.integers(0, 2**32 - 1))
-def test_a_cursor_names_the_place_it_was_made_for(offset, seq, session_id, inode, check):
+def test_a_cursor_gives_back_the_place_it_was_made_for(offset, seq, session_id, inode, check):
     text = CURSORS.text(session_id, inode, check, Position(offset, seq))
     assert text.isascii() and text.isprintable() and " " not in text
     cursor = parse(text)
@@ -26,7 +26,7 @@ def test_a_cursor_names_the_place_it_was_made_for(offset, seq, session_id, inode
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}-[0-9a-f]{12}([0-9a-f]{8})?", fullmatch=True))
-def test_made_up_cursors_are_no_sessions(text):
+def test_an_invented_cursor_belongs_to_no_session(text):
     error: InvalidParams | None = None
     try:
         cursor = parse(text, field="$.before")
@@ -40,7 +40,7 @@ def test_made_up_cursors_are_no_sessions(text):
 
 
 @given(st.data())
-def test_a_cursor_with_one_character_changed_is_no_sessions(data):
+def test_a_cursor_with_one_character_changed_belongs_to_no_session(data):
     place = data.draw(st.integers(0, len(GOOD) - 1))
     other = data.draw(st.sampled_from("0123456789abcdef-x ").filter(lambda character: character != GOOD[place]))
     try:
@@ -51,16 +51,16 @@ def test_a_cursor_with_one_character_changed_is_no_sessions(data):
 
 
 @pytest.mark.parametrize(("inode", "check", "same"), [(7, 99, True), (8, 99, False), (7, 98, False)])
-def test_a_cursor_from_before_the_file_was_replaced_or_written_anew_is_told_apart(inode, check, same):
+def test_a_cursor_from_before_a_rewrite_of_the_file_does_not_match_it(inode, check, same):
     assert matches_file(parse(GOOD), inode, check) is same
 
 
-def test_a_cursor_of_another_session_or_another_store_is_told_apart():
+def test_a_cursor_of_another_session_or_store_does_not_belong_to_this_one():
     assert not CURSORS.belongs_to(parse(GOOD), "other")
     assert not Cursors(b"j" * 32).belongs_to(parse(GOOD), "s")
 
 
-def test_a_cursor_of_the_first_release_is_known_by_session_and_file():
+def test_a_cursor_of_release_0_1_is_recognised_by_session_and_file():
     tag = blake2b(b"s\0007\00010\0001", key=b"k" * 32, digest_size=6).hexdigest()
     cursor = parse(f"10-1-{tag}")
     assert CURSORS.is_from_release_0_1(cursor, "s", 7)

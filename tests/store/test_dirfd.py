@@ -1,4 +1,4 @@
-"""Everything below a directory descriptor: what it opens, what it refuses, and what is left after a failure."""
+"""File operations below a directory descriptor: what they open, what they refuse, and what is left after a failure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def root(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.fixture
-def nosy_umask() -> Iterator[None]:
-    """A umask that takes even the owner's bits."""
+def strict_umask() -> Iterator[None]:
+    """A umask that removes even the owner's permissions."""
     before = os.umask(0o777)
     yield
     os.umask(before)
@@ -41,7 +41,7 @@ def read(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128, "\ud800"])
-def test_a_name_that_is_no_single_component_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_single_component_is_refused(name: str) -> None:
     with pytest.raises(dirfd.BadComponent):
         dirfd.check_component(name)
 
@@ -69,7 +69,7 @@ def test_the_root_itself_may_be_a_symlink(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["real", "file", "nowhere", "/"])
-def test_a_symlink_in_the_place_of_a_folder_is_refused(root: int, tmp_path: Path, target: str) -> None:
+def test_a_symlink_in_place_of_a_folder_is_refused(root: int, tmp_path: Path, target: str) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(target)
@@ -78,26 +78,26 @@ def test_a_symlink_in_the_place_of_a_folder_is_refused(root: int, tmp_path: Path
     assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, "link")
 
 
-def test_a_file_in_the_place_of_a_folder_is_no_symlink(root: int, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_not_reported_as_a_symlink(root: int, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         dirfd.open_dir(root, "file")
 
 
-def test_a_made_folder_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, nosy_umask: None) -> None:
+def test_a_created_folder_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, strict_umask: None) -> None:
     os.close(dirfd.make_dir(root, "new"))
     os.close(dirfd.make_dir(root, "open", 0o755))
     assert (mode_of(tmp_path / "new"), mode_of(tmp_path / "open")) == (0o700, 0o755)
 
 
-def test_a_folder_without_any_mode_is_given_one_without_being_opened(root: int, tmp_path: Path) -> None:
+def test_a_folder_of_mode_000_is_given_a_mode_without_being_opened(root: int, tmp_path: Path) -> None:
     (tmp_path / "shut").mkdir()
     (tmp_path / "shut").chmod(0)
     dirfd.chmod_below(root, "shut", 0o700)
     assert mode_of(tmp_path / "shut") == 0o700
 
 
-def test_giving_a_mode_follows_no_link_and_touches_no_file(root: int, tmp_path: Path) -> None:
+def test_setting_a_folders_mode_follows_no_link_and_changes_no_file(root: int, tmp_path: Path) -> None:
     (tmp_path / "shut").mkdir(mode=0o500)
     (tmp_path / "link").symlink_to("shut")
     (tmp_path / "file").touch(mode=0o400)
@@ -108,13 +108,13 @@ def test_giving_a_mode_follows_no_link_and_touches_no_file(root: int, tmp_path: 
     assert (mode_of(tmp_path / "shut"), mode_of(tmp_path / "file")) == (0o500, 0o400)
 
 
-def test_making_a_folder_that_is_there_says_so(root: int) -> None:
+def test_creating_an_existing_folder_reports_that_it_exists(root: int) -> None:
     os.close(dirfd.make_dir(root, "new"))
     with pytest.raises(FileExistsError):
         dirfd.make_dir(root, "new")
 
 
-def test_a_path_of_folders_is_made_and_opened_again(root: int, tmp_path: Path) -> None:
+def test_a_path_of_folders_is_created_and_can_be_opened_again(root: int, tmp_path: Path) -> None:
     made = dirfd.open_path_dir(root, ["a", "b", "c"], create=True)
     again = dirfd.open_path_dir(root, ["a", "b", "c"])
     with dirfd.closing(made), dirfd.closing(again):
@@ -144,20 +144,20 @@ def test_walking_a_path_leaks_no_descriptor(root: int, tmp_path: Path) -> None:
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_created_file_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, nosy_umask: None) -> None:
+def test_a_created_file_has_its_mode_whatever_the_umask(root: int, tmp_path: Path, strict_umask: None) -> None:
     with dirfd.closing(dirfd.open_file(root, "new", os.O_WRONLY | os.O_CREAT)) as fd:
         dirfd.write_all(fd, b"x")
     assert mode_of(tmp_path / "new") == 0o600
 
 
-def test_a_file_that_was_there_keeps_its_mode(root: int, tmp_path: Path) -> None:
+def test_an_existing_file_keeps_its_mode(root: int, tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     (tmp_path / "old").chmod(0o640)
     os.close(dirfd.open_file(root, "old", os.O_RDWR | os.O_CREAT | os.O_APPEND))
     assert mode_of(tmp_path / "old") == 0o640
 
 
-def test_exclusive_creation_refuses_what_is_there(root: int, tmp_path: Path) -> None:
+def test_exclusive_creation_refuses_an_existing_name(root: int, tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"kept")
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("old", "link"):
@@ -169,7 +169,7 @@ def test_exclusive_creation_refuses_what_is_there(root: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("target", ["file", "nowhere"])
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_TRUNC])
-def test_a_symlink_in_the_place_of_a_file_is_refused(root: int, tmp_path: Path, target: str, flags: int) -> None:
+def test_a_symlink_in_place_of_a_file_is_refused(root: int, tmp_path: Path, target: str, flags: int) -> None:
     (tmp_path / "file").write_bytes(b"kept")
     (tmp_path / "link").symlink_to(target)
     with pytest.raises(dirfd.SymlinkRefused):
@@ -179,7 +179,7 @@ def test_a_symlink_in_the_place_of_a_file_is_refused(root: int, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
-def test_what_is_no_file_is_refused_and_blocks_nobody(root: int, tmp_path: Path, flags: int) -> None:
+def test_anything_but_a_regular_file_is_refused_without_blocking(root: int, tmp_path: Path, flags: int) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -194,7 +194,7 @@ def test_what_is_no_file_is_refused_and_blocks_nobody(root: int, tmp_path: Path,
                 dirfd.open_file(root, name, flags)
 
 
-def test_an_opened_file_is_not_inherited(root: int) -> None:
+def test_an_opened_file_is_not_inherited_by_child_processes(root: int) -> None:
     with dirfd.closing(dirfd.open_file(root, "f", os.O_WRONLY | os.O_CREAT)) as fd:
         assert not os.get_inheritable(fd)
 
@@ -233,7 +233,7 @@ def test_an_atomic_write_takes_the_longest_name(root: int, tmp_path: Path) -> No
     assert read(tmp_path / ("x" * 255)) == b"fits"
 
 
-def test_renaming_moves_between_folders_and_replaces(root: int, tmp_path: Path) -> None:
+def test_renaming_moves_between_folders_and_replaces_the_target(root: int, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b").write_bytes(b"old")
@@ -243,7 +243,7 @@ def test_renaming_moves_between_folders_and_replaces(root: int, tmp_path: Path) 
     assert not (tmp_path / "a").exists()
 
 
-def test_renaming_without_replacing_keeps_what_is_there(root: int, tmp_path: Path) -> None:
+def test_renaming_without_replacing_keeps_the_target(root: int, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")
     with pytest.raises(FileExistsError):
@@ -264,14 +264,14 @@ except OSError as error:
 
 
 @pytest.mark.parametrize(
-    ("failing", "told", "is_moved"),
+    ("failing", "printed", "is_moved"),
     [
         ([], "True", True),
         (["fsync:error=EIO"], str(errno.EIO), False),
         (["fsync:error=EIO", "renameat2:error=EIO:when=2+"], "True", True),
     ],
 )
-def test_where_a_file_is_after_a_move_is_what_was_told(tmp_path: Path, failing: list[str], told: str, is_moved: bool):
+def test_a_file_is_where_the_result_of_its_move_says(tmp_path: Path, failing: list[str], printed: str, is_moved: bool):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
@@ -286,10 +286,10 @@ def test_where_a_file_is_after_a_move_is_what_was_told(tmp_path: Path, failing: 
         pytest.skip("strace is not there")
     if done.returncode:
         pytest.skip("strace may not trace")
-    assert done.stdout.strip() == told
+    assert done.stdout.strip() == printed
     assert ((source / "f").exists(), (target / "f").exists()) == (not is_moved, is_moved)
     calls = [line.partition("(")[0] for line in trace.read_text().splitlines() if "(" in line]
-    # What is brought back is there after a power cut, too: the disk may have had the move already.
+    # A move that is undone is synced too: the disk may already have stored the move.
     assert is_moved or calls == ["renameat2", "fsync", "renameat2", "fsync", "fsync"]
 
 
@@ -300,12 +300,12 @@ def test_renaming_refuses_a_path(root: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN])
-def test_a_lack_of_descriptors_or_a_disk_that_cannot_be_read_says_nothing_of_the_file(code):
+def test_a_shortage_or_a_disk_error_counts_as_passing(code):
     assert dirfd.is_passing(OSError(code, os.strerror(code)))
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
-def test_what_is_said_of_the_file_itself_does_not_pass_by_waiting(code):
+def test_an_error_about_the_file_itself_does_not_count_as_passing(code):
     assert not dirfd.is_passing(OSError(code, os.strerror(code)))
 
 
@@ -320,7 +320,7 @@ def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path, size, limit, wh
         assert dirfd.read_file(fd, limit) == (b"x" * size if whole else None)
 
 
-def test_of_a_file_that_only_says_to_be_large_nothing_is_read(tmp_path):
+def test_a_sparse_file_over_the_limit_is_not_read_at_all(tmp_path):
     with (tmp_path / "f").open("wb") as file:
         file.truncate(1 << 40)
     with dirfd.closing(os.open(tmp_path / "f", os.O_RDONLY)) as fd:

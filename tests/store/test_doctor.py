@@ -26,7 +26,7 @@ SESSIONS = "agents/main/sessions"
 
 
 def _store(folder: Path, *, messages: int = 2) -> Path:
-    """A sound store with one session, its index saved; its transcript's path."""
+    """Create a healthy store with one session and a saved index; returns the path of its transcript."""
 
     async def make() -> Path:
         async with open_store(
@@ -59,7 +59,7 @@ def _state(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_sound_store_has_nothing_wrong_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_healthy_store_has_no_findings_and_is_not_changed(tmp_path: Path) -> None:
     path = _store(tmp_path)
     before = _state(tmp_path)
     assert doctor.report(tmp_path) == {
@@ -108,14 +108,14 @@ def test_twenty_bad_lines_are_named_and_the_rest_are_counted(tmp_path: Path, cou
     assert what.count("at byte ") == 20
 
 
-def test_a_line_over_the_limit_is_a_bad_one(tmp_path: Path) -> None:
+def test_a_line_over_the_limit_is_listed_as_bad(tmp_path: Path) -> None:
     path = _store(tmp_path)
     with path.open("ab") as file:
         file.write(b'{"type":"x","y":"' + b"z" * doctor.RECORD_LIMIT + b'"}\n')
     assert "over the size limit" in _only(tmp_path)["what"]
 
 
-def test_what_does_not_belong_there_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_files_that_do_not_belong_in_a_store_are_reported_and_left_alone(tmp_path: Path) -> None:
     _store(tmp_path)
     sessions = tmp_path / SESSIONS
     (tmp_path / "notes.txt").write_text("mine")
@@ -142,7 +142,7 @@ def test_what_does_not_belong_there_is_named_and_left_alone(tmp_path: Path) -> N
     }
 
 
-def test_modes_are_told_by_folder_and_narrowed(tmp_path: Path) -> None:
+def test_wide_modes_are_reported_by_folder_and_narrowed(tmp_path: Path) -> None:
     path = _store(tmp_path)
     before = path.read_bytes()
     path.chmod(0o644)
@@ -172,7 +172,7 @@ def test_modes_are_told_by_folder_and_narrowed(tmp_path: Path) -> None:
     assert backup.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> None:
+def test_a_damaged_index_is_rebuilt_and_the_old_one_is_kept(tmp_path: Path) -> None:
     path = _store(tmp_path)
     index = tmp_path / SESSIONS / "sessions.json"
     good = json.loads(index.read_bytes())
@@ -192,7 +192,7 @@ def test_a_damaged_index_is_made_again_and_the_old_one_kept(tmp_path: Path) -> N
     assert _findings(tmp_path) == []
 
 
-def test_a_torn_index_of_ours_is_made_again_however_new_it_is(tmp_path: Path) -> None:
+def test_a_torn_index_of_sessiond_is_rebuilt_even_if_it_is_recent(tmp_path: Path) -> None:
     _store(tmp_path)
     index = tmp_path / SESSIONS / "sessions.json"
     good = index.read_bytes()
@@ -202,13 +202,13 @@ def test_a_torn_index_of_ours_is_made_again_however_new_it_is(tmp_path: Path) ->
     assert index.read_bytes() == good
 
 
-def test_an_index_that_another_program_may_be_writing_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_an_index_that_another_program_may_be_writing_is_reported_and_left_alone(tmp_path: Path) -> None:
     _store(tmp_path)
     index = tmp_path / SESSIONS / "sessions.json"
     index.write_bytes(b'{\n  "agent:main:main": {\n    "sessionId": "th')
     found = doctor.report(tmp_path, fix=True)["findings"]
-    (told,) = [one for one in found if one["level"] != "ok"]
-    assert (told["thing"], told["what"]) == (
+    (finding,) = [one for one in found if one["level"] != "ok"]
+    assert (finding["thing"], finding["what"]) == (
         f"{SESSIONS}/sessions.json",
         "torn, and changed within the last minute: another program may be writing it",
     )
@@ -216,7 +216,7 @@ def test_an_index_that_another_program_may_be_writing_is_told_and_left_alone(tmp
     assert index.read_bytes().endswith(b'"th')
 
 
-def test_an_index_that_is_behind_is_no_fault_and_is_brought_up(tmp_path: Path) -> None:
+def test_an_outdated_index_is_not_a_fault_and_is_brought_up_to_date(tmp_path: Path) -> None:
     path = _store(tmp_path)
     line = {"type": "message", "id": "a", "message": {"role": "user", "content": "from elsewhere"}}
     with path.open("a") as file:
@@ -238,7 +238,7 @@ def test_an_index_of_another_program_is_not_touched(tmp_path: Path) -> None:
     assert index.read_text() == foreign
 
 
-def test_what_was_left_over_goes_to_the_backup(tmp_path: Path) -> None:
+def test_leftover_files_are_moved_to_the_backup(tmp_path: Path) -> None:
     _store(tmp_path)
     left = tmp_path / SESSIONS / ".tmp-0123456789abcdef"
     left.write_text("half")
@@ -249,7 +249,7 @@ def test_what_was_left_over_goes_to_the_backup(tmp_path: Path) -> None:
     assert (backup / "agents__main__sessions__.tmp-0123456789abcdef").read_text() == "half"
 
 
-def test_what_a_repair_that_was_cut_off_left_in_its_backup_is_told_and_goes(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_repair_are_reported_and_removed(tmp_path: Path) -> None:
     _store(tmp_path)
     left = tmp_path / "backups/2026-01-02T03-04-05.000Z/.tmp-0123456789abcdef"
     for folder in (left.parent.parent, left.parent):
@@ -260,8 +260,8 @@ def test_what_a_repair_that_was_cut_off_left_in_its_backup_is_told_and_goes(tmp_
     for file in (left, kept):
         file.write_text("half")
         file.chmod(0o600)
-    told = {found["thing"]: found["what"] for found in _findings(tmp_path, "warn")}
-    assert told == {
+    what_by_thing = {found["thing"]: found["what"] for found in _findings(tmp_path, "warn")}
+    assert what_by_thing == {
         "backups/2026-01-02T03-04-05.000Z/.tmp-0123456789abcdef": "left over from a write that was cut off",
         "backups/elsewhere": "a symlink; it is not followed",
     }
@@ -274,7 +274,7 @@ def test_what_a_repair_that_was_cut_off_left_in_its_backup_is_told_and_goes(tmp_
     assert _only(tmp_path)["thing"] == "backups/elsewhere"
 
 
-def test_what_was_left_over_beside_the_folders_keeps_no_such_name_in_the_backup(tmp_path: Path) -> None:
+def test_a_leftover_temporary_file_gets_another_name_in_the_backup(tmp_path: Path) -> None:
     _store(tmp_path)
     left = tmp_path / ".tmp-0123456789abcdef"
     left.write_text("half")
@@ -283,15 +283,15 @@ def test_what_was_left_over_beside_the_folders_keeps_no_such_name_in_the_backup(
     assert doctor.fix(tmp_path) == []
 
 
-def test_an_empty_file_is_told_and_no_fault(tmp_path: Path) -> None:
+def test_an_empty_file_is_listed_and_not_a_fault(tmp_path: Path) -> None:
     path = _store(tmp_path).with_name("empty.jsonl")
     path.touch(mode=0o600)
     assert _findings(tmp_path) == []
-    (told,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == f"{SESSIONS}/empty.jsonl")
-    assert told["what"] == "empty; it becomes a session with its first record"
+    (finding,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == f"{SESSIONS}/empty.jsonl")
+    assert finding["what"] == "empty; it becomes a session with its first record"
 
 
-def test_two_transcripts_of_one_key_are_told(tmp_path: Path) -> None:
+def test_two_transcripts_of_one_key_are_reported(tmp_path: Path) -> None:
     path = _store(tmp_path)
     copy = path.with_name("copy.jsonl")
     copy.write_bytes(path.read_bytes())
@@ -319,7 +319,9 @@ def test_two_transcripts_of_one_key_are_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_beside_the_transcripts(tmp_path: Path, name: str, content: bytes, level: str) -> None:
+def test_damaged_files_beside_the_transcripts_are_reported(
+    tmp_path: Path, name: str, content: bytes, level: str
+) -> None:
     _store(tmp_path)
     path = tmp_path / name
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -329,37 +331,37 @@ def test_files_beside_the_transcripts(tmp_path: Path, name: str, content: bytes,
     assert (found["thing"], found["level"]) == (name, level)
     if b"failedAt" in content:
         assert found["what"] == "a dead letter to telegram: no such chat"
-    # A repair does not guess.
+    # A repair must not guess the content of such files.
     doctor.fix(tmp_path)
     assert path.read_bytes() == content
 
 
-def test_missing_files_that_the_next_start_makes_are_told(tmp_path: Path) -> None:
+def test_missing_files_that_the_next_start_creates_are_reported(tmp_path: Path) -> None:
     _store(tmp_path)
     (tmp_path / "store.json").unlink()
     (tmp_path / "keys" / "signing.key").unlink()
     assert [one["thing"] for one in _findings(tmp_path)] == ["store.json", "keys/signing.key"]
 
 
-def test_tokens_left_over_from_a_killed_daemon_are_told(tmp_path: Path) -> None:
+def test_token_files_left_by_a_killed_daemon_are_reported(tmp_path: Path) -> None:
     _store(tmp_path)
     folder = tmp_path / "run" / "runs"
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)
     (folder / "a.token").write_text("secret text")
-    (told,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == "run/runs")
-    assert told["what"].endswith("a.token")
+    (finding,) = (one for one in _findings(tmp_path, "ok") if one["thing"] == "run/runs")
+    assert finding["what"].endswith("a.token")
     assert "secret" not in json.dumps(doctor.report(tmp_path))
 
 
-def test_a_store_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     for fix in (False, True):
         (found,) = doctor.report(tmp_path / "none", fix=fix)["findings"]
         assert (found["level"], found["thing"]) == ("error", "store")
     assert not (tmp_path / "none").exists()
 
 
-def test_while_a_daemon_has_the_store_it_says_so_and_nothing_is_repaired(tmp_path: Path) -> None:
+def test_a_store_in_use_by_a_daemon_is_reported_and_not_repaired(tmp_path: Path) -> None:
     path = _store(tmp_path)
     path.chmod(0o644)
     fd = os.open(tmp_path / "store.lock", os.O_RDWR)
@@ -378,7 +380,7 @@ def test_while_a_daemon_has_the_store_it_says_so_and_nothing_is_repaired(tmp_pat
         os.close(fd)
 
 
-def test_it_needs_no_trio_loop_and_prints_as_json(tmp_path: Path) -> None:
+def test_the_report_needs_no_event_loop_and_is_valid_json(tmp_path: Path) -> None:
     _store(tmp_path)
     imports = "import json, sys, pathlib; from sessiond.store import doctor"
     code = f"{imports}; print(json.dumps(doctor.report(pathlib.Path(sys.argv[1]))))"
@@ -388,7 +390,7 @@ def test_it_needs_no_trio_loop_and_prints_as_json(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == doctor.report(tmp_path)
 
 
-def test_records_of_ours_that_say_nothing_are_listed_with_their_lines(tmp_path: Path) -> None:
+def test_records_of_sessiond_without_effect_are_listed_with_their_lines(tmp_path: Path) -> None:
     path = _store(tmp_path)
     number, size = len(path.read_bytes().splitlines()) + 1, path.stat().st_size
     odd = {"type": "custom", "customType": "sessiond/run", "data": {"runId": "r", "status": [], "at": 1}}
@@ -399,7 +401,7 @@ def test_records_of_ours_that_say_nothing_are_listed_with_their_lines(tmp_path: 
     )
 
 
-def test_runs_beyond_those_a_session_may_have_open_are_listed_with_their_lines(tmp_path: Path) -> None:
+def test_runs_over_the_limit_of_open_runs_are_listed_with_their_lines(tmp_path: Path) -> None:
     path = _store(tmp_path)
     line = '{"type":"custom","customType":"sessiond/run","data":{"runId":"r%05d","status":"accepted","at":1}}\n'
     with path.open("a") as file:
@@ -408,11 +410,11 @@ def test_runs_beyond_those_a_session_may_have_open_are_listed_with_their_lines(t
     assert not any("records that say nothing" in one["what"] for one in _only_transcript(tmp_path))
     with path.open("a") as file:
         file.write(line % MAX_OPEN_RUNS)
-    (told,) = [one["what"] for one in _only_transcript(tmp_path) if "records that say nothing" in one["what"]]
-    assert f"line {number} (at byte {size}) (a run accepted while 2000 were open already" in told
+    (finding,) = [one["what"] for one in _only_transcript(tmp_path) if "records that say nothing" in one["what"]]
+    assert f"line {number} (at byte {size}) (a run accepted while 2000 were open already" in finding
 
 
-def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(tmp_path: Path) -> None:
+def test_an_index_entry_that_differs_from_its_transcript_is_reported_and_rebuilt(tmp_path: Path) -> None:
     _store(tmp_path)
     index = tmp_path / SESSIONS / "sessions.json"
     right = index.read_bytes()
@@ -427,51 +429,51 @@ def test_an_entry_that_is_not_what_its_transcript_gives_is_found_and_made_again(
     assert _only_transcript(tmp_path) == []
 
 
-def test_an_index_that_was_kept_is_named(tmp_path: Path) -> None:
+def test_a_kept_damaged_index_is_reported(tmp_path: Path) -> None:
     _store(tmp_path)
     (tmp_path / SESSIONS / "sessions.json.damaged").write_text("{")
     (found,) = [one for one in doctor.report(tmp_path)["findings"] if one["thing"].endswith(".damaged")]
     assert (found["level"], found["what"]) == ("warn", "stood in the place of the index, torn; it was kept")
 
 
-def test_a_header_with_half_a_character_is_read(tmp_path: Path) -> None:
+def test_a_header_with_a_lone_surrogate_is_not_a_fault(tmp_path: Path) -> None:
     path = _store(tmp_path)
     head, _, rest = path.read_bytes().partition(b"\n")
     path.write_bytes(json.dumps({**json.loads(head), "cwd": "cut \ud83d"}).encode() + b"\n" + rest)
     assert _only_transcript(tmp_path) == []
 
 
-def test_messages_that_a_rewrite_in_place_removed_are_told_without_a_daemon(tmp_path: Path) -> None:
+def test_messages_lost_by_a_rewrite_in_place_are_reported_without_a_daemon(tmp_path: Path) -> None:
     path = _store(tmp_path, messages=3)
     whole = path.read_bytes()
     header, first, *_ = whole.splitlines(keepends=True)
     path.write_bytes(header + first)
-    told = _only(tmp_path)
-    assert told["thing"] == f"{SESSIONS}/{path.name}"
-    assert told["what"].startswith("cut off or written anew in place at 20")
-    assert told["what"].endswith(": 3 messages were there, and 1 of them now")
-    # Made again from the transcripts, the index still knows it; what is said later does not make up for it.
+    finding = _only(tmp_path)
+    assert finding["thing"] == f"{SESSIONS}/{path.name}"
+    assert finding["what"].startswith("cut off or written anew in place at 20")
+    assert finding["what"].endswith(": 3 messages were there, and 1 of them now")
+    # A rebuilt index still has the number of messages lost, and later messages do not make up for it.
     doctor.fix(tmp_path)
     with path.open("a") as file:
         for number in range(5):
             line = {"type": "message", "id": str(number), "timestamp": "2100-01-01T00:00:00.000Z"}
             file.write(json.dumps({**line, "message": {"role": "user", "content": "later"}}) + "\n")
     assert _only(tmp_path)["what"].endswith(": 3 messages were there, and 1 of them now")
-    # All of them are there again.
+    # With all messages restored, nothing is reported.
     path.write_bytes(whole)
     assert _findings(tmp_path) == []
 
 
-def test_a_store_that_was_copied_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_copied_store_is_not_reported_as_having_lost_messages(tmp_path: Path) -> None:
     path = _store(tmp_path / "store")
-    # The times of files are behind the clock by a tick, and in an archive whole seconds: no message was said so early.
+    # File times lag behind the clock, and archives keep whole seconds: a file may seem older than its messages.
     os.utime(path, ns=(0, 1_000_000_000))
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     assert _findings(tmp_path / "copy") == []
     assert _findings(tmp_path / "store") == []
 
 
-def test_a_rewrite_that_kept_every_message_is_no_loss(tmp_path: Path) -> None:
+def test_a_rewrite_that_kept_every_message_is_not_reported(tmp_path: Path) -> None:
     path = _store(tmp_path, messages=3)
     text = path.read_text().replace('"x"', '"y, and longer"')
     path.unlink()
@@ -480,7 +482,7 @@ def test_a_rewrite_that_kept_every_message_is_no_loss(tmp_path: Path) -> None:
     assert _findings(tmp_path) == []
 
 
-def test_a_store_in_git_is_in_order_and_its_ignores_are_its_owners(tmp_path: Path) -> None:
+def test_a_store_in_git_has_no_findings_and_an_edited_gitignore_is_kept(tmp_path: Path) -> None:
     _store(tmp_path)
     ignores = tmp_path / ".gitignore"
     assert ignores.stat().st_mode & 0o777 == 0o600
@@ -491,11 +493,11 @@ def test_a_store_in_git_is_in_order_and_its_ignores_are_its_owners(tmp_path: Pat
     _store(tmp_path)
     assert ignores.read_text() == "mine\n"
     ignores.unlink()
-    _store(tmp_path)  # whoever took it away from a store that is there does not want it
+    _store(tmp_path)  # its owner removed it, so it must not be created again
     assert not ignores.exists()
 
 
-def test_a_link_in_the_place_of_the_ignores_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_in_place_of_gitignore_is_not_followed(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir(mode=0o700)
     (store / ".gitignore").symlink_to(tmp_path / "elsewhere")
@@ -504,7 +506,7 @@ def test_a_link_in_the_place_of_the_ignores_is_not_followed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("removed", ["a delivery", "a transcript"])
-def test_what_goes_while_it_is_looked_at_is_not_wrong(tmp_path: Path, removed: str) -> None:
+def test_a_file_removed_during_the_check_is_not_reported(tmp_path: Path, removed: str) -> None:
     path = _store(tmp_path)
     (tmp_path / "outbox").mkdir(mode=0o700, exist_ok=True)
     delivery = {"channel": "c", "to": "t", "sessionKey": KEY, "text": "x", "title": "", "createdAt": 5}
@@ -524,8 +526,8 @@ def test_what_goes_while_it_is_looked_at_is_not_wrong(tmp_path: Path, removed: s
 
 
 @pytest.mark.parametrize("behind_ms", [0, 4, 10])
-def test_a_copy_of_a_store_whose_index_is_made_again_was_not_written_anew(tmp_path: Path, behind_ms: int) -> None:
-    """The kernel takes the time of a file once a tick: a message may be younger than the file that it stands in."""
+def test_a_copied_store_with_a_rebuilt_index_is_not_reported_as_rewritten(tmp_path: Path, behind_ms: int) -> None:
+    """The kernel updates file times once a tick, so a message may be newer than the time of its file."""
     path = _store(tmp_path / "store")
     stamp = max(json.loads(line)["timestamp"] for line in path.read_text().splitlines())
     moment_ns = int(datetime.fromisoformat(stamp).timestamp() * 1000 - behind_ms) * 1_000_000
@@ -537,7 +539,7 @@ def test_a_copy_of_a_store_whose_index_is_made_again_was_not_written_anew(tmp_pa
 
 
 @pytest.mark.parametrize("behind_ms", [0, 4, 10])
-def test_messages_of_the_tick_in_which_a_file_was_written_anew_are_there(tmp_path: Path, behind_ms: int) -> None:
+def test_messages_of_the_same_tick_as_a_rewrite_are_not_reported_as_lost(tmp_path: Path, behind_ms: int) -> None:
     path = _store(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     stamp = max(json.loads(line)["timestamp"] for line in lines)
@@ -546,7 +548,7 @@ def test_messages_of_the_tick_in_which_a_file_was_written_anew_are_there(tmp_pat
     moment_ns = int(datetime.fromisoformat(stamp).timestamp() * 1000 - behind_ms) * 1_000_000
     os.utime(path, ns=(moment_ns, moment_ns))
     assert [one for one in _findings(tmp_path) if "written anew" in one["what"]] == []
-    # And where one of them is missing it is told.
+    # If one of them is missing, it is reported.
     path.write_bytes(b"".join(lines[:-1]))
     os.utime(path, ns=(moment_ns, moment_ns))
     assert ["2 messages were there, and 1 of them now" in one["what"] for one in _findings(tmp_path)] == [True]

@@ -1,4 +1,4 @@
-"""sessions.json: what it brings back, and what it does not matter if it has become."""
+"""sessions.json: what is restored from it, and that any damage to it is harmless."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session(number: int, **more: object) -> Session:
     return Session(key=entry.session_key, entry=entry, folder=Folder("main", -1))
 
 
-def test_what_is_saved_comes_back(tmp_path, folder):
+def test_a_saved_index_loads_with_the_same_entries(tmp_path, folder):
     sessions = [session(number, label=f"label {number}") for number in range(3)]
     sessions[0].entry = session(
         0,
@@ -41,7 +41,7 @@ def test_what_is_saved_comes_back(tmp_path, folder):
     assert index.load(folder.fd) == index.Index(ours={s.session_id: s.entry for s in sessions}, foreign={})
 
 
-def test_the_file_is_one_json_object_with_a_session_a_line_and_is_nobody_elses(tmp_path, folder):
+def test_the_file_is_one_json_object_with_one_session_a_line_and_mode_0600(tmp_path, folder):
     index.save(folder.fd, index.encode_index([session(1), session(2)]))
     file = tmp_path / "sessions.json"
     assert list(json.loads(file.read_text())) == ["agent:main:1", "agent:main:2"]
@@ -50,7 +50,7 @@ def test_the_file_is_one_json_object_with_a_session_a_line_and_is_nobody_elses(t
     assert [path.name for path in tmp_path.iterdir()] == ["sessions.json"]
 
 
-def test_superseded_sessions_keep_a_line_of_their_own(folder):
+def test_superseded_sessions_keep_their_own_lines(folder):
     newer, older = session(2), session(1)
     older.key = newer.key
     older.superseded = True
@@ -59,13 +59,13 @@ def test_superseded_sessions_keep_a_line_of_their_own(folder):
 
 
 @pytest.mark.parametrize("count", [0, 1, index.CHUNK - 1, index.CHUNK, index.CHUNK + 1, 2 * index.CHUNK])
-def test_an_index_of_any_length_is_one_object(count):
+def test_an_index_of_any_length_is_one_json_object(count):
     pieces = list(index.encode_index(session(number) for number in range(count)))
     assert len(pieces) == count // index.CHUNK + 1
     assert len(json.loads(b"".join(pieces))) == count
 
 
-def test_a_missing_index_is_an_empty_one(folder):
+def test_a_missing_index_loads_as_empty(folder):
     assert index.load(folder.fd) == EMPTY
 
 
@@ -73,7 +73,7 @@ def test_a_missing_index_is_an_empty_one(folder):
     "content",
     [b"", b"null", b"[]", b'"x"', b'{"agent:main:main": {"sess', b"\xff", b'{"a":' * 100_000, b"{}{}"],
 )
-def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
+def test_a_damaged_index_loads_as_empty_and_is_reported_as_torn(tmp_path, folder, content):
     (tmp_path / "sessions.json").write_bytes(content)
     found = index.load(folder.fd)
     assert (found.ours, found.foreign) == ({}, {})
@@ -81,8 +81,9 @@ def test_a_damaged_index_is_an_empty_one_and_says_so(tmp_path, folder, content):
 
 
 @pytest.mark.parametrize("size", [0.5, 0.9, None])
-def test_a_damaged_index_that_was_ours_is_in_nobodys_making(tmp_path, folder, size):
-    """Ours is put in place whole: it is made again at once, and there is nothing in it to keep."""
+def test_a_damaged_index_of_sessiond_is_not_waited_for(tmp_path, folder, size):
+    """sessiond replaces its index atomically, so a torn one is not being written: it can be rebuilt at once, and
+    nothing in it needs to be kept."""
     data = b"".join(index.encode_index([session(number) for number in range(3)]))
     (tmp_path / "sessions.json").write_bytes(b"\0" * 512 if size is None else data[: int(len(data) * size)])
     found = index.load(folder.fd)
@@ -97,7 +98,7 @@ MS = 1_795_300_000_000
     ("age_ms", "written"), [(-60_000, False), (-59_999, True), (0, True), (59_999, True), (60_000, False)]
 )
 @pytest.mark.parametrize("content", ['{\n  "agent:main:main": {\n    "sessionId": "s1", "la', ""])
-def test_what_another_program_may_be_writing_stays_in_its_place(tmp_path, folder, content, age_ms, written):
+def test_an_index_that_another_program_may_be_writing_is_not_replaced(tmp_path, folder, content, age_ms, written):
     file = tmp_path / "sessions.json"
     file.write_text(content)
     os.utime(file, ns=(0, (MS - age_ms) * 10**6))
@@ -114,7 +115,7 @@ def test_what_another_program_may_be_writing_stays_in_its_place(tmp_path, folder
 
 
 @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
-def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
+def test_anything_but_a_regular_file_is_not_read_as_an_index(tmp_path, folder, kind):
     file = tmp_path / "sessions.json"
     if kind == "symlink":
         (tmp_path / "real.json").write_text("{}")
@@ -127,7 +128,7 @@ def test_something_else_in_its_place_is_not_read(tmp_path, folder, kind):
     assert (found.ours, found.foreign, len(found.damaged)) == ({}, {}, 1)
 
 
-def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
+def test_a_malformed_entry_does_not_affect_the_others(tmp_path, folder):
     good = session(1)
     pieces = b"".join(index.encode_index([good])).replace(
         b"{\n", b'{\n"agent:main:bad": {"sessionId": 5, "updatedAt": "x"},\n"agent:main:n": 7,\n', 1
@@ -140,7 +141,7 @@ def test_a_wrong_entry_costs_only_itself(tmp_path, folder):
     )
 
 
-def test_foreign_entries_are_kept_as_they_are(tmp_path, folder):
+def test_foreign_entries_are_kept_unchanged(tmp_path, folder):
     foreign = {
         "agent:main:main": {"sessionId": "s", "updatedAt": 5, "provider": "telegram", "skillsSnapshot": {"a": 1}}
     }
@@ -149,7 +150,7 @@ def test_foreign_entries_are_kept_as_they_are(tmp_path, folder):
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_any_bytes_are_an_index(content):
+def test_any_bytes_can_be_loaded_as_an_index(content):
     import os
     import tempfile
 
@@ -178,7 +179,7 @@ def test_any_bytes_are_an_index(content):
         {"deliveryContext": json.loads("[" * 200 + "]" * 200)},
     ],
 )
-def test_a_damaged_entry_of_ours_is_no_entry_and_nobody_elses(tmp_path, folder, damage):
+def test_a_damaged_entry_of_sessiond_is_reported_and_not_taken_for_a_foreign_one(tmp_path, folder, damage):
     index.save(folder.fd, index.encode_index([session(1)]))
     rows = json.loads((tmp_path / "sessions.json").read_text())
     rows["agent:main:1"] |= damage
@@ -186,16 +187,16 @@ def test_a_damaged_entry_of_ours_is_no_entry_and_nobody_elses(tmp_path, folder, 
     assert index.load(folder.fd) == index.Index(ours={}, foreign={}, damaged=["agent:main:1"])
 
 
-def test_text_that_was_cut_within_an_emoji_costs_no_foreign_index(tmp_path, folder):
+def test_a_foreign_index_with_text_cut_within_an_emoji_is_read(tmp_path, folder):
     (tmp_path / "sessions.json").write_text('{"agent:main:main": {"sessionId": "s", "displayName": "cut \\ud83d"}}')
     found = index.load(folder.fd)
     assert found == index.Index(ours={}, foreign={"agent:main:main": {"sessionId": "s", "displayName": "cut \ufffd"}})
 
 
-def test_an_index_that_no_sessions_could_fill_is_not_read(tmp_path, folder):
+def test_an_index_over_the_size_limit_is_not_read(tmp_path, folder):
     with open("sessions.json", "wb", opener=lambda name, flags: os.open(name, flags, 0o600, dir_fd=folder.fd)) as file:
         file.truncate(layout.MAX_INDEX_BYTES + 1)
     found = index.load(folder.fd)
     assert found.damaged == [f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)"]
-    # It may be another program's: it is kept beside ours.
+    # It may belong to another program, so it is kept under another name.
     assert found.torn

@@ -1,4 +1,4 @@
-"""A new transcript is whole and taken on, or it is not there: also after a fault, a kill and a restart."""
+"""Creating a transcript: it is there whole or not at all, also after a fault, a kill and a restart."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LIMIT = 1 << 20
 
 
 @contextmanager
-def descriptors(left: int) -> Iterator[None]:
-    """No more descriptors than so many may be opened."""
+def limit_free_descriptors(left: int) -> Iterator[None]:
+    """At most `left` more descriptors can be opened inside."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
@@ -46,7 +46,7 @@ def descriptors(left: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
+def test_a_transcript_is_created_whole_and_its_entry_returned(tmp_path, folder):
     got = making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
     assert (tmp_path / "s.jsonl").read_bytes() == HEADER
     assert stat.S_IMODE((tmp_path / "s.jsonl").stat().st_mode) == 0o600
@@ -54,7 +54,7 @@ def test_a_transcript_is_made_whole_with_its_entry(tmp_path, folder):
     assert os.listdir(tmp_path) == ["s.jsonl"]
 
 
-def test_a_name_that_is_taken_stays_as_it_is_and_nothing_is_left(tmp_path, folder):
+def test_creating_an_existing_name_fails_and_leaves_nothing_behind(tmp_path, folder):
     (tmp_path / "s.jsonl").write_text("precious")
     with pytest.raises(FileExistsError):
         making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
@@ -62,8 +62,8 @@ def test_a_name_that_is_taken_stays_as_it_is_and_nothing_is_left(tmp_path, folde
     assert os.listdir(tmp_path) == ["s.jsonl"]
 
 
-def test_a_file_whose_folder_cannot_be_synced_is_not_there(tmp_path, folder):
-    # The sync of a folder that is open as a path only fails: EBADF.
+def test_a_file_whose_folder_cannot_be_synced_is_not_created(tmp_path, folder):
+    # Syncing a folder opened with O_PATH fails with EBADF.
     path_fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match="Bad file descriptor"):
         making.create_file(Folder("main", path_fd), "s.jsonl", HEADER, LIMIT, True)
@@ -71,7 +71,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_not_there(tmp_path, folder):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_not_made_in_a_folder_that_was_moved_away(tmp_path):
+def test_a_file_is_not_created_in_a_folder_that_was_moved_away(tmp_path):
     place, away = tmp_path / "sessions", tmp_path / "away"
     place.mkdir()
     with dirfd.closing(dirfd.open_root(place)) as fd:
@@ -84,20 +84,20 @@ def test_a_file_is_not_made_in_a_folder_that_was_moved_away(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 1, 2, 3])
-async def test_a_create_without_free_descriptors_is_refused_and_not_there_after_a_restart(opener, left):
+async def test_a_create_refused_for_lack_of_descriptors_leaves_no_session_after_a_restart(opener, left):
     async with opener() as store:
         await store.create("agent:main:other", "main")
-        made = None
-        with descriptors(left):
+        created = None
+        with limit_free_descriptors(left):
             with contextlib.suppress(StorageError):
-                made, _ = await store.create(KEY, "main")
-        assert (made is None) is (left == 0)
+                created, _ = await store.create(KEY, "main")
+        assert (created is None) is (left == 0)
         assert [name for name in os.listdir(store.path / "agents/main/sessions") if name.startswith(".tmp-")] == []
     async with opener() as store:
-        assert (KEY in store.catalog.by_key) is (made is not None)
+        assert (KEY in store.catalog.by_key) is (created is not None)
 
 
-_KILLED = """
+_CREATE_SCRIPT = """
 import os, sys
 from sessiond.store import making
 from sessiond.store.catalog import Folder
@@ -107,13 +107,22 @@ making.create_file(Folder("main", fd), "s.jsonl", sys.argv[2].encode(), 1 << 20,
 
 
 @pytest.mark.parametrize("syscall", ["write", "fdatasync", "renameat2", "fsync"])
-def test_a_kill_at_any_step_leaves_no_transcript_or_a_whole_one(tmp_path, folder, syscall):
+def test_a_kill_at_any_step_leaves_a_whole_transcript_or_none(tmp_path, folder, syscall):
     target = tmp_path / "in"
     target.mkdir()
     traced = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"]
     try:
         done = subprocess.run(
-            [*traced, "-e", f"inject={syscall}:signal=KILL", sys.executable, "-c", _KILLED, target, HEADER.decode()],
+            [
+                *traced,
+                "-e",
+                f"inject={syscall}:signal=KILL",
+                sys.executable,
+                "-c",
+                _CREATE_SCRIPT,
+                target,
+                HEADER.decode(),
+            ],
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             check=False,
         )
@@ -133,7 +142,7 @@ def test_a_kill_at_any_step_leaves_no_transcript_or_a_whole_one(tmp_path, folder
     assert os.listdir(target) == []
 
 
-async def test_a_start_removes_what_cut_off_writes_left_and_nothing_else(opener, tmp_path):
+async def test_a_start_removes_the_temporary_files_of_interrupted_writes_and_nothing_else(opener, tmp_path):
     name, others = ".tmp-0123456789abcdef", (".tmp-1", ".tmp-0123456789abcdeg", "x.tmp-0123456789abcdef")
     async with opener() as store:
         session, _ = await store.create(KEY, "main")

@@ -1,4 +1,4 @@
-"""No memory, or no thread, for what is asked: refused, never half done, and the daemon goes on."""
+"""Shortage of memory or threads: work is refused, never half done, and the daemon goes on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sessiond.tasks import run_in_thread
 KEY = "agent:main:a"
 
 
-class Machine:
-    """Runs the work, or has nothing left for it: neither a thread to do it in nor memory while it is done."""
+class ShortageSwitch:
+    """Runs work in a thread, or fails like a process without memory or threads, as `lacks` says."""
 
     def __init__(self) -> None:
         self.lacks: str | None = None
@@ -39,7 +39,7 @@ class Machine:
     def sync(self, fd: int) -> None:
         self.syncs += 1
         if self.lacks == "memory in the write":
-            self.lacks = None  # there is some again, or nothing could be taken back
+            self.lacks = None  # memory is free again, so that the append can be undone
             raise MemoryError
 
 
@@ -48,48 +48,48 @@ def _refuse_thread() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["threads", "memory", "memory in the write"])
-async def test_an_append_is_refused_and_the_next_one_is_taken(tmp_path: Path, lacks: str) -> None:
-    machine = Machine()
-    async with live(tmp_path, run_sync=machine.run_sync, sync=machine.sync, durable=True) as parts:
+async def test_an_append_during_a_shortage_is_refused_and_the_next_one_succeeds(tmp_path: Path, lacks: str) -> None:
+    shortage = ShortageSwitch()
+    async with live(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync, durable=True) as parts:
         session = await parts.create(KEY, "before")
         _, reader = parts.follow(KEY)
-        machine.lacks = lacks
+        shortage.lacks = lacks
         with pytest.raises(StorageError, match="nothing was stored"):
             await parts.store.append(session, [Message(message("refused"))])
-        machine.lacks = None
+        shortage.lacks = None
         await parts.say(KEY, "after")
         await reader.until(lambda: "after" in reader.texts)
         assert reader.texts == ["after"]
         assert "refused" not in parts.file(KEY).read_text()
 
 
-async def test_a_mistake_in_the_work_is_no_shortage() -> None:
-    def wrong() -> None:
+async def test_another_runtime_error_in_the_work_is_not_reported_as_a_shortage() -> None:
+    def raise_runtime_error() -> None:
         raise RuntimeError("dictionary changed size during iteration")
 
     with pytest.raises(RuntimeError, match="dictionary"):
-        await run_in_thread(wrong)
+        await run_in_thread(raise_runtime_error)
 
 
-async def test_what_could_not_be_read_for_want_of_memory_is_read_a_second_later(tmp_path: Path) -> None:
-    machine = Machine()
-    async with live(tmp_path, run_sync=machine.run_sync, sync=machine.sync) as parts:
+async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second_later(tmp_path: Path) -> None:
+    shortage = ShortageSwitch()
+    async with live(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(None)
-        machine.lacks = "memory"
+        shortage.lacks = "memory"
         stranger = parts.folder() / "0f0f0f0f-0000-4000-8000-000000000001.jsonl"
         stranger.write_bytes(
             b'{"type":"session","version":3,"id":"0f0f0f0f-0000-4000-8000-000000000001","cwd":"/"}\n'
             b'{"type":"message","id":"m","message":{"role":"user","content":"hello"}}\n'
         )
         await trio.testing.wait_all_tasks_blocked(0.05)
-        machine.lacks = None
+        shortage.lacks = None
         await reader.until(lambda: any(text == "changed:create" for text in reader.told))
 
 
 def test_long_lines_are_compared_and_blanked_out_in_pieces(tmp_path: Path) -> None:
-    """Which is how an append is taken back where memory is short."""
+    """So that an append can be undone when memory is short."""
     data = b'{"a":"' + b"x" * (3 * writing._PIECE_BYTES) + b'"}\n{"b":1}\n'
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"{}\n" + data + b"{}\n")

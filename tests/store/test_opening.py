@@ -1,4 +1,4 @@
-"""A store is opened by one process, in a format it knows, with modes that keep others out."""
+"""Opening a store: one process at a time, a known format, and modes that keep other users out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def modes(store: Path) -> dict[str, str]:
     return {str(path.relative_to(store)): oct(path.stat().st_mode & 0o7777) for path in sorted(everything)}
 
 
-def test_a_new_store_has_its_format_a_lock_and_a_secret(tmp_path, clock):
+def test_a_new_store_has_a_format_file_a_lock_and_a_secret(tmp_path, clock):
     with open_locked(tmp_path / "a" / "store", clock) as store:
         assert store.path == tmp_path / "a" / "store"
         assert json.loads((store.path / "store.json").read_text()) == {"format": 1, "createdAt": clock.wall_ms()}
@@ -66,7 +66,7 @@ def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path, umask):
     assert (tmp_path / "above").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_was_there_keeps_its_mode(tmp_path, clock):
+def test_an_existing_folder_keeps_its_mode(tmp_path, clock):
     store = tmp_path / "store"
     store.mkdir(mode=0o750)
     store.chmod(0o750)
@@ -109,7 +109,7 @@ def test_a_second_process_is_told_who_holds_the_store_and_touches_nothing(tmp_pa
         pass
 
 
-def test_a_store_in_use_stays_so_when_its_lock_file_is_removed_or_replaced(tmp_path, clock):
+def test_a_store_stays_locked_when_its_lock_file_is_removed_or_replaced(tmp_path, clock):
     store = tmp_path / "store"
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -117,7 +117,7 @@ def test_a_store_in_use_stays_so_when_its_lock_file_is_removed_or_replaced(tmp_p
         assert holder.stdin is not None and holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         (store / "store.lock").unlink()
-        for _ in range(2):  # the second time there is a lock file, which nobody has
+        for _ in range(2):  # the second time there is a lock file that no process has locked
             with pytest.raises(StoreInUse, match="in use by another process"), open_locked(store, clock):
                 pass
             with dirfd.closing(dirfd.open_root(store)) as root_fd:
@@ -131,7 +131,7 @@ def test_a_store_in_use_stays_so_when_its_lock_file_is_removed_or_replaced(tmp_p
         pass
 
 
-def test_a_refused_lock_leaves_the_folder_to_the_next(tmp_path):
+def test_a_failed_lock_leaves_the_folder_unlocked(tmp_path):
     (tmp_path / "store.lock").touch()
     with (tmp_path / "store.lock").open() as other, dirfd.closing(dirfd.open_root(tmp_path)) as root_fd:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -141,7 +141,7 @@ def test_a_refused_lock_leaves_the_folder_to_the_next(tmp_path):
             assert not opening.is_held(another_fd)
 
 
-def test_a_holder_that_is_on_its_way_out_is_waited_for(tmp_path):
+def test_opening_waits_for_a_holder_that_is_about_to_exit(tmp_path):
     store = tmp_path / "store"
     with (
         subprocess.Popen(
@@ -157,7 +157,7 @@ def test_a_holder_that_is_on_its_way_out_is_waited_for(tmp_path):
     assert 0.2 <= opening.LOCK_PATIENCE_S <= 5
 
 
-def test_the_lock_is_the_kernels_and_not_the_number_in_the_file(tmp_path, clock):
+def test_the_kernel_lock_decides_and_not_the_pid_in_the_file(tmp_path, clock):
     store = tmp_path / "store"
     with open_locked(store, clock):
         pass
@@ -166,7 +166,7 @@ def test_the_lock_is_the_kernels_and_not_the_number_in_the_file(tmp_path, clock)
         pass
 
 
-def test_a_holder_that_left_no_number_is_another_process(tmp_path, clock):
+def test_a_holder_without_a_pid_is_reported_as_another_process(tmp_path, clock):
     store = tmp_path / "store"
     with open_locked(store, clock):
         (store / "store.lock").write_text("")
@@ -175,7 +175,7 @@ def test_a_holder_that_left_no_number_is_another_process(tmp_path, clock):
 
 
 @pytest.mark.parametrize("content", ['{"format": 2, "createdAt": 1}', '{"format": 2}'])
-def test_a_newer_format_is_refused_and_left_alone(tmp_path, clock, content):
+def test_a_newer_format_is_refused_and_not_changed(tmp_path, clock, content):
     store = tmp_path / "store"
     store.mkdir()
     (store / "store.json").write_text(content)
@@ -219,7 +219,7 @@ def test_a_symlink_in_the_store_is_not_followed(tmp_path, clock, name):
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_what_cannot_be_a_store_is_refused_in_words(tmp_path, clock):
+def test_a_path_that_cannot_be_a_store_is_refused_with_a_clear_message(tmp_path, clock):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=r"the store .* cannot be opened: (Not a directory|File exists)"):
@@ -227,14 +227,14 @@ def test_what_cannot_be_a_store_is_refused_in_words(tmp_path, clock):
                 pass
 
 
-def test_an_error_while_the_store_is_in_use_is_passed_on_as_it_is(tmp_path, clock):
+def test_an_error_raised_while_the_store_is_open_is_passed_on_unchanged(tmp_path, clock):
     with pytest.raises(OSError, match="mine"), open_locked(tmp_path / "store", clock):
         raise OSError("mine")
     with open_locked(tmp_path / "store", clock):
         pass
 
 
-def test_agents_are_listed_and_what_is_none_is_passed_over_or_reported(tmp_path):
+def test_agents_are_listed_and_other_entries_are_ignored_or_reported(tmp_path):
     agents = tmp_path / "agents"
     for name in ("b", "a", "no-sessions", "Not An Agent"):
         (agents / name).mkdir(parents=True)
@@ -262,13 +262,13 @@ def test_agents_are_listed_and_what_is_none_is_passed_over_or_reported(tmp_path)
     ]
 
 
-def test_who_has_the_store_is_told_by_the_names_of_its_programs(tmp_path: Path) -> None:
+def test_the_holder_of_the_store_is_described_by_its_command(tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", "read line", "/a/long/way/to/bin/sessiond", "serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process, (tmp_path / "lock").open("w+b") as file:
         file.write(f"{process.pid}\n".encode())
         file.flush()
         while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
-            pass  # it has been started, and its words are not there yet
+            pass  # it has been started, and its command line is not set yet
         assert opening.holder(file.fileno()) == f"process {process.pid} (sh -c read line sessiond serve)"
         assert process.stdin is not None
         process.stdin.close()

@@ -1,4 +1,4 @@
-"""Pages of history: those of a plain list, however they are read."""
+"""Pages of history: the same as pages of a plain list, however they are read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def message(number: int, role: str = "user", padding: int = 0) -> bytes:
 
 
 @contextmanager
-def holding(content: bytes) -> Iterator[int]:
-    """A descriptor of a file with that content."""
+def file_with_content(content: bytes) -> Iterator[int]:
+    """A descriptor of a temporary file with this content."""
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.flush()
@@ -34,8 +34,8 @@ def holding(content: bytes) -> Iterator[int]:
 def reference_page(
     content: bytes, end: int, end_seq: int, *, limit: int, max_bytes: int, roles: set[str]
 ) -> MessagePage:
-    """The page, from a list of all lines."""
-    with holding(content) as fd:
+    """The expected page, computed from a list of all lines."""
+    with file_with_content(content) as fd:
         lines = [line for line in transcript.read_lines(fd, 0, LIMIT) if line.end <= end]
     seq, numbered = end_seq - sum(line.record is not None and line.record.is_message for line in lines), []
     for line in lines:
@@ -83,13 +83,13 @@ BAD = (b"{torn", b"z" * 70)
     st.integers(1, 300),
     st.booleans(),
 )
-def test_pages_are_those_of_a_list_and_together_they_are_everything(lines, limits, roles, block, by_block):
+def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, limits, roles, block, by_block):
     limit, max_bytes = limits
     content = b"".join(line + b"\n" for line in lines)
     clean = by_block and not any(bad in lines for bad in BAD)
     end, seq = len(content), sum(line.startswith(b'{"type":"message"') for line in lines)
     skipped, messages = 0, []
-    with holding(content) as fd:
+    with file_with_content(content) as fd:
         while True:
             page = paging.page_backwards(
                 fd,
@@ -119,7 +119,7 @@ def test_pages_are_those_of_a_list_and_together_they_are_everything(lines, limit
 
 
 def page(content: bytes, limit: int, max_bytes: int) -> list[int]:
-    with holding(content) as fd:
+    with file_with_content(content) as fd:
         got = paging.page_backwards(
             fd,
             len(content),
@@ -132,7 +132,7 @@ def page(content: bytes, limit: int, max_bytes: int) -> list[int]:
     return [json.loads(line.record.message or b"")["n"] for line, _ in got.lines if line.record]
 
 
-def test_a_page_has_as_many_bytes_as_it_may_and_not_one_more():
+def test_a_page_is_filled_up_to_its_byte_limit_and_not_beyond():
     content = b"".join(message(number) + b"\n" for number in range(1, 6))
     size = len(b'{"role":"user","n":1}')
     assert page(content, 10, 3 * size) == [3, 4, 5]
@@ -140,7 +140,7 @@ def test_a_page_has_as_many_bytes_as_it_may_and_not_one_more():
     assert page(content, 3, 10 * size) == [3, 4, 5]
 
 
-def test_a_message_over_the_byte_limit_stands_for_itself_and_takes_no_room():
+def test_a_message_over_the_byte_limit_is_included_and_takes_no_room():
     content = message(1) + b"\n" + message(2, padding=10) + b"\n" + message(3) + b"\n"
     size = len(b'{"role":"user","n":1}')
     assert page(content, 10, size) == [3]
@@ -160,11 +160,11 @@ def test_a_message_over_the_byte_limit_stands_for_itself_and_takes_no_room():
         b" ",
     ],
 )
-def test_a_file_that_is_not_clean_any_more_gives_what_can_be_read(spoilt):
+def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
     lines = [message(1), spoilt, message(2)]
     content = b"".join(line + b"\n" for line in lines)
     for block in (7, 40, 1000):
-        with holding(content) as fd:
+        with file_with_content(content) as fd:
             got = paging.page_backwards(
                 fd,
                 len(content),
@@ -179,8 +179,8 @@ def test_a_file_that_is_not_clean_any_more_gives_what_can_be_read(spoilt):
         assert [json.loads(line.record.message)["n"] for line, _ in got.lines if line.record][-1:] == [2]
 
 
-def test_a_clean_file_that_shrank_under_the_reader_ends_the_page():
-    with holding(message(1) + b"\n") as fd:
+def test_a_page_ends_where_a_clean_file_shrank_during_the_read():
+    with file_with_content(message(1) + b"\n") as fd:
         got = paging.page_backwards(
             fd, 500, 5, wanted=lambda record: True, limit=5, max_bytes=500, record_limit=LIMIT, clean=True
         )

@@ -1,4 +1,4 @@
-"""One system call that fails or does half its work, for real: a process of its own with the shim in front of libc."""
+"""One system call that really fails or does half its work: in a separate process, with the shim loaded before libc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from faults import power
 from faults.shim import Call, Control, Mode, Point, compile_shim
 
-_BEGUN = """
+_SCRIPT_HEAD = """
 import ctypes, os, sys
 control, calls, place = sys.argv[1:]
 assert ctypes.CDLL(None).faults_attach(os.fsencode(control), os.fsencode(calls)) == 0
@@ -29,7 +29,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str, list[Call]]:
-    """What the script printed, run in `folder/place` with one call hit, and the calls that it made there."""
+    """Run the script on `folder/place` with a fault at one call; returns its output and the calls it made there."""
     (folder / "place").mkdir(parents=True, exist_ok=True)
     control = Control(folder, folder / "place")
     control.arm(point)
@@ -39,7 +39,7 @@ def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-c", _BEGUN + script, control.path, control.log_path, folder / "place"]
+    command = [sys.executable, "-c", _SCRIPT_HEAD + script, control.path, control.log_path, folder / "place"]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str
         control.close()
 
 
-_BLANKS = """
+_BLANK_OUT_SCRIPT = """
 from sessiond.store import transcript
 fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
 os.write(fd, b"one\\nrefused\\nstranger\\n")
@@ -56,14 +56,14 @@ transcript.blank_out(fd, 4, 8)
 """
 
 
-def test_blanks_that_were_half_written_are_written_to_their_end(shim: Path, tmp_path: Path) -> None:
-    # Made, written; then the blanks.
-    _, calls = run(shim, tmp_path, _BLANKS, Point(Mode.HALF, 3))
+def test_a_half_written_blank_out_is_completed(shim: Path, tmp_path: Path) -> None:
+    # Calls 1 and 2 create and write the file; the third writes the blanks.
+    _, calls = run(shim, tmp_path, _BLANK_OUT_SCRIPT, Point(Mode.HALF, 3))
     assert [(call.offset, call.data) for call in calls if call.name == "write"][1:] == [(4, b"    "), (8, b"   \n")]
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n       \nstranger\n"
 
 
-_TAKEN_BACK = """
+_BLANK_OUT_THREE_LINES_SCRIPT = """
 from sessiond.store import transcript
 fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
 os.write(fd, b"one\\na\\nbb\\nccc\\nstranger\\n")
@@ -77,14 +77,16 @@ except OSError as error:
 @pytest.mark.parametrize(
     ("number", "left"), [(3, b"a\nbb\nccc\n"), (4, b"a\nbb\n   \n"), (5, b"a\n  \n   \n"), (6, b" \n  \n   \n")]
 )
-def test_what_is_taken_back_goes_from_its_last_line_on(shim: Path, tmp_path: Path, number: int, left: bytes) -> None:
-    """Cut off anywhere, it never leaves the start of a run without its acceptance."""
-    told, _ = run(shim, tmp_path, _TAKEN_BACK, Point(Mode.FAIL, number, 5))
-    assert told == ("5" if number < 6 else "")
+def test_refused_lines_are_blanked_out_from_the_last_to_the_first(
+    shim: Path, tmp_path: Path, number: int, left: bytes
+) -> None:
+    """So that an interruption never leaves the start of a run without its acceptance."""
+    printed, _ = run(shim, tmp_path, _BLANK_OUT_THREE_LINES_SCRIPT, Point(Mode.FAIL, number, 5))
+    assert printed == ("5" if number < 6 else "")
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n" + left + b"stranger\n"
 
 
-_LASTING = {
+_DURABLE_SCRIPTS = {
     "made": """
 from sessiond.store import making
 from sessiond.store.catalog import Folder
@@ -98,15 +100,15 @@ dirfd.write_atomic(os.open(place, os.O_RDONLY | os.O_DIRECTORY), "s.jsonl", [b'{
 }
 
 
-@pytest.mark.parametrize("how", _LASTING)
-def test_what_was_put_in_place_outlasts_a_power_cut(shim: Path, tmp_path: Path, how: str) -> None:
-    _, calls = run(shim, tmp_path, _LASTING[how], None)
+@pytest.mark.parametrize("how", _DURABLE_SCRIPTS)
+def test_a_created_or_replaced_file_survives_a_power_cut(shim: Path, tmp_path: Path, how: str) -> None:
+    _, calls = run(shim, tmp_path, _DURABLE_SCRIPTS[how], None)
     assert power.last_cut({}, calls).files == {"s.jsonl": b'{"type":"session","id":"s"}\n'}
-    # Not only in the end: the name never stands for bytes that may be missing.
+    # At no moment does the name refer to bytes that are not synced.
     assert not list(power.unsynced({}, calls))
 
 
-_MOVED = """
+_MOVE_SCRIPT = """
 from sessiond.store import dirfd
 os.mkdir(place + "/archive")
 os.close(os.open(place + "/s.jsonl", os.O_WRONLY | os.O_CREAT))
@@ -116,8 +118,8 @@ assert dirfd.move(here, there, "s.jsonl", True)
 
 
 def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(shim: Path, tmp_path: Path) -> None:
-    """A file system may write the two folders one by one: in between it is to be in both, not in neither."""
-    _, calls = run(shim, tmp_path, _MOVED, None)
+    """A file system may write one folder before the other: in between, the file must be in both, not in neither."""
+    _, calls = run(shim, tmp_path, _MOVE_SCRIPT, None)
     assert [(call.name, call.path) for call in calls][2:] == [
         ("rename", "/s.jsonl"),
         ("sync", "/archive"),
@@ -125,14 +127,14 @@ def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(
     ]
 
 
-def test_a_name_that_was_refused_is_gone_after_a_power_cut_too(shim: Path, tmp_path: Path) -> None:
-    _, calls = run(shim, tmp_path, _MADE, None)
+def test_the_removal_of_a_refused_file_is_synced(shim: Path, tmp_path: Path) -> None:
+    _, calls = run(shim, tmp_path, _CREATE_SCRIPT, None)
     (named,) = [number for number, call in enumerate(calls, 1) if call.name == "rename"]
-    told, calls = run(shim, tmp_path / "again", _MADE, Point(Mode.FAIL, named + 1, 5))
-    assert (told, [call.name for call in calls][-2:]) == ("5", ["remove", "sync"])
+    printed, calls = run(shim, tmp_path / "again", _CREATE_SCRIPT, Point(Mode.FAIL, named + 1, 5))
+    assert (printed, [call.name for call in calls][-2:]) == ("5", ["remove", "sync"])
 
 
-_APPENDED = """
+_APPEND_SCRIPT = """
 from sessiond.store import transcript
 fd = os.open(place + "/t.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT)
 try:
@@ -142,12 +144,12 @@ except OSError as error:
 """
 
 
-def test_what_was_taken_back_is_synced(shim: Path, tmp_path: Path) -> None:
-    told, calls = run(shim, tmp_path, _APPENDED, Point(Mode.HALF, 2))
-    assert (told, [call.name for call in calls]) == ("28", ["create", "write", "write", "sync"])
+def test_the_blank_out_of_a_refused_append_is_synced(shim: Path, tmp_path: Path) -> None:
+    printed, calls = run(shim, tmp_path, _APPEND_SCRIPT, Point(Mode.HALF, 2))
+    assert (printed, [call.name for call in calls]) == ("28", ["create", "write", "write", "sync"])
 
 
-_MADE = """
+_CREATE_SCRIPT = """
 from sessiond.store import making
 from sessiond.store.catalog import Folder
 folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place)
@@ -160,13 +162,11 @@ except OSError as error:
 
 
 @pytest.mark.parametrize(("failing", "left"), [(["fsync"], []), (["fsync", "unlink", "unlinkat"], [b""])])
-def test_a_file_that_was_refused_is_removed_or_at_least_no_session(
-    tmp_path: Path, failing: list[str], left: list[bytes]
-) -> None:
+def test_a_refused_file_is_removed_or_at_least_emptied(tmp_path: Path, failing: list[str], left: list[bytes]) -> None:
     inject = [part for name in failing for part in ("-e", f"inject={name}:error=EIO")]
     command = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={','.join(failing)}", *inject, sys.executable, "-c"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
-    script = "import os, sys\nplace = sys.argv[1]\n" + _MADE
+    script = "import os, sys\nplace = sys.argv[1]\n" + _CREATE_SCRIPT
     try:
         done = subprocess.run(
             [*command, script, tmp_path], env=environment, capture_output=True, text=True, check=False
@@ -179,7 +179,7 @@ def test_a_file_that_was_refused_is_removed_or_at_least_no_session(
     assert [path.read_bytes() for path in tmp_path.iterdir()] == left
 
 
-_COMMITTED = """
+_SESSION_SETUP = """
 from sessiond.model.entry import Entry
 from sessiond.model.record import header_line
 from sessiond.store import folding
@@ -201,12 +201,12 @@ os.fsync(fd)
 session = Session("agent:main:main", Entry(session_id="s"), Folder("main", fd))
 session.entry = folding.advance(fd, session.entry, "s.jsonl", 1 << 20).entry
 """
-_WRITTEN_APART = """
+_APPEND_THREE_SCRIPT = """
 some = appends("a", "b", "c")
 Writing(session, some, "first", record_limit=1 << 20, sync=os.fdatasync).run()
 print([one.error for one in some])
 """
-_REPLACED = """
+_APPEND_AFTER_REPLACEMENT_SCRIPT = """
 put("new")
 os.rename(place + "/new", place + "/s.jsonl")
 (one,) = appends("a")
@@ -215,11 +215,13 @@ print([one.error])
 """
 
 
-def test_appends_that_have_to_be_written_one_by_one_name_each_other(shim: Path, tmp_path: Path) -> None:
-    _, calls = run(shim, tmp_path, _COMMITTED + _WRITTEN_APART, None)
+def test_appends_that_are_written_one_by_one_have_the_right_parents(shim: Path, tmp_path: Path) -> None:
+    _, calls = run(shim, tmp_path, _SESSION_SETUP + _APPEND_THREE_SCRIPT, None)
     (joint,) = [number for number, call in enumerate(calls, 1) if call.name == "write" and b'"c"' in call.data]
-    told, _ = run(shim, tmp_path / "again", _COMMITTED + _WRITTEN_APART, Point(Mode.FAIL, joint, errno.ENOSPC))
-    assert told == "[None, None, None]"
+    printed, _ = run(
+        shim, tmp_path / "again", _SESSION_SETUP + _APPEND_THREE_SCRIPT, Point(Mode.FAIL, joint, errno.ENOSPC)
+    )
+    assert printed == "[None, None, None]"
     lines = [json.loads(line) for line in (tmp_path / "again/place/s.jsonl").read_bytes().splitlines()]
     assert [(line["id"], line["parentId"]) for line in lines[1:]] == [
         ("first", None),
@@ -229,17 +231,16 @@ def test_appends_that_have_to_be_written_one_by_one_name_each_other(shim: Path, 
     ]
 
 
-def test_what_was_written_into_a_file_that_somebody_put_in_place_outlasts_a_power_cut(
-    shim: Path, tmp_path: Path
-) -> None:
-    """Whoever put it there need not have synced its name: with the old file under the name our record would be gone."""
-    told, calls = run(shim, tmp_path, _COMMITTED + _REPLACED, None)
-    assert told == "[None]"
+def test_an_append_to_a_replaced_file_survives_a_power_cut(shim: Path, tmp_path: Path) -> None:
+    """The program that replaced the file may not have synced the folder; if the old file came back, our record would be
+    lost."""
+    printed, calls = run(shim, tmp_path, _SESSION_SETUP + _APPEND_AFTER_REPLACEMENT_SCRIPT, None)
+    assert printed == "[None]"
     left = power.last_cut({}, calls).files["s.jsonl"]
     assert left is not None and [json.loads(line)["id"] for line in left.splitlines()][1:] == ["first", "a"]
 
 
-_ADOPTED = """
+_ADOPTION_SCRIPT = """
 from sessiond.clock import Clock, Ids
 from sessiond.model.keys import KeyRules
 from sessiond.store import index, scan
@@ -261,16 +262,14 @@ print([one.key for one in found])
 """
 
 
-def test_what_another_programs_index_said_outlasts_a_power_cut_when_ours_stands_in_its_place(
-    shim: Path, tmp_path: Path
-) -> None:
-    told, calls = run(shim, tmp_path, _ADOPTED, None)
-    assert told == "['agent:main:main']"
+def test_settings_of_a_foreign_index_survive_a_power_cut_after_it_was_replaced(shim: Path, tmp_path: Path) -> None:
+    printed, calls = run(shim, tmp_path, _ADOPTION_SCRIPT, None)
+    assert printed == "['agent:main:main']"
     left = power.last_cut({}, calls).files["s.jsonl"]
     assert left is not None and b'"label":"dear"' in left
 
 
-_IMPORTED = """
+_IMPORT_SCRIPT = """
 import json
 from sessiond.clock import Clock, Ids
 from sessiond.model.keys import KeyRules
@@ -294,12 +293,12 @@ print(json.dumps([copy.refused, len(left), os.listdir(place)]))
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_copy_that_cannot_be_removed_is_no_error_and_goes_at_the_next_start(
+def test_an_import_copy_that_cannot_be_removed_now_is_removed_at_the_next_start(
     shim: Path, tmp_path: Path, fails: bool
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"type":"note"}\n')
-    told, calls = run(shim, tmp_path, _IMPORTED, None)
+    printed, calls = run(shim, tmp_path, _IMPORT_SCRIPT, None)
     number = [call.name for call in calls].index("remove") + 1
-    told, _ = run(shim, tmp_path, _IMPORTED, Point(Mode.FAIL, number, 5) if fails else None)
+    printed, _ = run(shim, tmp_path, _IMPORT_SCRIPT, Point(Mode.FAIL, number, 5) if fails else None)
     why = "no transcript: it does not begin with the header of a session"
-    assert json.loads(told) == [why, int(fails), []]
+    assert json.loads(printed) == [why, int(fails), []]

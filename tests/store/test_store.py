@@ -1,4 +1,4 @@
-"""The store behind its async door: what is acknowledged is there, whatever comes between."""
+"""The async interface of the store: what is acknowledged is stored, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def entries(store: SessionStore) -> dict[str, Entry]:
     return {session_id: session.entry for session_id, session in store.catalog.by_id.items()}
 
 
-async def test_a_new_session_is_its_header_and_first_records_in_one_file(opener):
+async def test_a_new_session_is_one_file_with_its_header_and_first_records(opener):
     async with opener() as store:
         session, written = await store.create(
             KEY, "main", [user("hi"), Custom("sessiond/entry", {"label": "x"})], cwd="/w", spawned_by="agent:main:boss"
@@ -107,7 +107,7 @@ async def test_a_new_session_is_its_header_and_first_records_in_one_file(opener)
         )
 
 
-async def test_appends_name_the_record_before_them_also_where_a_stranger_wrote_it(opener):
+async def test_the_parent_of_an_append_is_the_last_record_even_if_a_stranger_wrote_it(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")
         await store.append(session, [user("one"), user("two")])
@@ -125,21 +125,21 @@ async def test_appends_name_the_record_before_them_also_where_a_stranger_wrote_i
         ]
 
 
-async def test_who_does_not_wait_is_told_the_ids_once_the_records_are_folded(opener):
+async def test_append_later_reports_the_ids_once_the_records_are_folded(opener):
     async with opener() as store:
         session, _ = await store.create("agent:main:main", "main")
-        told: list[tuple[list[str], object, int]] = []
+        reported: list[tuple[list[str], object, int]] = []
         done = trio.Event()
 
         def tell(ids: list[str], error: object) -> None:
-            told.append((ids, error, session.in_flight))
+            reported.append((ids, error, session.in_flight))
             done.set()
 
         store.append_later(session, store.make_drafts([user("one"), user("two")]), tell)
-        assert told == []
+        assert reported == []
         await done.wait()
-        assert [line["id"] for line in lines_of(store, session)[1:]] == told[0][0]
-        assert told[0][1:] == (None, 0)
+        assert [line["id"] for line in lines_of(store, session)[1:]] == reported[0][0]
+        assert reported[0][1:] == (None, 0)
 
 
 async def test_appending_nothing_writes_nothing(opener):
@@ -166,7 +166,7 @@ async def test_concurrent_appends_stay_in_order_and_share_syncs(tmp_path):
             assert [line["parentId"] for line in lines] == [None, *(line["id"] for line in lines[:-1])]
 
 
-async def test_a_torn_file_costs_its_torn_line_and_nothing_after_it(opener):
+async def test_a_torn_line_does_not_affect_later_appends(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user("one")])
         with file_of(store, session).open("ab") as torn:
@@ -193,7 +193,7 @@ async def test_a_record_at_the_limit_is_stored_and_one_byte_more_is_refused(open
 
 
 @pytest.mark.parametrize("raw", [b'{"role":"user","content":"\xff"}', b'{"role":"user","n":1e999}'])
-async def test_a_message_that_could_not_be_read_again_is_refused(opener, raw):
+async def test_a_message_that_could_not_be_read_back_is_refused(opener, raw):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")
         with pytest.raises(InvalidParams, match="the message cannot be stored"):
@@ -202,7 +202,7 @@ async def test_a_message_that_could_not_be_read_again_is_refused(opener, raw):
 
 
 @pytest.mark.parametrize("length", [17, 200, 370])
-async def test_a_record_behind_a_long_id_of_a_stranger_can_be_read(opener, length):
+async def test_a_record_with_a_strangers_long_id_as_its_parent_can_be_read(opener, length):
     async with opener(record_limit=400) as store:
         session, _ = await store.create(KEY, "main", [user("x")])
         room = 400 - (
@@ -218,7 +218,7 @@ async def test_a_record_behind_a_long_id_of_a_stranger_can_be_read(opener, lengt
         assert session.entry.corrupt_records == 0
 
 
-async def test_a_raw_message_stands_in_the_file_as_it_came(opener):
+async def test_a_raw_message_is_stored_byte_for_byte(opener):
     raw = b'{ "content" : "h\xc3\xa9",  "role":"user", "n": 1.0 }'
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [Message(msgspec.Raw(raw))])
@@ -226,7 +226,7 @@ async def test_a_raw_message_stands_in_the_file_as_it_came(opener):
         assert [line.record.message for line, _ in page.lines] == [raw]
 
 
-async def test_pages_go_back_to_the_first_message_and_cursors_bring_them_again(opener):
+async def test_pages_reach_the_first_message_and_cursors_give_the_same_pages_again(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user(str(number)) for number in range(7)])
         first = await newest(store, session, 3)
@@ -237,7 +237,7 @@ async def test_pages_go_back_to_the_first_message_and_cursors_bring_them_again(o
         assert (texts(second), texts(third), third.has_more) == (["1", "2", "3"], ["0"], False)
 
 
-async def test_a_cursor_that_names_the_middle_of_a_line_is_stale(opener):
+async def test_a_cursor_into_the_middle_of_a_line_is_stale(opener):
     async with opener() as store:
         session, written = await store.create(KEY, "main", [user("one")])
         with pytest.raises(InvalidParams) as refused:
@@ -253,7 +253,7 @@ async def test_reading_a_transcript_that_is_gone_is_a_storage_error(opener):
             await newest(store, session)
 
 
-async def test_the_rows_are_the_same_after_a_restart_with_and_without_the_index(opener):
+async def test_a_restart_gives_the_same_rows_with_and_without_the_index(opener):
     async with opener() as store:
         for number in range(5):
             session, _ = await store.create(f"agent:main:cron:{number}", "main", [user("hi")])
@@ -275,7 +275,7 @@ async def test_the_rows_are_the_same_after_a_restart_with_and_without_the_index(
         }
 
 
-async def test_an_archived_transcript_is_moved_and_the_key_is_free(opener):
+async def test_archiving_moves_the_transcript_and_frees_the_key(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user("old")])
         content = file_of(store, session).read_bytes()
@@ -302,7 +302,7 @@ async def test_an_archived_file_is_never_replaced(opener):
         await store.append(session, [user("still there")])
 
 
-async def test_an_append_that_meets_an_archiving_is_in_the_archived_file(tmp_path):
+async def test_an_append_during_archiving_is_in_the_archived_file(tmp_path):
     async with open_store(
         tmp_path / "store", listener=SilentListener, durable=True, record_limit=1 << 20, rules=KeyRules()
     ) as store:
@@ -317,7 +317,7 @@ async def test_an_append_that_meets_an_archiving_is_in_the_archived_file(tmp_pat
         assert len(list((tmp_path / "store").rglob("*.jsonl"))) == 1
 
 
-async def test_a_session_created_under_a_taken_id_is_refused(opener):
+async def test_creating_a_session_under_an_existing_id_is_refused(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user("one")])
         with pytest.raises(StorageError, match="File exists"):
@@ -325,7 +325,7 @@ async def test_a_session_created_under_a_taken_id_is_refused(opener):
         assert texts(await newest(store, session)) == ["one"]
 
 
-async def test_an_index_that_could_not_be_saved_is_still_behind(opener):
+async def test_an_index_that_could_not_be_saved_stays_dirty(opener):
     async with opener() as store:
         await store.create(KEY, "main")
         (folder,) = store.dirty_folders()
@@ -335,7 +335,7 @@ async def test_an_index_that_could_not_be_saved_is_still_behind(opener):
         assert store.dirty_folders() == [folder]
 
 
-async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
+async def test_a_change_during_the_save_leaves_the_index_dirty(opener):
     async def meanwhile(function: Any, *args: Any) -> Any:
         if function is index.save:
             store.catalog.replace(session, session.entry)
@@ -348,8 +348,8 @@ async def test_a_change_while_the_index_is_saved_leaves_it_behind(opener):
         assert store.dirty_folders() == [folder]
 
 
-async def test_a_place_is_found_while_its_transcript_moves_to_the_archive(opener):
-    """As of one who subscribes again from where it was, in the middle of a reset."""
+async def test_a_cursor_can_be_located_while_its_transcript_moves_to_the_archive(opener):
+    """For example for a client that resumes its subscription in the middle of a reset."""
     found: list[Any] = []
 
     async def meanwhile(function: Any, *args: Any) -> Any:
@@ -365,7 +365,7 @@ async def test_a_place_is_found_while_its_transcript_moves_to_the_archive(opener
         assert found == [store.locate(session, cursor)] == [(session, Position(written[0].end, 1))]
 
 
-async def test_a_cancelled_save_leaves_the_index_behind(opener):
+async def test_a_cancelled_save_leaves_the_index_dirty(opener):
     async with opener() as store:
         await store.create(KEY, "main")
         (folder,) = store.dirty_folders()
@@ -375,7 +375,7 @@ async def test_a_cancelled_save_leaves_the_index_behind(opener):
         assert store.dirty_folders() == [folder]
 
 
-async def test_symlinks_below_the_store_are_reported_and_the_rest_is_served(opener, tmp_path):
+async def test_symlinks_below_the_store_are_reported_and_the_rest_is_usable(opener, tmp_path):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user("hi")])
     sessions = store.path / "agents" / "main" / "sessions"
@@ -399,20 +399,20 @@ async def test_symlinks_below_the_store_are_reported_and_the_rest_is_served(open
     assert list(outside.iterdir()) == []
 
 
-async def test_progress_is_told_for_the_files_that_are_read(opener):
+async def test_progress_is_reported_for_each_file_that_is_read(opener):
     async with opener() as store:
         for number in range(3):
             await store.create(f"agent:main:cron:{number}", "main")
         await save(store)
-    told: list[tuple[int, int, str]] = []
-    async with opener(progress=lambda *where: told.append(where)) as store:
-        assert told == []
+    reported: list[tuple[int, int, str]] = []
+    async with opener(progress=lambda *where: reported.append(where)) as store:
+        assert reported == []
     (store.path / "agents" / "main" / "sessions" / "sessions.json").unlink()
-    async with opener(progress=lambda *where: told.append(where)):
-        assert told == [(0, 3, "main"), (1, 3, "main"), (2, 3, "main")]
+    async with opener(progress=lambda *where: reported.append(where)):
+        assert reported == [(0, 3, "main"), (1, 3, "main"), (2, 3, "main")]
 
 
-async def test_a_copied_store_reads_everything_again_and_says_the_same(opener, tmp_path):
+async def test_a_copied_store_is_read_again_and_gives_the_same_entries(opener, tmp_path):
     async with opener() as store:
         await store.create(KEY, "main", [user("hi")])
         await save(store)
@@ -437,7 +437,7 @@ async def test_a_copy_beside_a_transcript_does_not_take_its_key(opener, name):
             await save(store)
 
 
-async def test_a_transcript_that_was_renamed_keeps_its_key_where_no_other_has_it(opener):
+async def test_a_renamed_transcript_keeps_its_key_if_no_other_file_has_it(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user("hi")])
         file_of(store, session).rename(file_of(store, session).with_name("renamed.jsonl"))
@@ -445,7 +445,7 @@ async def test_a_transcript_that_was_renamed_keeps_its_key_where_no_other_has_it
         assert store.catalog.by_key[KEY].session_id == "renamed"
 
 
-async def test_no_append_is_taken_once_the_store_is_closed(opener):
+async def test_an_append_to_a_closed_store_is_refused(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")
     with pytest.raises(Stopping):
@@ -456,7 +456,7 @@ async def test_the_order_of_the_sessions_is_the_same_after_a_restart(opener):
     async with opener() as store:
         for number in (3, 1, 2, 0):
             await store.create(f"agent:main:cron:{number}", "main", [user(str(number))])
-        # The oldest spoke last.
+        # The oldest session has the newest message.
         await store.append(store.catalog.by_key["agent:main:cron:3"], [user("again")])
         await save(store)
         before = [(session.key, session.entry.updated_at) for session in store.catalog.newest()]

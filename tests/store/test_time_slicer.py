@@ -9,8 +9,8 @@ from sessiond.clock import Clock
 from sessiond.store.time_slicer import SLICE_S, TimeSlicer
 
 
-class _Time:
-    """Time that goes by only where the work says so."""
+class _ManualTime:
+    """Time that passes only when the work advances it."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,7 +25,7 @@ class _Time:
         return function(*args)
 
 
-def _work(time: _Time, steps: int, step_s: float, done: list[int]) -> Iterator[None]:
+def _work(time: _ManualTime, steps: int, step_s: float, done: list[int]) -> Iterator[None]:
     try:
         for number in range(steps):
             time.now_s += step_s
@@ -35,21 +35,21 @@ def _work(time: _Time, steps: int, step_s: float, done: list[int]) -> Iterator[N
         done.append(-1)
 
 
-async def test_work_is_done_in_slices_and_to_its_end() -> None:
-    time, done = _Time(), list[int]()
+async def test_work_is_done_in_slices_until_it_is_complete() -> None:
+    time, done = _ManualTime(), list[int]()
     await TimeSlicer(time.inline, time.clock()).run(_work(time, 25, SLICE_S / 10, done))
     assert done == [*range(25), -1]
     assert time.slices == 3
 
 
 async def test_a_long_step_ends_its_slice() -> None:
-    time, done = _Time(), list[int]()
+    time, done = _ManualTime(), list[int]()
     await TimeSlicer(time.inline, time.clock()).run(_work(time, 3, SLICE_S, done))
     assert time.slices == 4
 
 
 async def test_cancelled_work_is_closed_after_the_slice_it_is_in() -> None:
-    time, done = _Time(), list[int]()
+    time, done = _ManualTime(), list[int]()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(TimeSlicer(time.inline, time.clock()).run, _work(time, 10**9, SLICE_S, done))
         while len(done) < 3:
@@ -59,8 +59,8 @@ async def test_cancelled_work_is_closed_after_the_slice_it_is_in() -> None:
     assert len(done) < 10
 
 
-async def test_two_take_turns() -> None:
-    time = _Time()
+async def test_two_tasks_alternate_their_slices() -> None:
+    time = _ManualTime()
     slices = TimeSlicer(time.inline, time.clock())
     order: list[str] = []
 
@@ -76,7 +76,7 @@ async def test_two_take_turns() -> None:
     assert sorted(order[:2]) == sorted(order[2:4]) == ["a", "b"]
 
 
-async def test_real_threads_do_it_too() -> None:
+async def test_slices_run_in_real_threads() -> None:
     done: list[int] = []
     await TimeSlicer().run(iter(done.append(number) for number in range(100)))
     assert done == list(range(100))

@@ -1,4 +1,4 @@
-"""One transcript file: read forward, read backwards, append."""
+"""One transcript file: reading forward, reading backwards, appending."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def message(number: int, role: str = "user", padding: int = 0) -> bytes:
 
 
 @contextmanager
-def holding(content: bytes, flags: int = os.O_RDWR | os.O_APPEND) -> Iterator[int]:
-    """A descriptor of a file with that content."""
+def file_with_content(content: bytes, flags: int = os.O_RDWR | os.O_APPEND) -> Iterator[int]:
+    """A descriptor of a temporary file with this content."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
@@ -38,7 +38,7 @@ def holding(content: bytes, flags: int = os.O_RDWR | os.O_APPEND) -> Iterator[in
             os.close(fd)
 
 
-def whole(fd: int) -> bytes:
+def read_all(fd: int) -> bytes:
     return os.pread(fd, 1 << 20, 0)
 
 
@@ -66,8 +66,8 @@ contents = st.lists(st.tuples(pieces, st.sampled_from([b"\n", b"\n", b"\n", b""]
 @example(b"", 1, 1)
 @example(b"\n\n\n", 2, 2)
 @example(b"z" * 200 + b"\n", 7, 3)
-def test_backwards_gives_the_lines_of_forward_for_any_content_and_block_sizes(content, block, back_block):
-    with holding(content) as fd:
+def test_reading_backwards_gives_the_same_lines_as_reading_forward(content, block, back_block):
+    with file_with_content(content) as fd:
         forward = list(transcript.read_lines(fd, 0, LIMIT, block=block))
         end = content.rfind(b"\n") + 1
         assert list(transcript.read_backwards(fd, end, LIMIT, block=back_block)) == forward[::-1]
@@ -79,8 +79,8 @@ def test_backwards_gives_the_lines_of_forward_for_any_content_and_block_sizes(co
 
 
 @given(contents, st.data())
-def test_reading_on_from_any_whole_line_gives_the_rest(content, data):
-    with holding(content) as fd:
+def test_reading_from_any_line_start_gives_the_rest(content, data):
+    with file_with_content(content) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT))
         cut = data.draw(st.integers(0, len(lines)))
         start = lines[cut - 1].end if cut else 0
@@ -88,18 +88,18 @@ def test_reading_on_from_any_whole_line_gives_the_rest(content, data):
         assert list(transcript.read_backwards(fd, start, LIMIT)) == lines[:cut][::-1]
 
 
-def test_reading_stops_where_it_is_told_to_and_leaves_a_half_line():
+def test_reading_stops_at_the_given_end_and_leaves_out_a_half_line():
     first, second = message(1) + b"\n", message(2) + b"\n"
-    with holding(first + second) as fd:
+    with file_with_content(first + second) as fd:
         assert [line.end for line in transcript.read_lines(fd, 0, LIMIT, stop=len(first) + 5)] == [len(first)]
         tail = Tail(0, LIMIT)
         assert len(list(transcript.read_tail(fd, tail, stop=len(first) + 5))) == 1
         assert [line.offset for line in transcript.read_tail(fd, tail)] == [len(first)]
 
 
-def test_bad_lines_say_why():
+def test_bad_lines_have_a_reason():
     content = b'{"torn\n\0\0\n[]\n\xff{\n' + b"x" * 61 + b"\n"
-    with holding(content) as fd:
+    with file_with_content(content) as fd:
         assert [line.bad for line in transcript.read_lines(fd, 0, LIMIT)] == [
             "torn or not JSON",
             "NUL bytes",
@@ -109,23 +109,23 @@ def test_bad_lines_say_why():
         ]
 
 
-def test_a_file_that_shrank_under_the_reader_ends_the_page():
-    with holding(message(1) + b"\n") as fd:
+def test_reading_ends_where_the_file_shrank_during_the_read():
+    with file_with_content(message(1) + b"\n") as fd:
         assert list(transcript.read_backwards(fd, 500, LIMIT)) == []
 
 
-def test_an_append_stands_where_it_says():
-    with holding(b"") as fd:
+def test_an_append_returns_the_offset_where_it_was_written():
+    with file_with_content(b"") as fd:
         assert transcript.append(fd, b"one\n") == 0
         assert transcript.append(fd, b"two\nthree\n") == 4
-        assert whole(fd) == b"one\ntwo\nthree\n"
+        assert read_all(fd) == b"one\ntwo\nthree\n"
 
 
-def test_an_append_behind_a_torn_line_starts_with_a_newline_of_its_own():
-    with holding(b'one\n{"torn') as fd:
+def test_an_append_after_a_torn_line_begins_with_a_newline():
+    with file_with_content(b'one\n{"torn') as fd:
         offset = transcript.append(fd, b"two\n")
-        assert whole(fd) == b'one\n{"torn\ntwo\n'
-        assert whole(fd)[offset:] == b"two\n"
+        assert read_all(fd) == b'one\n{"torn\ntwo\n'
+        assert read_all(fd)[offset:] == b"two\n"
 
 
 # RLIMIT_FSIZE gives a short write, then EFBIG, on any file system. The limit holds for a whole process.
@@ -153,7 +153,7 @@ transcript.append(fd, b"after\\n")
         (b'{"torn', 10, errno.ENOSPC, b'{"torn\n  \nafter\n'),
     ],
 )
-def test_half_a_write_is_blanked_out_and_the_next_append_works(tmp_path, before, room, error, after):
+def test_a_half_written_append_is_blanked_out_and_the_next_one_works(tmp_path, before, room, error, after):
     file = tmp_path / "t.jsonl"
     file.write_bytes(before)
     done = subprocess.run([sys.executable, "-c", _SHORT, str(file), str(room)], capture_output=True, check=True)
@@ -161,35 +161,35 @@ def test_half_a_write_is_blanked_out_and_the_next_append_works(tmp_path, before,
     assert file.read_bytes() == after
 
 
-def test_blanking_out_leaves_what_a_stranger_appended_behind():
-    with holding(b"one\nours\nstranger\n") as fd:
+def test_blanking_out_leaves_a_strangers_later_append_alone():
+    with file_with_content(b"one\nours\nstranger\n") as fd:
         transcript.blank_out(fd, 4, 5)
-        assert whole(fd) == b"one\n    \nstranger\n"
+        assert read_all(fd) == b"one\n    \nstranger\n"
         transcript.blank_out(fd, 4, 0)
-        assert whole(fd) == b"one\n    \nstranger\n"
+        assert read_all(fd) == b"one\n    \nstranger\n"
 
 
 def test_blank_lines_are_neither_records_nor_damage():
-    with holding(b"\n   \n\t\r\n" + message(1) + b"\n") as fd:
+    with file_with_content(b"\n   \n\t\r\n" + message(1) + b"\n") as fd:
         assert [line.offset for line in transcript.read_lines(fd, 0, LIMIT)] == [8]
 
 
-def test_a_line_begins_behind_a_newline_and_at_the_start():
-    with holding(b"ab\ncd\n") as fd:
+def test_a_line_begins_at_the_start_of_the_file_or_after_a_newline():
+    with file_with_content(b"ab\ncd\n") as fd:
         assert [offset for offset in range(8) if transcript.is_line_start(fd, offset)] == [0, 3, 6]
 
 
-def test_the_checksum_tells_one_beginning_from_another():
+def test_the_checksum_differs_for_different_beginnings():
     one, other = b"a" * 500 + b"1\n", b"a" * 500 + b"2\n"
-    with holding(one) as fd, holding(other) as other_fd:
+    with file_with_content(one) as fd, file_with_content(other) as other_fd:
         end = len(one)
         assert transcript.checksum(fd, end) != transcript.checksum(other_fd, end)
         assert transcript.checksum(fd, end - 2) == transcript.checksum(other_fd, end - 2)
         assert transcript.checksum(fd, 0) == 0
 
 
-def test_what_was_parsed_ahead_is_passed_and_what_follows_is_read():
-    with holding(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
+def test_lines_parsed_ahead_are_used_and_those_after_them_are_read():
+    with file_with_content(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT))
         long = lines[1].end - lines[1].offset - 1
         ahead = transcript.parse_long_line(fd, 0, LIMIT, within=200, long=long)
@@ -199,8 +199,8 @@ def test_what_was_parsed_ahead_is_passed_and_what_follows_is_read():
 
 
 @given(content=contents, start=st.integers(0, 10), within=st.integers(1, 200), changed=st.booleans())
-def test_what_was_parsed_ahead_reads_the_same_and_counts_while_it_stands(content, start, within, changed):
-    with holding(content) as fd:
+def test_lines_parsed_ahead_are_used_only_while_the_file_still_contains_them(content, start, within, changed):
+    with file_with_content(content) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT))
         offset = lines[min(start, len(lines) - 1)].offset if lines else 0
         ahead = transcript.parse_long_line(fd, offset, LIMIT, within=within, long=20)

@@ -1,4 +1,4 @@
-"""Folders in which agents work: made where they are missing, and never in a way that brings a removed store back."""
+"""The agents' workspaces: created where they are missing, but never so that a removed store is created again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sessiond.errors import StorageError
 from sessiond.store.workspace import default_workspace, make_workspace
 
 
-def test_the_default_workspace_is_made_with_the_agents_folder_for_the_owner_alone(tmp_path: Path) -> None:
+def test_the_default_workspace_is_created_with_mode_0700(tmp_path: Path) -> None:
     (tmp_path / "agents").mkdir()
     workspace = default_workspace(tmp_path, "main")
     make_workspace("main", workspace, tmp_path)
@@ -20,7 +20,7 @@ def test_the_default_workspace_is_made_with_the_agents_folder_for_the_owner_alon
 
 
 @pytest.mark.parametrize("removed", ["agents", "store"])
-def test_a_store_that_was_removed_does_not_come_back_by_a_workspace(tmp_path: Path, removed: str) -> None:
+def test_creating_a_workspace_does_not_recreate_a_removed_store(tmp_path: Path, removed: str) -> None:
     store = tmp_path / "store"
     if removed == "agents":
         store.mkdir()
@@ -30,12 +30,12 @@ def test_a_store_that_was_removed_does_not_come_back_by_a_workspace(tmp_path: Pa
     assert not (store / "agents").exists()
 
 
-def test_a_workspace_outside_the_store_is_made_with_what_is_above_it(tmp_path: Path) -> None:
+def test_a_workspace_outside_the_store_is_created_with_its_parents(tmp_path: Path) -> None:
     make_workspace("main", tmp_path / "a" / "b", tmp_path / "store")
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_a_file_in_the_place_of_a_workspace_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_workspace_is_an_error_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("")
     with pytest.raises(StorageError, match="the workspace of agent main cannot be made: File exists; something else"):
         make_workspace("main", tmp_path / "work", tmp_path / "store")
