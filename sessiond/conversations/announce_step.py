@@ -111,7 +111,7 @@ class AnnounceStep:
             return "pending"
         end = None if archived else session.entry.file.folded_to
         closed: ClosingRecord | None = await self._store.read(
-            session, records.find_closing_record, talk_id, end, self._store.record_limit
+            session, records.find_closing_record, talk_id, end, self._store.record_limit, session.dialect
         )
         if closed is None or closed.delivery != "pending":
             return "pending" if closed is None else closed.delivery

@@ -17,6 +17,7 @@ import msgspec
 
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.model import lax
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import ConversationRef
 from sessiond.model.record import CONVERSATION
 from sessiond.policy.replyback import StepEnd
@@ -73,9 +74,11 @@ def closing_record(closed: ClosingRecord) -> Custom:
     return Custom(CONVERSATION, {**_builtins(closed), "status": closed.status})
 
 
-def read_opening_record(fd: int, talk: ConversationRef, record_limit: int) -> OpeningRecord | None:
+def read_opening_record(
+    fd: int, talk: ConversationRef, record_limit: int, dialect: TranscriptDialect
+) -> OpeningRecord | None:
     """The opening record of a conversation, read from its transcript; None if it is damaged."""
-    line = next(transcript.read_lines(fd, talk.offset, record_limit), None)
+    line = next(transcript.read_lines(fd, talk.offset, record_limit, dialect=dialect), None)
     record = line.record if line is not None else None
     if record is None or record.custom_type != CONVERSATION or record.data is None:
         return None
@@ -83,12 +86,14 @@ def read_opening_record(fd: int, talk: ConversationRef, record_limit: int) -> Op
     return opened if opened is not None and opened.talk_id == talk.talk_id else None
 
 
-def find_closing_record(fd: int, talk_id: str, end: int | None, record_limit: int) -> ClosingRecord | None:
+def find_closing_record(
+    fd: int, talk_id: str, end: int | None, record_limit: int, dialect: TranscriptDialect
+) -> ClosingRecord | None:
     """The closing record of a conversation, searched backwards from `end` (None: the end of the file)."""
     if end is None:
         end = os.fstat(fd).st_size
     id_bytes = talk_id.encode()
-    for line in transcript.read_backwards(fd, end, record_limit):
+    for line in transcript.read_backwards(fd, end, record_limit, dialect=dialect):
         record = line.record
         if record is None or record.custom_type != CONVERSATION or record.data is None or id_bytes not in record.raw:
             continue

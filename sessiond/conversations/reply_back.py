@@ -112,7 +112,7 @@ class ReplyBack:
     async def _read_opening_record(self, one: ConversationRef, home: Session) -> OpeningRecord | None:
         try:
             opened: OpeningRecord | None = await self._store.read(
-                home, records.read_opening_record, one, self._store.record_limit
+                home, records.read_opening_record, one, self._store.record_limit, home.dialect
             )
         except StorageError as error:
             log.warning("the record of a conversation cannot be read", talk_id=one.talk_id, reason=error.message)

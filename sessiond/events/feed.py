@@ -209,7 +209,8 @@ class TranscriptFeed:
 
     def _read_on(self, session: Session, entry: Entry, max_bytes: int | None) -> Advance:
         limit, name = self._store.record_limit, session.file_name
-        return folding.advance(session.folder.fd, entry, name, limit, max_bytes=max_bytes, collect=False)
+        dialect, folder_fd = session.dialect, session.folder.fd
+        return folding.advance(folder_fd, entry, name, limit, dialect=dialect, max_bytes=max_bytes, collect=False)
 
     def _replace_wrong_entry(self, session: Session, entry: Entry) -> None:
         self.changed.set()

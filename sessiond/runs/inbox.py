@@ -115,7 +115,7 @@ async def _read_position_in_copy(store: SessionStore, session: Session, text: st
     def is_there(fd: int) -> bool:
         if not transcript.is_line_start(fd, found.offset):
             return False
-        lines = transcript.read_lines(fd, 0, store.record_limit, stop=found.offset)
+        lines = transcript.read_lines(fd, 0, store.record_limit, dialect=session.dialect, stop=found.offset)
         return sum(line.record is not None and line.record.message is not None for line in lines) == found.seq
 
     return found if await store.read(session, is_there) else Position(0, 0)
@@ -142,7 +142,7 @@ async def page(store: SessionStore, session: Session, start: Position) -> InboxP
 def _read(fd: int, store: SessionStore, session: Session, start: Position, stop: int) -> InboxPage:
     messages: list[KeptMessage] = []
     place, size = start, 0
-    for line in transcript.read_lines(fd, start.offset, store.record_limit, stop=stop):
+    for line in transcript.read_lines(fd, start.offset, store.record_limit, dialect=session.dialect, stop=stop):
         if len(messages) >= PAGE_MESSAGES or size >= PAGE_BYTES:
             return InboxPage(messages, place, has_more=True)
         record = line.record

@@ -14,6 +14,7 @@ import structlog
 
 from sessiond.errors import StorageError
 from sessiond.model import lax
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import LiveRun
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN, Record
@@ -76,15 +77,15 @@ async def read_runs(store: SessionStore) -> list[Run]:
 
 async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunRequest | None:
     try:
-        request: RunRequest | None = await store.read(session, _request_at, live, store.record_limit)
+        request: RunRequest | None = await store.read(session, _request_at, live, store.record_limit, session.dialect)
     except StorageError as error:
         log.warning("the record of a run cannot be read", run_id=live.run_id, reason=error.message)
         return None
     return request
 
 
-def _request_at(fd: int, live: LiveRun, record_limit: int) -> RunRequest | None:
-    lines = transcript.read_lines(fd, live.offset, record_limit)
+def _request_at(fd: int, live: LiveRun, record_limit: int, dialect: TranscriptDialect) -> RunRequest | None:
+    lines = transcript.read_lines(fd, live.offset, record_limit, dialect=dialect)
     line = next(lines, None)
     if line is None or line.record is None or line.record.custom_type != RUN or line.record.data is None:
         return None

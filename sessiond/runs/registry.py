@@ -88,15 +88,17 @@ class Registry:
         session = self.session_of(run_id)
         if session is None:
             return None
-        found: RunView | None = await self._store.read(
-            session, _search, run_id, session.key, session.entry.file.folded_to, self._store.record_limit
-        )
+        end, limit, dialect = session.entry.file.folded_to, self._store.record_limit, session.dialect
+
+        def search(fd: int) -> RunView | None:
+            return _search(transcript.read_backwards(fd, end, limit, dialect=dialect), run_id, session.key)
+
+        found: RunView | None = await self._store.read(session, search)
         return found
 
 
-def _search(fd: int, run_id: str, key: str, end: int, record_limit: int) -> RunView | None:
+def _search(lines: Iterator[transcript.Line], run_id: str, key: str) -> RunView | None:
     id_bytes = run_id.encode()
-    lines = transcript.read_backwards(fd, end, record_limit)
     facts: dict[str, Any] = {}
     reply_id: object = None
     for record in _records(lines):

@@ -19,6 +19,7 @@ from sessiond.attachments.remove import FOLDERS
 from sessiond.attachments.service import AttachmentService
 from sessiond.errors import SessiondError, StorageError, reason_of
 from sessiond.model import lax
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Spawn
 from sessiond.model.keys import AGENT_ID, SESSION_ID, UUID
 from sessiond.model.record import RUN
@@ -165,7 +166,9 @@ class SpawnJournal:
         session = self._store.catalog.by_id.get(session_id)
         if session is None:
             raise StorageError("the session that they came to cannot be read")
-        claimed: bool = await self._store.read(session, _claims, attachments_id, self._store.record_limit)
+        claimed: bool = await self._store.read(
+            session, _claims, attachments_id, self._store.record_limit, session.dialect
+        )
         return claimed
 
     def _folder(self) -> int:
@@ -195,9 +198,9 @@ class SpawnJournal:
             return ""
 
 
-def _claims(fd: int, attachments_id: str, record_limit: int) -> bool:
+def _claims(fd: int, attachments_id: str, record_limit: int, dialect: TranscriptDialect) -> bool:
     """Whether the record of a run has these files."""
-    for line in transcript.read_lines(fd, 0, record_limit):
+    for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect):
         record = line.record
         if record is None or record.custom_type != RUN or record.data is None:
             continue

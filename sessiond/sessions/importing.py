@@ -14,6 +14,7 @@ import msgspec
 
 from sessiond.errors import InvalidParams, reason_of
 from sessiond.events.feed import TranscriptFeed
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.sessions import openclaw
 from sessiond.sessions.openclaw import ImportPlan, PlannedSession, SkippedFile
@@ -145,25 +146,25 @@ class TranscriptCopy:
 
     def _adopt(self, fd: int, mtime_ns: int) -> Iterator[None]:
         entry = Entry(session_id=self._item.session_id)
-        more = True
+        limit, more = self._settings.record_limit, True
         while more:
-            got = folding.advance_open(fd, entry, self._settings.record_limit, max_bytes=_FOLD_BYTES, collect=False)
+            got = folding.advance_open(fd, entry, limit, dialect=V3, max_bytes=_FOLD_BYTES, collect=False)
             entry, more = got.entry, got.more
             yield
-        if not scan.is_transcript(fd, self._settings.record_limit):
+        if not scan.is_transcript(fd, limit, V3):
             self.refused = "no transcript: it does not begin with the header of a session"
             return
         if not adoption.is_own_key(entry.session_key, self._plan.agent_id):
             plan, rules = self._plan, self._settings.rules
             claim = adoption.claim(plan.agent_id, self._item.key_id, None, plan.foreign, rules)
             now = self._settings.clock.wall_ms()
-            line = claim.line(self._settings.ids.record(), entry.file.last_id, now, self._settings.record_limit)
+            line = claim.line(self._settings.ids.record(), entry.file.last_id, now, limit)
             transcript.append(fd, line)
         # Keep the modification time: prune decides by it.
         os.utime(fd, ns=(mtime_ns, mtime_ns))
         if self._settings.sync:
             os.fsync(fd)
-        self.entry = folding.advance_open(fd, entry, self._settings.record_limit, collect=False).entry
+        self.entry = folding.advance_open(fd, entry, limit, dialect=V3, collect=False).entry
 
     def place(self, folder: Folder) -> Session:
         """Rename the file to its name in `folder`. FileExistsError if the name is taken."""

@@ -48,7 +48,7 @@ def _sessions(root_fd: int) -> Iterator[Session]:
             continue
         with dirfd.closing(dirfd.open_path_dir(root_fd, thing.parts)) as fd:
             if thing.parts not in folders:
-                folder = Folder(thing.parts[1], fd, archived=thing.is_archived)
+                folder = Folder(thing.parts[1], fd, thing.dialect, archived=thing.is_archived)
                 folders[thing.parts] = folder, index.load(fd).ours
             folder, known = folders[thing.parts]
             entry = _entry_of(fd, thing, known.get(thing.session_id))
@@ -57,11 +57,11 @@ def _sessions(root_fd: int) -> Iterator[Session]:
 
 
 def _entry_of(fd: int, thing: StoredName, known: Entry | None) -> Entry | None:
-    if known is not None and folding.is_current(known.file, thing.status):
+    if known is not None and folding.is_current(known.file, thing.status, thing.dialect):
         return known
     empty = Entry(session_id=thing.session_id)
     try:
-        return folding.advance(fd, known or empty, thing.name, RECORD_LIMIT, collect=False).entry
+        return folding.advance(fd, known or empty, thing.name, RECORD_LIMIT, dialect=thing.dialect, collect=False).entry
     except OSError:
         return None  # removed meanwhile, or not readable
 

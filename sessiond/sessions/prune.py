@@ -87,7 +87,7 @@ def _refusal(session: Session) -> str | None:
         return reason_of(error)
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
-    if not folding.is_current(session.entry.file, status):
+    if not folding.is_current(session.entry.file, status, session.dialect):
         return "it was written to since it was last read"
     return None
 

@@ -10,7 +10,7 @@ import os
 
 import msgspec
 
-from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd
 
@@ -71,7 +71,7 @@ def line_start(fd: int, position: int) -> int:
     return 0
 
 
-def count_messages(data: bytes, record_limit: int, *, clean: bool, dialect: TranscriptDialect = V3) -> int:
+def count_messages(data: bytes, record_limit: int, *, dialect: TranscriptDialect, clean: bool) -> int:
     """The number of message records in the lines. `clean`: the file is known to have no bad line.
 
     Lines of a clean file are counted by the dialect without parsing, if it can.
@@ -82,7 +82,7 @@ def count_messages(data: bytes, record_limit: int, *, clean: bool, dialect: Tran
     return sum(len(line) <= record_limit and is_message(line, dialect) for line in data.split(b"\n"))
 
 
-def is_message(line: bytes, dialect: TranscriptDialect = V3) -> bool:
+def is_message(line: bytes, dialect: TranscriptDialect) -> bool:
     """Whether the line is a message record."""
     if not line or line.isspace():
         return False

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import trio
 from sortedcontainers import SortedList
 
-from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.row import CachedRow
@@ -37,12 +37,12 @@ class Folder:
 
     agent_id: str
     fd: int
+    dialect: TranscriptDialect
     archived: bool = False
     path: str = ""
     dirty: bool = False
     has_torn_index: bool = False
     waiting: set[str] = field(default_factory=set)
-    dialect: TranscriptDialect = V3
     _identity: tuple[int, int] | None = None
 
     @property

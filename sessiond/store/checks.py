@@ -212,7 +212,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
 
 def is_current(known: index.Index, thing: StoredName) -> bool:
     entry = known.ours.get(thing.session_id)
-    return entry is not None and folding.is_current(entry.file, thing.status)
+    return entry is not None and folding.is_current(entry.file, thing.status, thing.dialect)
 
 
 def check_outbox(root_fd: int) -> Findings:

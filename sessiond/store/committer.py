@@ -227,7 +227,9 @@ def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
         Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
         # Parsed here, in the worker thread, because folding runs on the event loop.
         with suppress(MemoryError):
-            job.parsed = [line for waiting in job.waiters for line in waiting.long_lines(record_limit)]
+            job.parsed = [
+                line for waiting in job.waiters for line in waiting.long_lines(record_limit, job.session.dialect)
+            ]
 
 
 def _fail_all(waiters: list[_WaitingAppend], error: OSError) -> None:

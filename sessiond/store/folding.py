@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import fold_bad_line
 from sessiond.model.lax import whole_ms
@@ -72,10 +72,10 @@ def advance(
     file_name: str,
     record_limit: int,
     *,
+    dialect: TranscriptDialect,
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
-    dialect: TranscriptDialect = V3,
 ) -> Advance:
     """The entry after every whole line that the file has and the entry has not seen. Raises OSError where it is gone.
 
@@ -85,7 +85,7 @@ def advance(
     fd = dirfd.open_file(folder_fd, file_name, os.O_RDONLY)
     try:
         return advance_open(
-            fd, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed, dialect=dialect
+            fd, entry, record_limit, dialect=dialect, max_bytes=max_bytes, collect=collect, parsed=parsed
         )
     finally:
         os.close(fd)
@@ -96,10 +96,10 @@ def advance_open(
     entry: Entry,
     record_limit: int,
     *,
+    dialect: TranscriptDialect,
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
-    dialect: TranscriptDialect = V3,
 ) -> Advance:
     """As `advance`, on an open file."""
     stat = os.fstat(fd)
@@ -193,7 +193,7 @@ def _fold_line(
     return folded, record.id if record.id is not None and record.type != "session" else last_id
 
 
-def is_current(facts: FileFacts, stat: os.stat_result, dialect: TranscriptDialect = V3) -> bool:
+def is_current(facts: FileFacts, stat: os.stat_result, dialect: TranscriptDialect) -> bool:
     """Whether nothing happened to the file since it was folded, by the fold that is in use."""
     same_file = (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     return same_file and facts.fold == dialect.fold_version

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.store import dirfd, layout
 
 Kind = Literal[
@@ -56,6 +57,11 @@ class StoredName(msgspec.Struct, frozen=True):
     def session_id(self) -> str:
         """The session whose transcript this is."""
         return self.name.removesuffix(layout.SUFFIX)
+
+    @property
+    def dialect(self) -> TranscriptDialect:
+        """The format of a transcript in the store, which is our own."""
+        return V3
 
     @property
     def is_archived(self) -> bool:

@@ -36,7 +36,8 @@ def create_file(folder: Folder, name: str, data: bytes, record_limit: int, sync:
         try:
             transcript.append(fd, data)
             # Read through the same descriptor: opening the file again might fail after it was created.
-            got = folding.advance_open(fd, Entry(session_id=name[: -len(layout.SUFFIX)]), record_limit)
+            entry = Entry(session_id=name[: -len(layout.SUFFIX)])
+            got = folding.advance_open(fd, entry, record_limit, dialect=folder.dialect)
             if sync:
                 os.fdatasync(fd)
             put_in_place(folder.fd, temporary, folder, name, fd, sync=sync)

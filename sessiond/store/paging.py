@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import Record
 from sessiond.store import transcript
 from sessiond.store.transcript import Line
@@ -54,10 +54,10 @@ def page_backwards(
     limit: int,
     max_bytes: int,
     record_limit: int,
+    dialect: TranscriptDialect,
     noted: Callable[[Record], bool] | None = None,
     clean: bool = False,
     block: int = BLOCK,
-    dialect: TranscriptDialect = V3,
 ) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 

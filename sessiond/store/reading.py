@@ -11,8 +11,9 @@ from collections.abc import Generator
 import msgspec
 from msgspec.structs import asdict
 
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
-from sessiond.model.fold import fold, fold_bad_line, ineffective_reason
+from sessiond.model.fold import fold_bad_line
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, folding, layout, transcript
 from sessiond.store.inventory import StoredName
@@ -60,12 +61,13 @@ def read_transcript(
     mtime_ms = whole_ms(thing.status.st_mtime_ns // 1_000_000) or 0
     with dirfd.closing(open_stored(root_fd, thing)) as fd:
         number, counted_to = 1, 0
-        lines = transcript.read_lines(fd, 0, record_limit, stop=thing.status.st_size)
+        lines = transcript.read_lines(fd, 0, record_limit, dialect=thing.dialect, stop=thing.status.st_size)
         for done, line in enumerate(lines):
             # Blank lines are skipped by the reader but count for the line number.
             number += _newlines(fd, counted_to, line.offset)
             counted_to = line.offset
-            _add_line(reading, line, folding.describe_place(number, line.offset), mtime_ms)
+            place = folding.describe_place(number, line.offset)
+            _add_line(reading, line, place, mtime_ms, thing.dialect)
             reading.earlier += _is_earlier(line, moment_ms)
             if done % _LINES_A_STEP == 0:
                 yield
@@ -75,7 +77,9 @@ def read_transcript(
     return reading
 
 
-def _add_line(reading: TranscriptReading, line: transcript.Line, place: str, mtime_ms: int) -> None:
+def _add_line(
+    reading: TranscriptReading, line: transcript.Line, place: str, mtime_ms: int, dialect: TranscriptDialect
+) -> None:
     reading.end = line.end
     record = line.record
     if record is None:
@@ -85,11 +89,11 @@ def _add_line(reading: TranscriptReading, line: transcript.Line, place: str, mti
     reading.records += 1
     reading.timeless |= record.timestamp_ms is None and (record.is_message or record.type == "session")
     before = reading.entry
-    reading.entry = fold(before, record, line.offset, mtime_ms)
+    reading.entry = dialect.fold(before, record, line.offset, mtime_ms)
     if (
         reading.entry is before
         and record.custom_type is not None
-        and (why := ineffective_reason(before, record)) is not None
+        and (why := dialect.ineffective_reason(before, record)) is not None
     ):
         reading.odd.append(f"{place} ({why})")
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from sessiond.errors import pluralize
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.store import adoption, checks, dirfd, folding, index, inventory, layout, reading
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -96,7 +97,7 @@ def wrong_entries(root_fd: int, sessions: list[Session], record_limit: int) -> I
         try:
             with dirfd.closing(dirfd.open_path_dir(root_fd, parts)) as fd:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            if not folding.is_current(entry.file, status):
+            if not folding.is_current(entry.file, status, session.dialect):
                 continue
             found = yield from reading.read_transcript(
                 root_fd, StoredName(tuple(parts), name, "transcript", status), record_limit
@@ -155,7 +156,7 @@ def _apply_one(folder_fd: int, backup_fd: int, one: Repair, record_limit: int) -
 
 def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Session]:
     """The folder's sessions, read without writing. Files without a session key are left for the next start."""
-    folder = Folder(thing.parts[1], folder_fd, archived=thing.is_archived)
+    folder = Folder(thing.parts[1], folder_fd, thing.dialect, archived=thing.is_archived)
     known = index.load(folder_fd).ours
     sessions: list[Session] = []
     for name in sorted(os.listdir(folder_fd)):
@@ -163,7 +164,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
         if session_id is None:
             continue
         try:
-            entry = _refold(folder_fd, name, known.get(session_id), record_limit)
+            entry = _refold(folder_fd, name, known.get(session_id), record_limit, folder.dialect)
         except OSError:
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
@@ -173,7 +174,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
     return sessions
 
 
-def _refold(folder_fd: int, name: str, known: Entry | None, record_limit: int) -> Entry:
+def _refold(folder_fd: int, name: str, known: Entry | None, record_limit: int, dialect: TranscriptDialect) -> Entry:
     """The entry from folding the whole file, with the number of former messages, which only the index has."""
     entry = Entry(session_id=name.removesuffix(layout.SUFFIX))
     with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:
@@ -182,7 +183,7 @@ def _refold(folder_fd: int, name: str, known: Entry | None, record_limit: int) -
             # Compared by content, because in a copy of the store the file has another inode.
             is_rewritten = not folding.holds(fd, known.file, status)
             entry = folding.begin_anew(known, rewritten_at=status.st_mtime_ns // 1_000_000 if is_rewritten else None)
-        return folding.advance_open(fd, entry, record_limit, collect=False).entry
+        return folding.advance_open(fd, entry, record_limit, dialect=dialect, collect=False).entry
 
 
 def _backup_name(thing: StoredName) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from sessiond.clock import Clock, Ids
 from sessiond.errors import reason_of
 from sessiond.model import record as records
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
 from sessiond.store import adoption, dirfd, folding, index, layout, making, transcript
@@ -65,7 +66,7 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
         entry = known.ours.get(name[: -len(layout.SUFFIX)])
         if entry is not None and not entry.session_key.startswith(prefix):
             entry = None  # the index is of another folder, or was forged
-        if entry is not None and folding.is_current(entry.file, stat):
+        if entry is not None and folding.is_current(entry.file, stat, folder.dialect):
             sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
             continue
         progress(done, len(names), folder.agent_id)
@@ -102,10 +103,10 @@ def read_session(
     session_id = name[: -len(layout.SUFFIX)]
     fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
     try:
-        if not is_transcript(fd, settings.record_limit):
+        if not is_transcript(fd, settings.record_limit, folder.dialect):
             return None
         empty = Entry(session_id=session_id)
-        got = folding.advance_open(fd, entry or empty, settings.record_limit, collect=False)
+        got = folding.advance_open(fd, entry or empty, settings.record_limit, dialect=folder.dialect, collect=False)
     finally:
         os.close(fd)
     problems += line_problems(path_of(folder, name), got)
@@ -124,16 +125,16 @@ def read_session(
     return Session(key=folded.session_key, entry=folded, folder=folder)
 
 
-def is_transcript(fd: int, record_limit: int) -> bool:
+def is_transcript(fd: int, record_limit: int, dialect: TranscriptDialect) -> bool:
     """Whether the file begins with a session header, or has a record with a session key near its beginning."""
     # Other programs keep other JSON Lines files beside their transcripts, which are left alone. A file with an
     # unreadable first line counts, and one that was emptied and continued without a header if it has a key.
-    first = next(transcript.read_lines(fd, 0, record_limit, block=4096), None)
+    first = next(transcript.read_lines(fd, 0, record_limit, dialect=dialect, block=4096), None)
     if first is None or first.record is None or first.record.type == "session":
         return first is not None
     if records.ENTRY.encode() not in os.pread(fd, _MARKED_BYTES, 0):
         return False
-    lines = transcript.read_lines(fd, 0, record_limit, stop=_MARKED_BYTES)
+    lines = transcript.read_lines(fd, 0, record_limit, dialect=dialect, stop=_MARKED_BYTES)
     return any(line.record is not None and adoption.says_key(line.record) for line in lines)
 
 
@@ -172,7 +173,7 @@ def _adopt(folder: Folder, name: str, entry: Entry, claim: adoption.Claim, setti
             raise HalfLine(name)
         if settings.sync:
             os.fdatasync(fd)
-        return folding.advance_open(fd, entry, settings.record_limit, collect=False).entry
+        return folding.advance_open(fd, entry, settings.record_limit, dialect=folder.dialect, collect=False).entry
 
 
 def create_settings_only_sessions(

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from sessiond.clock import Clock, Ids
 from sessiond.errors import ConfigError, StorageError, reason_of
 from sessiond.model import record as records
+from sessiond.model.dialects import V3
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
@@ -137,14 +138,14 @@ class SessionStore:
     def _open_folder(self, agent_id: str) -> Folder:
         if agent_id not in self.folders:
             path = self.path / layout.AGENTS / agent_id / layout.SESSIONS
-            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), path=str(path))
+            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), V3, path=str(path))
         return self.folders[agent_id]
 
     def _open_archive(self, agent_id: str) -> Folder:
         if agent_id not in self.archives:
             folder = self._open_folder(agent_id)
             fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
-            self.archives[agent_id] = Folder(agent_id, fd, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
+            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
         return self.archives[agent_id]
 
     async def create(

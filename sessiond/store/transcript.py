@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sessiond.model.dialects import V3, TranscriptDialect
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine, Record
 from sessiond.store.tail import Tail
 
@@ -44,20 +44,20 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_lines(
-    fd: int, offset: int, limit: int, *, stop: int | None = None, block: int = BLOCK, dialect: TranscriptDialect = V3
+    fd: int, offset: int, limit: int, *, dialect: TranscriptDialect, stop: int | None = None, block: int = BLOCK
 ) -> Iterator[Line]:
     """Every whole line from `offset` (the start of a line) to `stop` or the end of the file, except blank ones."""
-    return read_tail(fd, Tail(offset, limit), stop=stop, block=block, dialect=dialect)
+    return read_tail(fd, Tail(offset, limit), dialect=dialect, stop=stop, block=block)
 
 
 def read_tail(
     fd: int,
     tail: Tail,
     *,
+    dialect: TranscriptDialect,
     stop: int | None = None,
     block: int = BLOCK,
     parsed: Mapping[int, Line] | None = None,
-    dialect: TranscriptDialect = V3,
 ) -> Iterator[Line]:
     """As `read_lines`, from the position of `tail`, which keeps an incomplete line at the end.
 
@@ -91,7 +91,7 @@ def _is_unchanged(fd: int, line: Line) -> bool:
 
 
 def parse_long_line(
-    fd: int, offset: int, limit: int, *, within: int, long: int = LONG_LINE, dialect: TranscriptDialect = V3
+    fd: int, offset: int, limit: int, *, dialect: TranscriptDialect, within: int, long: int = LONG_LINE
 ) -> Line | None:
     """The first line of at least `long` bytes that begins less than `within` bytes behind `offset`, parsed; None if
     there is none. Raises OSError. Call it in a worker thread.
@@ -108,7 +108,7 @@ def parse_long_line(
     return None
 
 
-def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: TranscriptDialect = V3) -> Line | None:
+def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: TranscriptDialect) -> Line | None:
     """The parsed line between two offsets, None where it is blank. `line` is None for one over the limit."""
     if line is None or len(line) > limit:
         return Line(begin, end, None, "over the size limit")
@@ -121,9 +121,7 @@ def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: Trans
         return Line(begin, end, None, bad.reason)
 
 
-def read_backwards(
-    fd: int, end: int, limit: int, *, block: int = BLOCK, dialect: TranscriptDialect = V3
-) -> Iterator[Line]:
+def read_backwards(fd: int, end: int, limit: int, *, dialect: TranscriptDialect, block: int = BLOCK) -> Iterator[Line]:
     """Every whole line that ends at or before `end` (the end of a line), newest first, read in blocks."""
     position = end
     newest_first: list[bytes] = []  # the pieces of the line whose beginning was not read yet

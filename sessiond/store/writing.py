@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sessiond.model import record as records
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.lax import whole_ms
 from sessiond.model.record import BadLine
@@ -61,12 +62,12 @@ class Append:
     def is_missing(self) -> bool:
         return self.error is None and (not self.found or None in self.found)
 
-    def long_lines(self, record_limit: int) -> Iterator[transcript.Line]:
+    def long_lines(self, record_limit: int, dialect: TranscriptDialect) -> Iterator[transcript.Line]:
         """The lines that take long to parse, already parsed, for the feed."""
         if self.error is None:
             for (begin, end), line in zip(self.places, self.lines, strict=False):
                 if end - begin >= transcript.LONG_LINE:
-                    made = transcript.line_of(begin, line[:-1], end, record_limit)
+                    made = transcript.line_of(begin, line[:-1], end, record_limit, dialect)
                     if made is not None:
                         yield made
 
@@ -159,7 +160,7 @@ class Writing:
             session.keyed_epoch = epoch
             return b""
         empty = Entry(session_id=session.session_id)
-        entry = folding.advance_open(fd, empty, self._limit, collect=False).entry
+        entry = folding.advance_open(fd, empty, self._limit, dialect=session.dialect, collect=False).entry
         self._facts, self._replaced = entry.file, True
         lost = claim_to_restore(entry, session.entry, session.key, session.folder.agent_id)
         if lost is None:

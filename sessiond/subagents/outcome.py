@@ -7,6 +7,7 @@ from typing import Literal, cast
 
 from sessiond.errors import StorageError
 from sessiond.model import lax
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.keys import agent_of
 from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
@@ -32,13 +33,13 @@ async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
 
 async def find_first_end(store: SessionStore, child: Session) -> str | None:
     """The run that the child was spawned for, by the records of its transcript, where that has ended. StorageError."""
-    found: str | None = await store.read(child, _first_end, store.record_limit)
+    found: str | None = await store.read(child, _first_end, store.record_limit, child.dialect)
     return found
 
 
-def _first_end(fd: int, record_limit: int) -> str | None:
+def _first_end(fd: int, record_limit: int, dialect: TranscriptDialect) -> str | None:
     spawned: set[str] = set()
-    for line in transcript.read_lines(fd, 0, record_limit):
+    for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect):
         if line.record is None or line.record.custom_type != RUN:
             continue
         data = lax.decode_dict(line.record.data)
@@ -84,7 +85,7 @@ async def task_of(store: SessionStore, registry: Registry, child: Session, run_i
     run = registry.get(run_id)
     if run is not None and run.request.text:
         return run.request.text
-    task: str = await store.read(child, _first_message, store.record_limit)
+    task: str = await store.read(child, _first_message, store.record_limit, child.dialect)
     return task
 
 
@@ -92,7 +93,7 @@ async def _tool_result(store: SessionStore, child: Session, run_id: str) -> str 
     """The newest tool result of the run; None if there is none or the transcript is gone."""
     end = child.entry.file.folded_to
     try:
-        found: str | None = await store.read(child, _latest_tool_result, run_id, end, store.record_limit)
+        found: str | None = await store.read(child, _latest_tool_result, run_id, end, store.record_limit, child.dialect)
     except StorageError:
         if store.catalog.has(child):
             raise
@@ -106,9 +107,9 @@ def _path_afterwards(child: Session) -> str:
     return layout.transcript_path(agent_of(child.key), child.session_id, archived=archived)
 
 
-def _latest_tool_result(fd: int, run_id: str, end: int, record_limit: int) -> str | None:
+def _latest_tool_result(fd: int, run_id: str, end: int, record_limit: int, dialect: TranscriptDialect) -> str | None:
     """The text of the run's newest tool result that has text."""
-    for record in _records(transcript.read_backwards(fd, end, record_limit)):
+    for record in _records(transcript.read_backwards(fd, end, record_limit, dialect=dialect)):
         if record.role == "toolResult" and record.message is not None and (text := text_of(record.message)).strip():
             return text
         if record.custom_type == RUN and record.data is not None and _begins(record.data, run_id):
@@ -121,8 +122,8 @@ def _begins(data: bytes, run_id: str) -> bool:
     return (fields.get("runId"), fields.get("status")) == (run_id, "accepted")
 
 
-def _first_message(fd: int, record_limit: int) -> str:
-    for record in _records(transcript.read_lines(fd, 0, record_limit)):
+def _first_message(fd: int, record_limit: int, dialect: TranscriptDialect) -> str:
+    for record in _records(transcript.read_lines(fd, 0, record_limit, dialect=dialect)):
         if record.message is not None and record.role == "user":
             return text_of(record.message)
     return ""

@@ -6,6 +6,7 @@ from itertools import islice
 
 from store_data import T, best_of, finish, verdict
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Catalog, Folder, Session
 
@@ -15,7 +16,7 @@ ROUNDS = 300
 
 def filled(count: int) -> Catalog:
     """A catalog whose sessions were last used in no order of their names."""
-    folder, catalog, sessions = Folder("main", -1), Catalog(), []
+    folder, catalog, sessions = Folder("main", -1, dialect=V3), Catalog(), []
     for number in range(count):
         key = f"agent:main:whatsapp:direct:{number:012d}"
         entry = Entry(session_id=f"s{number}", session_key=key, updated_at=T + number * 7919 % count)

@@ -27,6 +27,7 @@ from sessiond.errors import StorageError
 from sessiond.events import feed
 from sessiond.events.watch import Kind, open_watcher
 from sessiond.events.watch_backend import NameChanged, Rescan, WatchEvent
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
 from sessiond.store import dirfd, folding
@@ -184,7 +185,9 @@ async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(
             await trio.sleep(0.005)
     assert (session.entry.sandboxed, session.entry.message_count) == (True, 0)
     await parts.say(key, "after")
-    fresh = folding.advance(session.folder.fd, folding.begin_anew(session.entry), session.file_name, 2**20).entry
+    fresh = folding.advance(
+        session.folder.fd, folding.begin_anew(session.entry), session.file_name, 2**20, dialect=V3
+    ).entry
     assert fresh == session.entry
     assert (fresh.session_key, fresh.sandboxed, fresh.message_count) == (key, True, 1)
     assert fresh.label == (None if left == "the header" else "dear")

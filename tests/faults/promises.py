@@ -11,6 +11,7 @@ from pathlib import Path
 from faults.scenes import Scene
 from faults.transcripts import ALONE, FINAL, Transcript, transcripts
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store import dirfd, doctor, folding, index
 
@@ -117,7 +118,7 @@ def _index(store: Path, found: list[Transcript]) -> Iterator[str]:
                     continue
                 saved = known.ours.get(path.stem)
                 empty = folding.begin_anew(saved) if saved is not None else Entry(session_id=path.stem)
-                fresh = folding.advance(fd, empty, path.name, LIMIT, collect=False).entry
+                fresh = folding.advance(fd, empty, path.name, LIMIT, collect=False, dialect=V3).entry
                 if saved != fresh:
                     yield f"{path.name}: the index says {_difference(saved, fresh)}"
 

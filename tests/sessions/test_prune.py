@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sessiond.errors import StorageError
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import FOLD_VERSION
 from sessiond.sessions.prune import PrunableTranscript, Removal, find_old
@@ -16,7 +17,7 @@ NOW = 1_795_300_000_000
 
 def _session(updated_at: int, written_at: int, *, archived: bool = True) -> Session:
     entry = Entry(session_id="s", updated_at=updated_at, file=FileFacts(mtime_ns=written_at * 1_000_000))
-    return Session(key="agent:main:s", entry=entry, folder=Folder("main", -1, archived=archived))
+    return Session(key="agent:main:s", entry=entry, folder=Folder("main", -1, archived=archived, dialect=V3))
 
 
 def test_a_transcript_is_as_old_as_the_last_thing_written_to_it() -> None:
@@ -36,7 +37,7 @@ def test_a_folder_that_cannot_be_synced_is_a_storage_error_and_what_is_gone_is_t
     status = (tmp_path / "s.jsonl").stat()
     facts = FileFacts(bytes=1, mtime_ns=status.st_mtime_ns, inode=status.st_ino, fold=FOLD_VERSION)
     path_fd = os.open(tmp_path, os.O_PATH)  # good for everything but a sync
-    folder = Folder("main", path_fd, archived=True)
+    folder = Folder("main", path_fd, archived=True, dialect=V3)
     session = Session(key="agent:main:s", entry=Entry(session_id="s", file=facts), folder=folder)
     removal = Removal([PrunableTranscript(session, 1)])
     with pytest.raises(StorageError, match="removed 1 transcript, but the folder could not be synced"):

@@ -12,6 +12,7 @@ import pytest
 from support.store_listeners import FoldingListener
 
 from sessiond.clock import Clock, Ids
+from sessiond.model.dialects import V3
 from sessiond.model.keys import KeyRules
 from sessiond.store.catalog import Folder
 from sessiond.store.scan import ScanSettings
@@ -50,7 +51,7 @@ def settings(clock: Clock) -> ScanSettings:
 def folder(tmp_path: Path) -> Iterator[Folder]:
     """The sessions folder of the agent `main`, at `tmp_path`."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield Folder("main", fd)
+    yield Folder("main", fd, dialect=V3)
     os.close(fd)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiond.model.dialects import V3
 from sessiond.store import blocks
 from sessiond.store.blocks import Block, count_messages, read_block_before
 
@@ -93,18 +94,18 @@ BAD = b'{"type":"message","message":{"role":\n'
 def test_counting_messages_agrees_with_reading_each_line(lines: list[tuple[bytes, bool]]) -> None:
     data = b"".join(line for line, _ in lines)
     expected = sum(is_message for _, is_message in lines)
-    assert count_messages(data, 1000, clean=True) == expected
-    assert count_messages(data, 1000, clean=False) == expected
-    assert count_messages(data + BAD, 1000, clean=False) == expected
+    assert count_messages(data, 1000, clean=True, dialect=V3) == expected
+    assert count_messages(data, 1000, clean=False, dialect=V3) == expected
+    assert count_messages(data + BAD, 1000, clean=False, dialect=V3) == expected
 
 
 def test_a_line_over_the_limit_is_not_counted_as_a_message() -> None:
     line = _line({"type": "message", "message": {"role": "user", "content": "x" * 50}})
-    assert count_messages(line, len(line) - 1, clean=False) == 1
-    assert count_messages(line, len(line) - 2, clean=False) == 0
+    assert count_messages(line, len(line) - 1, clean=False, dialect=V3) == 1
+    assert count_messages(line, len(line) - 2, clean=False, dialect=V3) == 0
 
 
 def test_blank_and_bad_lines_are_not_counted_as_messages() -> None:
-    assert not blocks.is_message(b" ")
-    assert not blocks.is_message(b'{"type":"message"')
-    assert blocks.is_message(b'{"type":"message","message":{}}')
+    assert not blocks.is_message(b" ", V3)
+    assert not blocks.is_message(b'{"type":"message"', V3)
+    assert blocks.is_message(b'{"type":"message","message":{}}', V3)

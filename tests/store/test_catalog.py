@@ -10,10 +10,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from msgspec.structs import replace
 from support.sampling import amount
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.store.catalog import Catalog, Folder, Session
 
-LIVE, ARCHIVE = Folder("main", -1), Folder("main", -1, archived=True)
+LIVE, ARCHIVE = Folder("main", -1, dialect=V3), Folder("main", -1, archived=True, dialect=V3)
 
 
 def session(name: str, key: str = "agent:main:main", folder: Folder = LIVE, **entry: Any) -> Session:
@@ -130,7 +131,7 @@ def test_the_live_file_is_found_if_an_archived_one_has_the_same_id():
 
 
 def test_replacing_an_entry_marks_the_folders_index_as_dirty():
-    catalog, folder = Catalog(), Folder("main", -1)
+    catalog, folder = Catalog(), Folder("main", -1, dialect=V3)
     one = session("s", folder=folder)
     catalog.add(one)
     assert not folder.dirty

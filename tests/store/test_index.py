@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
 from sessiond.store import index, layout
 from sessiond.store.catalog import Folder, Session
@@ -25,7 +26,7 @@ def session(number: int, **more: object) -> Session:
         file=FileFacts(bytes=10, mtime_ns=20, inode=30, folded_to=9, last_id="x", check=7),
         **more,  # type: ignore[arg-type]
     )
-    return Session(key=entry.session_key, entry=entry, folder=Folder("main", -1))
+    return Session(key=entry.session_key, entry=entry, folder=Folder("main", -1, dialect=V3))
 
 
 def test_a_saved_index_loads_with_the_same_entries(tmp_path, folder):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from sessiond.errors import StorageError
+from sessiond.model.dialects import V3
 from sessiond.model.record import header_line
 from sessiond.store import dirfd, making
 from sessiond.store.catalog import Folder
@@ -66,7 +67,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_not_created(tmp_path, folder):
     # Syncing a folder opened with O_PATH fails with EBADF.
     path_fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        making.create_file(Folder("main", path_fd), "s.jsonl", HEADER, LIMIT, True)
+        making.create_file(Folder("main", path_fd, dialect=V3), "s.jsonl", HEADER, LIMIT, True)
     os.close(path_fd)
     assert os.listdir(tmp_path) == []
 
@@ -75,7 +76,7 @@ def test_a_file_is_not_created_in_a_folder_that_was_moved_away(tmp_path):
     place, away = tmp_path / "sessions", tmp_path / "away"
     place.mkdir()
     with dirfd.closing(dirfd.open_root(place)) as fd:
-        folder = Folder("main", fd, path=str(place))
+        folder = Folder("main", fd, path=str(place), dialect=V3)
         making.create_file(folder, "s.jsonl", HEADER, LIMIT, True)
         place.rename(away)
         with pytest.raises(StoreDisplaced):
@@ -100,9 +101,10 @@ async def test_a_create_refused_for_lack_of_descriptors_leaves_no_session_after_
 _CREATE_SCRIPT = """
 import os, sys
 from sessiond.store import making
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-making.create_file(Folder("main", fd), "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
+making.create_file(Folder("main", fd, dialect=V3), "s.jsonl", sys.argv[2].encode(), 1 << 20, True)
 """
 
 

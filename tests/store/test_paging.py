@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiond.model.dialects import V3
 from sessiond.store import paging, transcript
 from sessiond.store.paging import MessagePage
 from sessiond.store.transcript import Line
@@ -36,7 +37,7 @@ def reference_page(
 ) -> MessagePage:
     """The expected page, computed from a list of all lines."""
     with file_with_content(content) as fd:
-        lines = [line for line in transcript.read_lines(fd, 0, LIMIT) if line.end <= end]
+        lines = [line for line in transcript.read_lines(fd, 0, LIMIT, dialect=V3) if line.end <= end]
     seq, numbered = end_seq - sum(line.record is not None and line.record.is_message for line in lines), []
     for line in lines:
         is_message = line.record is not None and line.record.is_message
@@ -101,6 +102,7 @@ def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, l
                 record_limit=LIMIT,
                 clean=clean,
                 block=block,
+                dialect=V3,
             )
             assert page == reference_page(content, end, seq, limit=limit, max_bytes=max_bytes, roles=roles)
             skipped += page.skipped
@@ -108,7 +110,7 @@ def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, l
             if not page.has_more:
                 break
             end, seq = page.start, page.start_seq
-        everything = list(transcript.read_lines(fd, 0, LIMIT))
+        everything = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
     seqs = [place for place, _ in enumerate((line for line in everything if line.record and line.record.is_message), 1)]
     assert [seq for _, seq in messages] == [
         seq
@@ -128,6 +130,7 @@ def page(content: bytes, limit: int, max_bytes: int) -> list[int]:
             limit=limit,
             max_bytes=max_bytes,
             record_limit=LIMIT,
+            dialect=V3,
         )
     return [json.loads(line.record.message or b"")["n"] for line, _ in got.lines if line.record]
 
@@ -175,6 +178,7 @@ def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
                 record_limit=LIMIT,
                 clean=True,
                 block=block,
+                dialect=V3,
             )
         assert [json.loads(line.record.message)["n"] for line, _ in got.lines if line.record][-1:] == [2]
 
@@ -182,6 +186,6 @@ def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
 def test_a_page_ends_where_a_clean_file_shrank_during_the_read():
     with file_with_content(message(1) + b"\n") as fd:
         got = paging.page_backwards(
-            fd, 500, 5, wanted=lambda record: True, limit=5, max_bytes=500, record_limit=LIMIT, clean=True
+            fd, 500, 5, wanted=lambda record: True, limit=5, max_bytes=500, record_limit=LIMIT, clean=True, dialect=V3
         )
     assert got == MessagePage(lines=[], start=0, start_seq=0, has_more=False, skipped=0, bytes=0)

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from sessiond.clock import Ids, iso_ms
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, Spawn
 from sessiond.model.fold import FOLD_VERSION
 from sessiond.store import index, paging, scan
@@ -293,6 +294,7 @@ def test_every_message_of_an_openclaw_store_is_read(folder_scan):
             limit=1000,
             max_bytes=1 << 20,
             record_limit=1 << 20,
+            dialect=V3,
         )
         os.close(fd)
         assert [line.record.raw for line, _ in page.lines] == wanted
@@ -599,7 +601,7 @@ def test_symlinks_are_skipped_and_reported_and_other_files_are_ignored(folder_sc
 def test_an_archived_file_is_read_and_adopted_in_the_archive(tmp_path, settings):
     (tmp_path / "archive").mkdir()
     fd = os.open(tmp_path / "archive", os.O_RDONLY)
-    archive = Folder("main", fd, archived=True)
+    archive = Folder("main", fd, archived=True, dialect=V3)
     folder_scan = FolderScan(tmp_path / "archive", archive, settings)
     folder_scan.write("s1", header("s1", "agent:main:cron:1"))
     folder_scan.write("s2", header("s2"))

@@ -89,8 +89,9 @@ def test_refused_lines_are_blanked_out_from_the_last_to_the_first(
 _DURABLE_SCRIPTS = {
     "made": """
 from sessiond.store import making
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder
-folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place)
+folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place, dialect=V3)
 making.create_file(folder, "s.jsonl", b'{"type":"session","id":"s"}\\n', 1 << 20, True)
 """,
     "replaced": """
@@ -151,8 +152,9 @@ def test_the_blank_out_of_a_refused_append_is_synced(shim: Path, tmp_path: Path)
 
 _CREATE_SCRIPT = """
 from sessiond.store import making
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder
-folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place)
+folder = Folder("main", os.open(place, os.O_RDONLY | os.O_DIRECTORY), path=place, dialect=V3)
 try:
     making.create_file(folder, "s.jsonl", b'{"type":"session","id":"s"}\\n', 1 << 20, True)
     print("made")
@@ -183,6 +185,7 @@ _SESSION_SETUP = """
 from sessiond.model.entry import Entry
 from sessiond.model.record import header_line
 from sessiond.store import folding
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.writing import Append, Writing
 def record(own, parent):
@@ -198,8 +201,8 @@ def put(name):
 put("s.jsonl")
 fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
 os.fsync(fd)
-session = Session("agent:main:main", Entry(session_id="s"), Folder("main", fd))
-session.entry = folding.advance(fd, session.entry, "s.jsonl", 1 << 20).entry
+session = Session("agent:main:main", Entry(session_id="s"), Folder("main", fd, dialect=V3))
+session.entry = folding.advance(fd, session.entry, "s.jsonl", 1 << 20, dialect=V3).entry
 """
 _APPEND_THREE_SCRIPT = """
 some = appends("a", "b", "c")
@@ -244,6 +247,7 @@ _ADOPTION_SCRIPT = """
 from sessiond.clock import Clock, Ids
 from sessiond.model.keys import KeyRules
 from sessiond.store import index, scan
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder
 fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
 for name, text in (
@@ -256,7 +260,7 @@ for name, text in (
         os.fsync(file.fileno())
 os.fsync(fd)
 settings = scan.ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
-found = scan.scan_folder(Folder("main", fd), settings, lambda *_: None, [])
+found = scan.scan_folder(Folder("main", fd, dialect=V3), settings, lambda *_: None, [])
 index.save(fd, index.encode_index(found))
 print([one.key for one in found])
 """
@@ -276,13 +280,15 @@ from sessiond.model.keys import KeyRules
 from sessiond.sessions.importing import TranscriptCopy
 from sessiond.sessions.openclaw import PlannedSession, ImportPlan
 from sessiond.store import making
+from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder
 from sessiond.store.scan import ScanSettings
 fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
 source = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
 item = PlannedSession(session_id="a", name="a.jsonl", key_id="a")
 settings = ScanSettings(KeyRules(), 1 << 20, Clock(), Ids())
-copy = TranscriptCopy(ImportPlan("main", "", source, [item], {}), item, Folder("main", fd, path=place), settings)
+folder = Folder("main", fd, path=place, dialect=V3)
+copy = TranscriptCopy(ImportPlan("main", "", source, [item], {}), item, folder, settings)
 for _ in copy.steps():
     pass
 copy.discard()

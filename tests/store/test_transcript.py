@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sessiond.model.dialects import V3
 from sessiond.store import transcript
 from sessiond.store.tail import Tail
 
@@ -68,9 +69,9 @@ contents = st.lists(st.tuples(pieces, st.sampled_from([b"\n", b"\n", b"\n", b""]
 @example(b"z" * 200 + b"\n", 7, 3)
 def test_reading_backwards_gives_the_same_lines_as_reading_forward(content, block, back_block):
     with file_with_content(content) as fd:
-        forward = list(transcript.read_lines(fd, 0, LIMIT, block=block))
+        forward = list(transcript.read_lines(fd, 0, LIMIT, block=block, dialect=V3))
         end = content.rfind(b"\n") + 1
-        assert list(transcript.read_backwards(fd, end, LIMIT, block=back_block)) == forward[::-1]
+        assert list(transcript.read_backwards(fd, end, LIMIT, block=back_block, dialect=V3)) == forward[::-1]
     for line in forward:
         text = content[line.offset : line.end]
         assert text.endswith(b"\n") and b"\n" not in text[:-1]
@@ -81,26 +82,28 @@ def test_reading_backwards_gives_the_same_lines_as_reading_forward(content, bloc
 @given(contents, st.data())
 def test_reading_from_any_line_start_gives_the_rest(content, data):
     with file_with_content(content) as fd:
-        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
         cut = data.draw(st.integers(0, len(lines)))
         start = lines[cut - 1].end if cut else 0
-        assert list(transcript.read_lines(fd, start, LIMIT)) == lines[cut:]
-        assert list(transcript.read_backwards(fd, start, LIMIT)) == lines[:cut][::-1]
+        assert list(transcript.read_lines(fd, start, LIMIT, dialect=V3)) == lines[cut:]
+        assert list(transcript.read_backwards(fd, start, LIMIT, dialect=V3)) == lines[:cut][::-1]
 
 
 def test_reading_stops_at_the_given_end_and_leaves_out_a_half_line():
     first, second = message(1) + b"\n", message(2) + b"\n"
     with file_with_content(first + second) as fd:
-        assert [line.end for line in transcript.read_lines(fd, 0, LIMIT, stop=len(first) + 5)] == [len(first)]
+        assert [line.end for line in transcript.read_lines(fd, 0, LIMIT, stop=len(first) + 5, dialect=V3)] == [
+            len(first)
+        ]
         tail = Tail(0, LIMIT)
-        assert len(list(transcript.read_tail(fd, tail, stop=len(first) + 5))) == 1
-        assert [line.offset for line in transcript.read_tail(fd, tail)] == [len(first)]
+        assert len(list(transcript.read_tail(fd, tail, stop=len(first) + 5, dialect=V3))) == 1
+        assert [line.offset for line in transcript.read_tail(fd, tail, dialect=V3)] == [len(first)]
 
 
 def test_bad_lines_have_a_reason():
     content = b'{"torn\n\0\0\n[]\n\xff{\n' + b"x" * 61 + b"\n"
     with file_with_content(content) as fd:
-        assert [line.bad for line in transcript.read_lines(fd, 0, LIMIT)] == [
+        assert [line.bad for line in transcript.read_lines(fd, 0, LIMIT, dialect=V3)] == [
             "torn or not JSON",
             "NUL bytes",
             "not an object",
@@ -111,7 +114,7 @@ def test_bad_lines_have_a_reason():
 
 def test_reading_ends_where_the_file_shrank_during_the_read():
     with file_with_content(message(1) + b"\n") as fd:
-        assert list(transcript.read_backwards(fd, 500, LIMIT)) == []
+        assert list(transcript.read_backwards(fd, 500, LIMIT, dialect=V3)) == []
 
 
 def test_an_append_returns_the_offset_where_it_was_written():
@@ -171,7 +174,7 @@ def test_blanking_out_leaves_a_strangers_later_append_alone():
 
 def test_blank_lines_are_neither_records_nor_damage():
     with file_with_content(b"\n   \n\t\r\n" + message(1) + b"\n") as fd:
-        assert [line.offset for line in transcript.read_lines(fd, 0, LIMIT)] == [8]
+        assert [line.offset for line in transcript.read_lines(fd, 0, LIMIT, dialect=V3)] == [8]
 
 
 def test_a_line_begins_at_the_start_of_the_file_or_after_a_newline():
@@ -190,20 +193,20 @@ def test_the_checksum_differs_for_different_beginnings():
 
 def test_lines_parsed_ahead_are_used_and_those_after_them_are_read():
     with file_with_content(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
-        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
         long = lines[1].end - lines[1].offset - 1
-        ahead = transcript.parse_long_line(fd, 0, LIMIT, within=200, long=long)
+        ahead = transcript.parse_long_line(fd, 0, LIMIT, within=200, long=long, dialect=V3)
         assert ahead == lines[1] and ahead is not None
-        got = transcript.read_tail(fd, Tail(ahead.offset, LIMIT), parsed={ahead.offset: ahead})
+        got = transcript.read_tail(fd, Tail(ahead.offset, LIMIT), parsed={ahead.offset: ahead}, dialect=V3)
         assert list(islice(got, 5)) == lines[1:]
 
 
 @given(content=contents, start=st.integers(0, 10), within=st.integers(1, 200), changed=st.booleans())
 def test_lines_parsed_ahead_are_used_only_while_the_file_still_contains_them(content, start, within, changed):
     with file_with_content(content) as fd:
-        lines = list(transcript.read_lines(fd, 0, LIMIT))
+        lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
         offset = lines[min(start, len(lines) - 1)].offset if lines else 0
-        ahead = transcript.parse_long_line(fd, offset, LIMIT, within=within, long=20)
+        ahead = transcript.parse_long_line(fd, offset, LIMIT, within=within, long=20, dialect=V3)
         reach = [
             line for line in lines if offset <= line.offset < offset + within and line.bad != "over the size limit"
         ]
@@ -215,8 +218,8 @@ def test_lines_parsed_ahead_are_used_only_while_the_file_still_contains_them(con
             os.pwrite(fd, b'{"other":1}', ahead.offset)
         parsed = {ahead.offset: ahead}
         for begin in (offset, ahead.offset):
-            fresh = list(transcript.read_tail(fd, Tail(begin, LIMIT)))
-            got = list(transcript.read_tail(fd, Tail(begin, LIMIT), parsed=parsed))
+            fresh = list(transcript.read_tail(fd, Tail(begin, LIMIT), dialect=V3))
+            got = list(transcript.read_tail(fd, Tail(begin, LIMIT), parsed=parsed, dialect=V3))
             assert got == fresh
         taken = any(line is ahead for line in got)
         assert taken == (ahead.record is not None and fresh[0].record == ahead.record)

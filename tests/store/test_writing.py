@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, Spawn
 from sessiond.model.record import ENTRY, custom_line, header_line
 from sessiond.store import dirfd, folding, scan
@@ -50,7 +51,9 @@ class ContestedFile:
         self.fold_new_lines()
 
     def fold_new_lines(self) -> None:
-        self.session.entry = folding.advance(self.session.folder.fd, self.session.entry, "s.jsonl", LIMIT).entry
+        self.session.entry = folding.advance(
+            self.session.folder.fd, self.session.entry, "s.jsonl", LIMIT, dialect=V3
+        ).entry
 
     def add(self, data: bytes) -> None:
         with self.file.open("ab") as opened:
@@ -300,7 +303,7 @@ SET = {
 
 def fold_from_start(contested: ContestedFile) -> Entry:
     """The entry that a start without an index gives."""
-    return folding.advance(contested.session.folder.fd, Entry(session_id="s"), "s.jsonl", LIMIT).entry
+    return folding.advance(contested.session.folder.fd, Entry(session_id="s"), "s.jsonl", LIMIT, dialect=V3).entry
 
 
 @pytest.mark.parametrize(
@@ -358,7 +361,8 @@ def test_a_commit_waits_for_an_editor_that_removes_the_file_for_a_moment(contest
         looks = 0
 
         def __init__(self, folder: Folder) -> None:
-            self.agent_id, self.archived, self.path, self._fd = folder.agent_id, False, "", folder.fd
+            self.agent_id, self.archived, self.path, self.dialect = folder.agent_id, False, "", V3
+            self._fd = folder.fd
 
         @property
         def fd(self) -> int:
@@ -386,7 +390,7 @@ def contested_by_path(tmp_path: Path, settings: ScanSettings) -> Iterator[Contes
     place = tmp_path / "above" / "sessions"
     place.mkdir(parents=True)
     with dirfd.closing(dirfd.open_root(place)) as fd:
-        yield ContestedFile(place, Folder("main", fd, path=str(place)), settings)
+        yield ContestedFile(place, Folder("main", fd, path=str(place), dialect=V3), settings)
 
 
 @pytest.mark.parametrize("part", ["above", "above/sessions"])
@@ -427,7 +431,7 @@ def test_a_folder_moved_back_during_a_commit_has_the_record_once(contested_by_pa
         def path(self, path: str) -> None:
             pass
 
-    contested_by_path.session.folder = ReturningFolder("main", fd)
+    contested_by_path.session.folder = ReturningFolder("main", fd, V3)
     contested_by_path.check(*contested_by_path.write("a", between=lambda: place.rename(away)))
 
 

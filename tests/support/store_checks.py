@@ -11,6 +11,7 @@ import trio
 from support import store_steps
 from support.store_listeners import fold_new
 
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store import paging
 from sessiond.store.catalog import Session
@@ -31,6 +32,7 @@ def texts(store: SessionStore, session: Session) -> list[str]:
         limit=10**6,
         max_bytes=10**9,
         record_limit=store.record_limit,
+        dialect=V3,
     )
     os.close(fd)
     assert (page.skipped, page.has_more, session.entry.corrupt_records) == (0, False, 0)

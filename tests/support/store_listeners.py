@@ -60,5 +60,6 @@ class ObservedListener:
 
 def fold_new(store: SessionStore, session: Session) -> None:
     """Fold what the session's file has and its entry has not."""
-    got = folding.advance(session.folder.fd, session.entry, session.file_name, store.record_limit)
+    limit, dialect = store.record_limit, session.dialect
+    got = folding.advance(session.folder.fd, session.entry, session.file_name, limit, dialect=dialect)
     store.catalog.replace(session, got.entry)
