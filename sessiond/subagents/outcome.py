@@ -32,13 +32,18 @@ async def find_outcome(registry: Registry, run_id: str, key: str) -> RunView:
 
 
 async def find_first_end(store: SessionStore, child: Session) -> str | None:
-    """The run that the child was spawned for, by the records of its transcript, where that has ended. StorageError."""
+    """The run whose end counts as the child's, by the records of its transcript, where that has ended. StorageError.
+
+    That is the run that it was spawned for, or the one that replaced it after a steer.
+    """
     found: str | None = await store.read(child, _first_end, store.record_limit, child.dialect)
     return found
 
 
 def _first_end(fd: int, record_limit: int, dialect: TranscriptDialect) -> str | None:
     spawned: set[str] = set()
+    # Steers that have no end yet: an aborted run goes on in one of them.
+    steers: set[str] = set()
     for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect):
         if line.record is None or line.record.custom_type != RUN:
             continue
@@ -48,10 +53,14 @@ def _first_end(fd: int, record_limit: int, dialect: TranscriptDialect) -> str | 
             continue
         if status == "accepted" and isinstance(request, dict):
             follow = request.get("follow")
-            if request.get("first") is True or (isinstance(follow, dict) and follow.get("spawn") is not None):
+            if request.get("first") is True and data.get("step") != "announce":
+                steers.add(run_id)
+            if run_id in steers or (isinstance(follow, dict) and follow.get("spawn") is not None):
                 spawned.add(run_id)
         elif status in FINAL and run_id in spawned:
-            return run_id
+            steers.discard(run_id)
+            if status != "aborted" or not steers:
+                return run_id
     return None
 
 

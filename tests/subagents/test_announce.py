@@ -665,6 +665,34 @@ async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
             assert "re: count" in told.texts()[0]
 
 
+@pytest.mark.parametrize("steers", [1, 2])
+async def test_the_end_of_a_steered_child_whose_note_a_crash_took_is_that_of_the_last_steer(
+    tmp_path: Path, autojump_clock: object, steers: int
+) -> None:
+    async with telling(tmp_path / "store", REPLY) as told:
+        told.home.agent.act = told.home.agent.wait
+        run = first = await told.spawn("count")
+        for number in range(1, steers + 1):
+            await told.home.agent.lives("count" if number == 1 else f"steer {number - 1}").wait()
+            live, run = run, await told.home.accept(f"steer {number}", CHILD, first=True)
+            await told.home.supervisor.stop(live.session, live.run_id)
+        told.home.agent.gate.set()
+        await told.announced(run)
+        photo = told.home.photo(tmp_path / "photo")
+        path = photo / told.home.session_path(CHILD)
+        requester = photo / told.home.session_path(MAIN)
+    lines = path.read_bytes().splitlines(keepends=True)
+    note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
+    path.write_bytes(b"".join(lines[:note]) + lines[note][: len(lines[note]) // 2])
+    requester.write_bytes(requester.read_bytes().splitlines(keepends=True)[0])
+    for _ in range(2):
+        async with telling(photo, REPLY) as told:
+            with trio.fail_after(1000):
+                assert await told.announced(run) == "posted"
+            assert [text.splitlines()[:2] for text in told.texts()] == [["Status: ok", f"Result: re: steer {steers}"]]
+    assert first.status == "aborted"
+
+
 async def test_a_child_whose_first_run_is_not_on_record_is_not_announced(
     tmp_path: Path, autojump_clock: object
 ) -> None:
