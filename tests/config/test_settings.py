@@ -1,4 +1,4 @@
-"""The configuration file: what holds without one, what each key becomes, and what is said about a bad one."""
+"""The configuration file: the defaults without one, the meaning of each key, and the errors for a bad one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessiond.config.settings import (
 from sessiond.config.source import line_of
 from sessiond.errors import ConfigError
 
-# Every key that the pages name, with the default they name.
+# Every key in docs/, with its documented default.
 DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "session": {
         "mainKey": "main",
@@ -107,7 +107,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "delivery": {"retrySeconds": [5, 10, 20, 60], "giveUpMinutes": 30},
 }
 
-# The example of the pages, with every key given another value than its default.
+# The example in docs/, with every key set to a value other than its default.
 EVERY_KEY = """\
 [session]
 mainKey = "home"
@@ -223,7 +223,7 @@ def test_without_a_file_there_is_one_echo_agent_called_main() -> None:
     assert config.agent("other") is None
 
 
-def test_every_documented_key_can_be_set() -> None:
+def test_every_documented_key_can_be_set_to_another_value() -> None:
     config = parse(EVERY_KEY)
     inherited = {
         "maxConcurrent": 2,
@@ -273,7 +273,7 @@ def test_every_documented_key_can_be_set() -> None:
     assert config.http.address() == ("127.0.0.1", 7433)
 
 
-def test_agents_can_be_keys_of_what_is_built_for_them() -> None:
+def test_agent_configurations_are_hashable() -> None:
     first, again = parse(EVERY_KEY).agents.list, parse(EVERY_KEY).agents.list
     other = parse(EVERY_KEY.replace('LANG = "C"', 'LANG = "D"')).agents.list
     assert {agent: number for number, agent in enumerate(first)} == {
@@ -282,7 +282,7 @@ def test_agents_can_be_keys_of_what_is_built_for_them() -> None:
     assert other[0] not in dict.fromkeys(first)
 
 
-def test_the_first_agent_is_the_default_where_none_says_so() -> None:
+def test_the_first_agent_is_the_default_if_none_is_marked() -> None:
     config = parse(
         '[[agents.list]]\nid = "b"\nruntime.type = "echo"\n[[agents.list]]\nid = "a"\nruntime.type = "attached"'
     )
@@ -308,7 +308,7 @@ def test_agents_inherit_sandbox_and_subagents_key_by_key() -> None:
     assert agent.subagents == SubagentsConfig(max_children_per_agent=2, allow_agents=("b",))
 
 
-def test_the_lone_echo_agent_inherits_too() -> None:
+def test_the_built_in_echo_agent_inherits_the_defaults_too() -> None:
     config = parse('[agents.defaults]\nsandbox = { mode = "all" }')
     runtime = RuntimeConfig(type="echo")
     assert config.agents.list == (AgentConfig(id="main", runtime=runtime, sandbox=SandboxConfig(mode="all")),)
@@ -454,7 +454,7 @@ def test_the_lone_echo_agent_inherits_too() -> None:
         ("a = " + "[" * 100_000, "config.toml: the file is nested too deeply"),
     ],
 )
-def test_a_bad_file_is_refused_with_line_key_and_what_would_be_right(text: str, sentence: str) -> None:
+def test_a_bad_file_is_refused_with_line_key_and_the_expected_value(text: str, sentence: str) -> None:
     assert refusal(text).startswith(sentence)
 
 
@@ -483,7 +483,7 @@ def test_a_bad_file_is_refused_with_line_key_and_what_would_be_right(text: str, 
         ("limits.messagesPerMinute", 1, 10**6),
     ],
 )
-def test_numbers_are_taken_up_to_their_limits_and_refused_beyond(key: str, lowest: int, highest: int) -> None:
+def test_numbers_are_accepted_up_to_their_limits_and_refused_beyond(key: str, lowest: int, highest: int) -> None:
     for good in (lowest, highest):
         assert isinstance(parse(f"{key} = {good}"), Config)
     for bad in (lowest - 1, highest + 1):
@@ -512,21 +512,21 @@ def test_http_listens_on_loopback_addresses(text: str, address: tuple[str, int])
         "127.0.0.1:65536", "127.0.0.1:-1", "[127.0.0.1]:80", "[::1%lo]:80", "127.0.0.1:８0", "",
     ],
 )  # fmt: skip
-def test_http_never_listens_elsewhere(text: str) -> None:
+def test_http_listens_on_no_other_address(text: str) -> None:
     assert refusal(f'http.listen = "{text}"').startswith("config.toml:1: http.listen must be a loopback address")
 
 
-def test_a_path_with_a_tilde_is_the_home_folder() -> None:
+def test_a_tilde_in_a_path_is_the_home_folder() -> None:
     config = parse('agents.defaults.workspace = "~/work"')
     assert config.agents.defaults.workspace == Path.home() / "work"
     assert config.agents.list[0].workspace == Path.home() / "work"
 
 
-def test_an_empty_list_of_agents_is_as_none() -> None:
+def test_an_empty_list_of_agents_is_the_same_as_none() -> None:
     assert parse("agents.list = []").agents == AgentsConfig()
 
 
-def test_load_reads_the_file_and_names_it(tmp_path: Path) -> None:
+def test_load_reads_the_file_and_names_it_in_errors(tmp_path: Path) -> None:
     file = tmp_path / "my config.toml"
     file.write_text('store.durability = "os"\n')
     assert load(file).store.durability == "os"
@@ -555,7 +555,7 @@ def test_load_refuses_what_it_cannot_read(tmp_path: Path) -> None:
 
 
 def test_the_default_path_follows_the_environment(tmp_path: Path) -> None:
-    """In processes of their own, because the environment belongs to the process."""
+    """Each case runs in its own process, because the environment belongs to the process."""
     code = "from sessiond.config.settings import *; print(default_path()); print(load().store.durability)"
 
     def run(**extra: str) -> list[str]:
@@ -571,7 +571,7 @@ def test_the_default_path_follows_the_environment(tmp_path: Path) -> None:
     assert run()[-1].endswith('~/.config/sessiond/config.toml:3: store.durability must be one of "os", "sync", not 3')
 
 
-def test_the_line_is_found_in_a_statement_of_many_lines() -> None:
+def test_the_line_of_a_multi_line_statement_is_found() -> None:
     text = (
         "[session.sendPolicy]\n"
         "# the rules\n"
@@ -584,7 +584,7 @@ def test_the_line_is_found_in_a_statement_of_many_lines() -> None:
     assert refusal(text).startswith('config.toml:5: session.sendPolicy.rules[1].action must be one of "allow", "deny"')
 
 
-def test_the_line_is_found_after_texts_that_look_like_keys() -> None:
+def test_the_line_is_found_after_strings_that_look_like_keys() -> None:
     text = 'model = """\n[store]\ndurability = 1\n"""\n\n[store]\n# durability = 2\n\n  "durability" = 3\n'
     assert line_of(text, ("store", "durability")) == 9
     assert line_of(text, ("store",)) == 6
@@ -597,8 +597,8 @@ def test_the_line_is_found_after_texts_that_look_like_keys() -> None:
         st.sampled_from(["", "# note", "[t{}]", "k{} = 1", "k{} = [\n 1,\n]", 'k{} = """\nk0 = 2\n"""']), max_size=40
     )
 )
-def test_the_line_is_where_the_statement_begins(shapes: list[str]) -> None:
-    """Checked against the text as it was put together."""
+def test_the_reported_line_is_the_one_on_which_the_statement_begins(shapes: list[str]) -> None:
+    """The expected lines are counted while the text is put together."""
     statements = [shape.format(number) for number, shape in enumerate(shapes)]
     table: tuple[str, ...] = ()
     line = 1
@@ -637,7 +637,7 @@ def _toml(value: object) -> str:
             return value.isoformat()  # type: ignore[attr-defined]
 
 
-def _parses_or_is_refused(text: str) -> None:
+def _check_parses_or_is_refused(text: str) -> None:
     said = ""
     try:
         parse(text)
@@ -648,14 +648,14 @@ def _parses_or_is_refused(text: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
 @settings(max_examples=amount(300, 60), deadline=None)
-def test_any_toml_is_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
-    _parses_or_is_refused("\n".join(f"{name} = {_toml(value)}" for name, value in data.items()))
+def test_any_toml_is_accepted_or_raises_config_error(data: dict[str, Any]) -> None:
+    _check_parses_or_is_refused("\n".join(f"{name} = {_toml(value)}" for name, value in data.items()))
 
 
 @given(st.text() | st.lists(st.sampled_from([*_KEYS, *"[]{}=\"'.,# \n", "3", "true"]), max_size=60).map("".join))
 @settings(max_examples=amount(300, 60), deadline=None)
-def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
-    _parses_or_is_refused(text)
+def test_any_text_is_accepted_or_raises_config_error(text: str) -> None:
+    _check_parses_or_is_refused(text)
 
 
 @given(
@@ -664,13 +664,13 @@ def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
     _VALUES,
 )
 @settings(max_examples=amount(300, 60), deadline=None)
-def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone: int, value: object) -> None:
+def test_a_valid_file_with_one_value_replaced_is_accepted_or_refused(line: int, gone: int, value: object) -> None:
     lines = EVERY_KEY.splitlines()
     key, equals, _ = lines[min(line, len(lines) - 1)].partition(" = ")
     lines[min(line, len(lines) - 1)] = f"{key}{equals}{_toml(value)}" if equals else key
     if gone < len(lines) and gone != line:
         del lines[gone]
-    _parses_or_is_refused("\n".join(lines))
+    _check_parses_or_is_refused("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -685,5 +685,5 @@ def test_a_good_file_with_one_value_exchanged_is_good_or_refused(line: int, gone
         ({"type": "acp"}, True),
     ],
 )
-def test_only_who_is_told_the_step_is_asked_for_an_announcement(runtime: dict[str, Any], hears: bool):
+def test_only_runtimes_that_are_told_the_step_of_a_run_get_announce_steps(runtime: dict[str, Any], hears: bool):
     assert RuntimeConfig(**runtime).understands_steps is hears

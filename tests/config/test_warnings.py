@@ -1,4 +1,4 @@
-"""Where sandboxed sessions can write what an unsandboxed one executes."""
+"""Warnings about configurations in which sandboxed sessions can write what an unsandboxed one executes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def agent(agent_id: str, mode: str, workspace: Path | None = None, command: str 
         (["all", "off"], ["w", "link"], ["agent a1 runs without"]),
     ],
 )
-def test_shared_workspaces(tmp_path: Path, modes: list[str], places: list[str], told: list[str]) -> None:
+def test_a_workspace_shared_by_sandboxed_and_unsandboxed_sessions_is_warned_about(
+    tmp_path: Path, modes: list[str], places: list[str], told: list[str]
+) -> None:
     (tmp_path / "w" / "sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to("w")
     agents = [
@@ -46,14 +48,14 @@ def test_shared_workspaces(tmp_path: Path, modes: list[str], places: list[str], 
     assert all(what.startswith(start) and hint for (what, hint), start in zip(found, told, strict=True))
 
 
-def test_a_program_in_a_sandboxed_workspace(tmp_path: Path) -> None:
+def test_a_program_in_a_sandboxed_workspace_is_warned_about(tmp_path: Path) -> None:
     agents = agent("a", "all", tmp_path) + agent("b", "off", command=f"{tmp_path}/tool")
     assert [what for what, _ in warnings(parse(agents).agents.list)] == [
         "sandboxed sessions of agent a can write the program of agent b"
     ]
 
 
-async def test_doctor_says_so(tmp_path: Path) -> None:
+async def test_doctor_shows_the_warning(tmp_path: Path) -> None:
     async with inside(tmp_path, agent("main", "non-main")) as there, there.connect() as owner:
         findings = (await owner.call("daemon.doctor"))["findings"]
         (found,) = [one for one in findings if one["thing"] == "configuration"]
