@@ -1,4 +1,4 @@
-"""A program that strips its children's environment is still part of its run: real processes, each with its own."""
+"""Finding the run of a process whose parent programs strip the environment: with real processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SHOW = "from sessiond.client import locate; print(locate.socket_path(), locate.f
 CHECKOUT = str(Path(__file__).parents[2])
 
 
-def nested(*environments: dict[str, str]) -> str:
-    """What a client says whose process, its parent, and so on, outermost first, have these environments."""
+def run_nested(*environments: dict[str, str]) -> str:
+    """What a client finds if its ancestors, outermost first, and at last itself have these environments."""
     code = SHOW
     for environ in reversed(environments[1:]):
         inner = [sys.executable, "-c", code]
@@ -22,7 +22,7 @@ def nested(*environments: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-def run_of(folder: Path, name: str = "one") -> dict[str, str]:
+def run_environment(folder: Path, name: str = "one") -> dict[str, str]:
     (folder / name).write_text(f"token-{name}")
     return {
         "SESSIOND_SOCKET": f"/run/{name}.sock",
@@ -35,27 +35,27 @@ def run_of(folder: Path, name: str = "one") -> dict[str, str]:
 BARE = {"HOME": "/nowhere", "PYTHONPATH": CHECKOUT, "SESSIOND_STORE": "/nowhere/store"}
 
 
-def test_a_run_is_found_through_a_program_that_passes_nothing_on(tmp_path: Path) -> None:
-    assert nested(run_of(tmp_path), BARE) == "/run/one.sock|token-one"
-    assert nested(run_of(tmp_path), BARE, BARE, BARE) == "/run/one.sock|token-one"
+def test_a_run_is_found_through_a_program_that_clears_the_environment(tmp_path: Path) -> None:
+    assert run_nested(run_environment(tmp_path), BARE) == "/run/one.sock|token-one"
+    assert run_nested(run_environment(tmp_path), BARE, BARE, BARE) == "/run/one.sock|token-one"
 
 
-def test_a_run_is_found_through_a_program_that_strips_tokens_and_keys(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+def test_a_run_is_found_through_a_program_that_strips_token_variables(tmp_path: Path) -> None:
+    run = run_environment(tmp_path)
     stripped = {name: value for name, value in run.items() if "TOKEN" not in name}
-    assert nested(run, stripped) == "/run/one.sock|token-one"
+    assert run_nested(run, stripped) == "/run/one.sock|token-one"
 
 
-def test_the_nearest_run_is_the_one(tmp_path: Path) -> None:
-    assert nested(run_of(tmp_path), run_of(tmp_path, "two"), BARE) == "/run/two.sock|token-two"
+def test_the_nearest_run_counts(tmp_path: Path) -> None:
+    assert run_nested(run_environment(tmp_path), run_environment(tmp_path, "two"), BARE) == "/run/two.sock|token-two"
 
 
-def test_what_a_process_is_given_itself_wins(tmp_path: Path) -> None:
+def test_the_environment_of_the_process_itself_counts_first(tmp_path: Path) -> None:
     elsewhere = {**BARE, "SESSIOND_SOCKET": "/run/other.sock"}
-    assert nested(run_of(tmp_path), elsewhere) == "/run/other.sock|None"
+    assert run_nested(run_environment(tmp_path), elsewhere) == "/run/other.sock|None"
 
 
-def test_outside_of_a_run_there_is_none(tmp_path: Path) -> None:
-    socket, _, token = nested(BARE, BARE).partition("|")
+def test_outside_of_a_run_none_is_found(tmp_path: Path) -> None:
+    socket, _, token = run_nested(BARE, BARE).partition("|")
     assert socket in (f"/run/user/{os.getuid()}/sessiond/sessiond.sock", "/nowhere/store/run/sessiond.sock")
     assert token == "None"

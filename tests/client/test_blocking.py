@@ -22,7 +22,7 @@ from sessiond.client import (
 )
 
 
-def test_a_call_returns_the_result_and_says_hello_first(fake: Any) -> None:
+def test_a_call_initializes_the_connection_and_returns_the_result(fake: Any) -> None:
     fake.answers["add"] = lambda params, _: params["a"] + params["b"]
     with Client(str(fake.path), token="t0ken", name="me", version="2") as client:
         assert client.call("add", {"a": 1}, b=2) == 3
@@ -48,7 +48,7 @@ def test_a_refusal_is_an_rpc_error(fake: Any, refusal: Any) -> None:
     )
 
 
-def test_no_socket_is_daemon_not_running_with_the_path(tmp_path: Path) -> None:
+def test_without_a_socket_the_error_is_daemon_not_running_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "none.sock"
     with Client(str(path)) as client, pytest.raises(DaemonNotRunning) as caught:
         client.call("ping")
@@ -63,7 +63,7 @@ def test_a_path_beyond_107_bytes_is_refused_with_its_length() -> None:
         Client(path[:-1]).call("ping")
 
 
-def test_a_call_beyond_its_time_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
+def test_a_call_that_times_out_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
     fake.answers["slow"] = lambda *_: no_answer
     with Client(str(fake.path)) as client, pytest.raises(CallTimeout, match=r"did not answer slow within 0\.05 s"):
         client.call("slow", timeout_s=0.05)
@@ -126,7 +126,7 @@ def message(seq: int) -> dict[str, Any]:
     }
 
 
-def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(fake: Any) -> None:
+def test_a_subscription_resumes_from_its_cursor_after_the_daemon_dies(fake: Any) -> None:
     rounds = iter([[1, 2], [2, 3], [4]])
 
     def subscribe(params: Any, connection: Any) -> Any:
@@ -154,10 +154,8 @@ def test_a_subscription_resumes_from_its_cursor_after_the_daemon_died(fake: Any)
 
 
 @pytest.mark.parametrize("slug", ["storage", "overloaded", "stopping"])
-def test_a_subscription_whose_place_cannot_be_read_just_now_is_asked_for_again(
-    fake: Any, refusal: Any, slug: str
-) -> None:
-    """No free descriptor in the daemon, say, in the moment in which everybody comes back."""
+def test_a_subscription_that_is_refused_for_the_moment_is_tried_again(fake: Any, refusal: Any, slug: str) -> None:
+    """For example, the daemon may be out of file descriptors while all clients reconnect."""
     answers = iter(["", slug, slug, ""])
 
     def subscribe(params: Any, connection: Any) -> Any:
@@ -193,7 +191,7 @@ def test_a_refused_subscription_raises_and_a_closed_client_ends_it(fake: Any, re
     assert rest.get_nowait() == []
 
 
-def test_an_attached_agent_answers_streams_and_hears_of_the_end(fake: Any) -> None:
+def test_an_attached_agent_answers_streams_and_learns_that_its_run_ended(fake: Any) -> None:
     fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
     fake.answers["sessions_list"] = lambda params, _: {"asked": params}
     attached: queue.Queue[Any] = queue.Queue()
@@ -263,7 +261,7 @@ def test_a_channel_adapter_acknowledges_by_returning(fake: Any) -> None:
     thread.join(PATIENCE_S)
 
 
-def test_requests_are_answered_between_calls_where_a_table_was_given(fake: Any) -> None:
+def test_requests_of_the_daemon_are_answered_between_calls_if_handlers_are_given(fake: Any) -> None:
     held: queue.Queue[Any] = queue.Queue()
     fake.answers["ping"] = lambda _, connection: (held.put(connection), {})[1]
     with Client(str(fake.path), on_request={"echo": lambda params: params}) as client:
@@ -295,25 +293,25 @@ def test_a_wait_goes_on_over_a_restart_and_ends_at_its_own_limit(fake: Any, no_a
     assert asked == [{"runId": "r1", "timeoutMs": 500}] * 3 + [{"runId": "r1", "timeoutMs": 0}]
 
 
-def test_a_daemon_that_speaks_nonsense_is_a_client_error(fake: Any, no_answer: Any) -> None:
+def test_nonsense_from_the_daemon_is_a_client_error(fake: Any, no_answer: Any) -> None:
     fake.answers["m"] = lambda _, connection: (connection._socket.sendall(b"Hello\n"), no_answer)[1]
     with Client(str(fake.path)) as client, pytest.raises(ClientError, match="not JSON"):
         client.call("m")
 
 
-def test_calls_go_on_after_a_restart_while_the_client_was_idle(fake: Any) -> None:
+def test_calls_succeed_after_a_restart_while_the_client_was_idle(fake: Any) -> None:
     fake.answers |= {"sessions_list": lambda *_: {"count": 0}, "chat.inject": lambda *_: {"ids": ["1"]}}
     with Client(str(fake.path)) as client:
         for _ in range(3):
             assert client.call("sessions_list") == {"count": 0}
-            # Done once: the daemon that went never saw it.
+            # Even a call that must not be repeated: the old daemon never saw it.
             assert client.call("chat.inject", messages=[]) == {"ids": ["1"]}
             fake.stop()
             fake.start()
 
 
 @pytest.mark.parametrize("method", ["sessions_list", "chat.send"])
-def test_a_call_without_an_answer_is_made_again_where_it_is_done_once(fake: Any, no_answer: Any, method: str) -> None:
+def test_an_unanswered_call_is_repeated_if_repeating_is_safe(fake: Any, no_answer: Any, method: str) -> None:
     asked: list[Any] = []
 
     def answer(params: Any, connection: Any) -> Any:
@@ -331,7 +329,7 @@ def test_a_call_without_an_answer_is_made_again_where_it_is_done_once(fake: Any,
 
 
 @pytest.mark.parametrize(("method", "message"), [("chat.inject", "hello"), ("chat.send", "/reset")])
-def test_a_call_without_an_answer_that_would_be_done_twice_raises(
+def test_an_unanswered_call_raises_if_it_could_be_done_twice(
     fake: Any, no_answer: Any, method: str, message: str
 ) -> None:
     fake.answers[method] = lambda _, connection: (connection.drop(), no_answer)[1]
@@ -341,7 +339,7 @@ def test_a_call_without_an_answer_that_would_be_done_twice_raises(
     assert fake.calls.empty()
 
 
-def test_a_daemon_that_is_stopping_is_waited_for_and_one_that_never_was_is_not(fake: Any, refusal: Any) -> None:
+def test_a_stopping_daemon_is_waited_for_and_one_that_never_ran_is_not(fake: Any, refusal: Any) -> None:
     answers = iter([True, False])
 
     def answer(_params: Any, _connection: Any) -> Any:
@@ -356,7 +354,7 @@ def test_a_daemon_that_is_stopping_is_waited_for_and_one_that_never_was_is_not(f
         client.call("chat.inject", messages=[])
 
 
-def test_a_call_that_was_called_off_is_not_made_again(fake: Any, no_answer: Any) -> None:
+def test_a_cancelled_call_is_not_repeated(fake: Any, no_answer: Any) -> None:
     fake.answers |= {"ping": lambda *_: {}, "sessions_list": lambda _, connection: (connection.drop(), no_answer)[1]}
     cancellation = Cancellation()
     cancellation.cancel()
@@ -368,7 +366,7 @@ def test_a_call_that_was_called_off_is_not_made_again(fake: Any, no_answer: Any)
     assert asked.count("sessions_list") == 1
 
 
-def test_a_wait_that_is_asked_for_again_does_not_begin_anew(fake: Any, no_answer: Any) -> None:
+def test_a_repeated_wait_keeps_its_deadline(fake: Any, no_answer: Any) -> None:
     asked: list[float] = []
 
     def answer(params: Any, connection: Any) -> Any:

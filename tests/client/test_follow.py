@@ -1,4 +1,4 @@
-"""The plan of a subscription, carried out against a ten-line model of the daemon."""
+"""The state machine of a subscription, run against a small model of the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessiond.client.follow import FollowState
 from sessiond.client.wire import Event
 
 
-class Model:
+class ModelDaemon:
     """Sessions as lists of texts, one list for each transcript that a key had. `page` is small, so that every page
     boundary is met. What is replayed to the connection is in `pushed`.
     """
@@ -100,8 +100,8 @@ class Model:
         self.pushed.append(Event("session.resync", params))
 
 
-def connect(follow: FollowState, model: Model, *live: Event) -> list[Event]:
-    """What is handed out after a new connection; `live` came as soon as everything was followed."""
+def connect_and_take(follow: FollowState, model: ModelDaemon, *live: Event) -> list[Event]:
+    """The events that are handed out after a new connection; `live` arrives as soon as everything is followed."""
     plan = follow.connect()
     backlog: list[Event] = []
     model.pushed = backlog
@@ -120,7 +120,7 @@ def connect(follow: FollowState, model: Model, *live: Event) -> list[Event]:
         return [*filter(follow.take, end.value), *filter(follow.take, backlog)]
 
 
-def texts(events: Iterator[Event] | list[Event]) -> list[str]:
+def texts_of(events: Iterator[Event] | list[Event]) -> list[str]:
     return [event["message"]["content"] for event in events if event.name == "session.message"]
 
 
@@ -128,27 +128,27 @@ STEPS = ["a", "b", "c", "lost", "back", "again", "reset a", "rewrite a", "busy"]
 
 
 @given(st.lists(st.sampled_from(STEPS), max_size=60))
-def test_every_message_of_every_session_comes_once_and_in_order(steps: list[str]) -> None:
-    model = Model()
+def test_every_message_of_every_session_arrives_once_and_in_order(steps: list[str]) -> None:
+    model = ModelDaemon()
     for text in ("old 1", "old 2", "old 3"):
         model.append("a", text)
     follow = FollowState(None, None)
-    assert connect(follow, model) == []
+    assert connect_and_take(follow, model) == []
     seen: list[Event] = []
     connected, count = True, 0
     for step in [*steps, "back"]:
         if step == "lost":
             connected = False
         elif step == "busy" and not connected:
-            # Something is said while the sessions are listed: it comes live, and ahead of what was missed.
+            # A message is appended while the sessions are listed: it arrives live, before those that were missed.
             count += 1
-            seen += connect(follow, model, model.append("a", f"live {count}"))
+            seen += connect_and_take(follow, model, model.append("a", f"live {count}"))
             connected = True
         elif step in ("back", "again"):
-            seen += connect(follow, model)
+            seen += connect_and_take(follow, model)
             connected = True
         elif step == "reset a":
-            connected = False  # live it is the daemon that says so
+            connected = False  # while connected, the daemon announces it
             model.files["a"].append([])
         elif step == "rewrite a":
             connected = False
@@ -157,18 +157,18 @@ def test_every_message_of_every_session_comes_once_and_in_order(steps: list[str]
         elif step in "abc":
             count += 1
             event = model.append(step, f"{step} {count}")
-            # The same event twice: the replay of a lagging subscriber overlaps what it has had.
+            # The same event twice: the replay for a lagging subscriber overlaps with earlier events.
             seen += filter(follow.take, [event, event] if connected else [])
     for key in ("a", "b", "c"):
         files = model.files.get(key, [[]])
-        heard = heard_of(key, len(files), seen)
+        heard = texts_by_transcript(key, len(files), seen)
         assert heard[-1] == files[-1]
         if not model.edition:
             assert heard == files
 
 
-def heard_of(key: str, files: int, seen: list[Event]) -> list[list[str]]:
-    """What a follower has of each transcript of a key."""
+def texts_by_transcript(key: str, files: int, seen: list[Event]) -> list[list[str]]:
+    """The texts that a follower has got of each transcript of a key."""
     heard: dict[str, list[str]] = {f"{key}#{number}": [] for number in range(files)}
     if key == "a":
         heard["a#0"] = ["old 1", "old 2", "old 3"]
@@ -182,34 +182,34 @@ def heard_of(key: str, files: int, seen: list[Event]) -> list[list[str]]:
 
 
 def test_more_than_ten_thousand_sessions_are_followed() -> None:
-    model = Model(page=200)
+    model = ModelDaemon(page=200)
     for number in range(10_300):
         model.append(f"s:{number}", "old")
     follow = FollowState(None, None)
-    assert connect(follow, model) == []
+    assert connect_and_take(follow, model) == []
     model.append("s:10299", "missed")
-    assert texts(connect(follow, model)) == ["missed"]
+    assert texts_of(connect_and_take(follow, model)) == ["missed"]
 
 
 def test_one_session_is_asked_for_from_the_last_cursor_that_was_handed_out() -> None:
-    model = Model()
+    model = ModelDaemon()
     model.append("a", "one")
     follow = FollowState("a", None)
-    connect(follow, model)
+    connect_and_take(follow, model)
     assert follow.cursor == "a#0@1@0"
     assert follow.take(model.append("a", "two"))
     plan = follow.connect()
     assert next(plan) == ("sessions.messages.subscribe", {"key": "a", "cursor": "a#0@2@0"})
 
 
-def test_of_one_session_its_changes_come_and_those_of_no_other() -> None:
-    model = Model()
+def test_changes_of_the_followed_session_arrive_and_those_of_others_do_not() -> None:
+    model = ModelDaemon()
     model.append("a", "one")
     follow = FollowState("a", None, with_changes=True)
     plan = follow.connect()
     call = next(plan)
     assert call[0] == "sessions.messages.subscribe"
-    # After the cursor's own subscription: what is replayed comes first.
+    # After the subscription with the cursor, so that replayed messages come first.
     assert plan.send(model.answer(*call)) == ("sessions.subscribe", {})
     with pytest.raises(StopIteration):
         plan.send({"subscribed": True})
@@ -221,7 +221,7 @@ def test_of_one_session_its_changes_come_and_those_of_no_other() -> None:
 
 
 def test_a_caller_without_the_scope_to_list_follows_a_session_without_its_changes() -> None:
-    model = Model()
+    model = ModelDaemon()
     model.append("a", "one")
     for slug in ("forbidden", "stopping"):
         plan = FollowState("a", None, with_changes=True).connect()
@@ -230,54 +230,54 @@ def test_a_caller_without_the_scope_to_list_follows_a_session_without_its_change
             plan.throw(RpcError(-32003, slug, "no"))
 
 
-def test_what_came_before_a_reset_while_away_comes_before_the_new_session() -> None:
-    model = Model()
+def test_messages_missed_before_a_reset_arrive_before_those_of_the_new_session() -> None:
+    model = ModelDaemon()
     model.append("a", "before")
     for follow in (FollowState("a", None), FollowState(None, None)):
-        connect(follow, model)
+        connect_and_take(follow, model)
         model.append("a", "tail")
         model.files["a"].append(["new 1", "new 2"])
-        events = connect(follow, model)
-        assert texts(events) == ["tail", "new 1", "new 2"]
+        events = connect_and_take(follow, model)
+        assert texts_of(events) == ["tail", "new 1", "new 2"]
         assert events[1]["reason"] == "reset"
 
 
-def test_an_older_copy_put_back_while_away_drops_nothing_that_comes_then() -> None:
-    model = Model()
+def test_after_an_older_copy_was_put_back_no_later_message_is_dropped() -> None:
+    model = ModelDaemon()
     for text in ("1", "2", "3"):
         model.append("a", text)
     follow = FollowState(None, None)
-    connect(follow, model)
+    connect_and_take(follow, model)
     assert follow.take(model.append("a", "4"))
     model.rewrite("a", "1", "2")
-    events = connect(follow, model)
-    assert (events[0]["reason"], texts(events)) == ("rewritten", ["1", "2"])
+    events = connect_and_take(follow, model)
+    assert (events[0]["reason"], texts_of(events)) == ("rewritten", ["1", "2"])
     assert follow.take(model.append("a", "another 3"))
 
 
-def test_a_transcript_that_is_no_longer_there_begins_again() -> None:
-    model = Model()
+def test_a_vanished_transcript_is_followed_from_its_beginning() -> None:
+    model = ModelDaemon()
     model.append("a", "before")
     for follow in (FollowState("a", None), FollowState(None, None)):
-        connect(follow, model)
+        connect_and_take(follow, model)
         follow.cursor = "gone#0@1@0"
         follow._cursors["a"] = "gone#0@1@0"
         model.files["a"] = [["all", "of it"]]
-        events = connect(follow, model)
-        assert events[0].name == "session.resync" and texts(events) == ["all", "of it"]
+        events = connect_and_take(follow, model)
+        assert events[0].name == "session.resync" and texts_of(events) == ["all", "of it"]
 
 
-def test_a_first_subscription_with_a_bad_cursor_is_the_callers_error() -> None:
-    model = Model()
+def test_a_bad_cursor_in_the_first_subscription_raises() -> None:
+    model = ModelDaemon()
     model.append("a", "x")
     with pytest.raises(RpcError, match="another session's"):
-        connect(FollowState("a", "b#0@1@0"), model)
+        connect_and_take(FollowState("a", "b#0@1@0"), model)
 
 
-def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
-    model = Model()
+def test_a_rewritten_file_is_handed_out_again_and_a_lagging_replay_is_not() -> None:
+    model = ModelDaemon()
     follow = FollowState(None, None)
-    connect(follow, model)
+    connect_and_take(follow, model)
     event = model.append("a", "x")
     params = {"sessionKey": "a", "sessionId": "a#0", "cursor": "a#0@0@0"}
     assert follow.take(event)
@@ -287,10 +287,10 @@ def test_a_rewritten_file_is_handed_out_again_and_a_lag_is_not() -> None:
     assert follow.take(event)
 
 
-def test_a_caller_who_may_list_and_not_read_gets_no_error_for_what_it_missed() -> None:
-    model = Model()
+def test_a_caller_with_the_scope_list_only_resumes_without_an_error() -> None:
+    model = ModelDaemon()
     follow = FollowState(None, None)
-    connect(follow, model)
+    connect_and_take(follow, model)
     model.append("s:a", "secret")
     plan = follow.connect()
     assert next(plan) == ("sessions.subscribe", {})

@@ -1,4 +1,4 @@
-"""Run in a process of its own for each case: the environment is the input."""
+"""Finding socket and token. Each case runs in its own process, because the environment is the input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(code: str, **environment: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
 
 
-def test_the_socket_is_the_environments_word_first(tmp_path: Path) -> None:
+def test_the_socket_variable_counts_first(tmp_path: Path) -> None:
     assert run(SHOW_SOCKET, SESSIOND_SOCKET="/a/b.sock", XDG_RUNTIME_DIR=tmp_path).stdout == "/a/b.sock\n"
 
 
@@ -29,7 +29,7 @@ def test_the_runtime_folder_comes_before_the_store(tmp_path: Path) -> None:
     assert run(SHOW_SOCKET, XDG_RUNTIME_DIR=tmp_path, HOME=tmp_path).stdout == f"{tmp_path}/sessiond/sessiond.sock\n"
 
 
-def test_a_socket_that_is_there_wins_over_one_that_is_not(tmp_path: Path) -> None:
+def test_an_existing_socket_is_preferred(tmp_path: Path) -> None:
     place = tmp_path / "store" / "run"
     place.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -40,23 +40,23 @@ def test_a_socket_that_is_there_wins_over_one_that_is_not(tmp_path: Path) -> Non
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose path leaves room for that of a socket, which has 107 bytes: those of pytest's own do not."""
+    """A folder with a path so short that a socket fits in (107 bytes): pytest's own folders are too long."""
     with tempfile.TemporaryDirectory(prefix="s-") as path:
         yield Path(path)
 
 
-def test_without_a_runtime_folder_in_the_environment_the_users_own_is_looked_into(short_path: Path) -> None:
+def test_without_the_variable_the_users_runtime_folder_is_searched(short_path: Path) -> None:
     """As in cron, `su`, `env -i` and the tool servers of Codex."""
     tmp_path = short_path
     place = tmp_path / "run" / "user" / "sessiond"
     place.mkdir(parents=True)
     show = f"from sessiond.client import locate; print(locate.socket_path(user_runtime={str(place.parent)!r}))"
     in_store = f"{tmp_path}/.local/state/sessiond/run/sessiond.sock"
-    assert run(show, HOME=tmp_path).stdout == f"{in_store}\n"  # neither is there
+    assert run(show, HOME=tmp_path).stdout == f"{in_store}\n"  # neither exists
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "sessiond.sock"))
         assert run(show, HOME=tmp_path).stdout == f"{place}/sessiond.sock\n"
-        # A folder in the environment that has no socket is no reason to find none.
+        # If the folder in the environment has no socket, the others are still searched.
         assert run(show, HOME=tmp_path, XDG_RUNTIME_DIR=tmp_path).stdout == f"{place}/sessiond.sock\n"
     by_default = run("from sessiond.client import locate; print(locate.socket_candidates())", HOME=tmp_path).stdout
     assert f"/run/user/{os.getuid()}/sessiond/sessiond.sock" in by_default
@@ -71,11 +71,11 @@ def test_without_a_runtime_folder_in_the_environment_the_users_own_is_looked_int
         ({"HOME": "/h"}, "/h/.local/state/sessiond/run/sessiond.sock"),
     ],
 )
-def test_without_a_runtime_folder_it_is_in_the_store(environment: dict[str, str], expected: str) -> None:
+def test_without_a_runtime_folder_the_socket_is_in_the_store(environment: dict[str, str], expected: str) -> None:
     assert run(SHOW_SOCKET, **environment).stdout == expected + "\n"
 
 
-def test_the_token_is_what_the_file_says(tmp_path: Path) -> None:
+def test_the_token_is_read_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     assert run(SHOW_TOKEN).stdout == "None\n"
     file.write_text("abc\n")

@@ -1,4 +1,4 @@
-"""The attempts of a call over lost connections, on a clock of the test."""
+"""How a call is retried over lost connections, on the test's own clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def attempts_of(method: str, deadline: float = math.inf, **params: Any) -> Attem
     return Attempts(method, lambda _left_s: params, deadline)
 
 
-def waited_s(attempts: Attempts, *errors: Exception) -> float:
-    """How long the call is made again where each attempt fails at once, the last error for good."""
+def retry_until_given_up(attempts: Attempts, *errors: Exception) -> float:
+    """For how many seconds the call is retried if each attempt fails at once; the last error repeats for ever."""
     now, steps = 0.0, list(errors)
     while True:
         attempts.begin(now)
@@ -32,15 +32,15 @@ def waited_s(attempts: Attempts, *errors: Exception) -> float:
 
 
 @pytest.mark.parametrize("error", [GONE, LOST, STOPPING])
-def test_a_daemon_that_went_away_has_some_seconds_to_come_back(error: Exception) -> None:
-    assert RECONNECT_S <= waited_s(attempts_of("sessions_list"), error) < RECONNECT_S + MAX_DELAY_S
+def test_calls_are_retried_for_some_seconds_while_the_daemon_is_away(error: Exception) -> None:
+    assert RECONNECT_S <= retry_until_given_up(attempts_of("sessions_list"), error) < RECONNECT_S + MAX_DELAY_S
 
 
-def test_the_callers_own_limit_comes_first() -> None:
-    assert 1 <= waited_s(attempts_of("sessions_list", deadline=1), LOST, GONE) < 1 + MAX_DELAY_S
+def test_the_callers_deadline_ends_the_retries() -> None:
+    assert 1 <= retry_until_given_up(attempts_of("sessions_list", deadline=1), LOST, GONE) < 1 + MAX_DELAY_S
 
 
-def test_each_interruption_of_a_long_wait_has_its_own_patience() -> None:
+def test_each_interruption_of_a_long_wait_has_its_own_time_for_retries() -> None:
     attempts = Attempts("sessions_inbox", lambda left_s: {"wait": left_s}, 1000)
     asked: list[float] = []
     for began, lost in ((0, 100), (100, 150), (150, 152), (152, 161.9), (163, 1000)):
@@ -49,7 +49,7 @@ def test_each_interruption_of_a_long_wait_has_its_own_patience() -> None:
     assert asked == [1000, 900, 850, 848, 837]
 
 
-def test_a_daemon_that_ends_at_every_attempt_is_given_up() -> None:
+def test_retries_end_if_the_daemon_dies_at_every_attempt() -> None:
     attempts = attempts_of("sessions_list")
     for began in range(10):
         attempts.begin(began)
@@ -58,7 +58,7 @@ def test_a_daemon_that_ends_at_every_attempt_is_given_up() -> None:
     assert not attempts.may_retry(LOST, RECONNECT_S + 0.5)
 
 
-def test_a_daemon_that_is_stuck_is_given_up_however_long_each_attempt_takes() -> None:
+def test_retries_end_if_the_daemon_is_stuck_however_long_each_attempt_takes() -> None:
     attempts = attempts_of("sessions_list")
     attempts.begin(0)
     assert attempts.may_retry(GONE, RECONNECT_S)
@@ -77,7 +77,7 @@ def test_a_daemon_that_is_stuck_is_given_up_however_long_each_attempt_takes() ->
         ("sessions_spawn", {"task": "x"}, True, True),
     ],
 )
-def test_what_may_have_been_done_is_asked_again_where_it_is_done_once(
+def test_a_call_that_may_have_been_carried_out_is_retried_if_repeating_is_safe(
     method: str, params: dict[str, Any], keyed: bool, repeats: bool
 ) -> None:
     attempts = attempts_of(method, **params)
@@ -85,25 +85,25 @@ def test_what_may_have_been_done_is_asked_again_where_it_is_done_once(
     assert ("idempotencyKey" in first) is keyed
     for may_be_done in (LOST, CUT_OFF):
         assert attempts.may_retry(may_be_done, 0) is repeats
-    # What the daemon never had, or refused before it did anything, is asked again whatever it is.
+    # A call that the daemon never got, or refused before doing anything, is always retried.
     assert attempts.may_retry(NotSent("gone"), 0) and attempts.may_retry(STOPPING, 0)
     assert not attempts.may_retry(CallTimeout("slow"), 0)
     assert attempts.begin(1) == first
 
 
-def test_a_key_of_the_callers_own_is_kept() -> None:
+def test_an_idempotency_key_of_the_caller_is_kept() -> None:
     assert attempts_of("chat.send", message="x", idempotencyKey="k").begin(0)["idempotencyKey"] == "k"
 
 
 class TestReconnection:
-    def test_what_never_worked_is_not_tried_again(self) -> None:
+    def test_a_connection_that_never_worked_is_not_retried(self) -> None:
         retry = Reconnection()
         assert not retry.may_retry(LOST)
         retry.note_success()
         assert retry.may_retry(LOST) and retry.may_retry(GONE) and retry.may_retry(CUT_OFF)
         assert not retry.may_retry(RpcError(-32002, "not_found", "no such session"))
 
-    def test_each_success_begins_the_delays_anew(self) -> None:
+    def test_each_success_resets_the_delays(self) -> None:
         retry = Reconnection(worked=True)
         assert retry.may_retry(LOST)
         waited = [retry.backoff.next_s() for _ in range(20)]
@@ -111,7 +111,7 @@ class TestReconnection:
         retry.note_success()
         assert retry.backoff.next_s() <= FIRST_DELAY_S
 
-    def test_delays_keep_to_their_bounds(self) -> None:
+    def test_delays_stay_within_their_bounds(self) -> None:
         backoff = Backoff(1.0, 60.0)
         waited = [backoff.next_s() for _ in range(20)]
         assert 0.5 <= waited[0] <= 1.0

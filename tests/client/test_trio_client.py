@@ -39,7 +39,7 @@ async def test_calls_run_side_by_side_on_one_connection(fake: Any, no_answer: An
     assert len([name for name, _ in list(fake.calls.queue) if name == "initialize"]) == 1
 
 
-async def test_errors_leave_the_client_as_they_are(fake: Any, refusal: Any, no_answer: Any) -> None:
+async def test_errors_are_raised_unchanged(fake: Any, refusal: Any, no_answer: Any) -> None:
     def refuse(*_: Any) -> None:
         raise refusal(-32002, "not_found", "no such session")
 
@@ -114,7 +114,7 @@ async def test_a_subscription_resumes_from_its_cursor(fake: Any) -> None:
 
 
 async def test_a_subscription_that_is_cancelled_while_it_connects_connects_again(fake: Any, no_answer: Any) -> None:
-    """As `move_on_after` around `anext` does: the next wait may not be one on a connection that nobody subscribed."""
+    """As `move_on_after` around `anext` does: the next wait must not be on a connection without a subscription."""
     holds = iter([True, False])
 
     def subscribe(_params: Any, connection: Any) -> Any:
@@ -144,10 +144,8 @@ async def test_a_subscription_that_is_cancelled_while_it_connects_connects_again
     assert ran == [False, True]
 
 
-async def test_a_subscription_to_all_whose_places_cannot_be_read_just_now_is_asked_for_again(
-    fake: Any, refusal: Any
-) -> None:
-    """One of many sessions is refused in the resume: nothing of the others is missed or comes twice."""
+async def test_a_subscription_to_all_sessions_survives_a_momentary_refusal(fake: Any, refusal: Any) -> None:
+    """One of many sessions is refused while resuming: no message of the others is missed or arrives twice."""
     refuses = iter([True, False, False])
     places = {"agent:main:a": "a1", "agent:main:b": "b1"}
 
@@ -185,7 +183,7 @@ async def test_a_subscription_to_all_whose_places_cannot_be_read_just_now_is_ask
     assert sorted(seen) == ["agent:main:a", "agent:main:b"]
 
 
-async def test_an_attached_agent_answers_streams_and_is_cancelled(fake: Any) -> None:
+async def test_an_attached_agent_answers_streams_and_can_be_cancelled(fake: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
     fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
     cancelled = trio.Event()

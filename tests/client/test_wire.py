@@ -28,7 +28,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.text(), JSON, max_size=4), max_size=6), st.data())
-def test_messages_come_out_whole_however_the_bytes_are_cut(all_params: list[Any], data: st.DataObject) -> None:
+def test_messages_are_decoded_however_the_bytes_are_cut(all_params: list[Any], data: st.DataObject) -> None:
     stream = b"".join(notification("m", params) for params in all_params)
     wire = JsonRpcWire()
     seen = []
@@ -40,7 +40,7 @@ def test_messages_come_out_whole_however_the_bytes_are_cut(all_params: list[Any]
 
 
 @given(st.binary(max_size=200))
-def test_whatever_the_other_side_sends_is_a_message_or_a_client_error(data: bytes) -> None:
+def test_any_bytes_are_a_message_or_a_client_error(data: bytes) -> None:
     try:
         messages = JsonRpcWire().feed(data + b"\n")
     except ClientError:
@@ -74,7 +74,7 @@ def test_an_error_response_carries_code_slug_message_and_data() -> None:
     )
 
 
-def test_what_a_client_sends_is_one_line_of_json_rpc() -> None:
+def test_a_request_is_one_line_of_json_rpc() -> None:
     wire = JsonRpcWire()
     lines = [
         wire.request("ping", {"a": "ü\n"})[1],

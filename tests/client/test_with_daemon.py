@@ -38,8 +38,8 @@ def transcript_of(daemon: Daemon, key: str) -> Path:
     return next(path for path in daemon.transcripts() if path.stem == session_id)
 
 
-def write(daemon: Daemon, keys: list[str]) -> dict[str, list[str]]:
-    """Append by turns through the daemon and straight into the files; what was said, by session."""
+def append_alternately(daemon: Daemon, keys: list[str]) -> dict[str, list[str]]:
+    """Append alternately through the daemon and directly to the files. The texts by session."""
     said: dict[str, list[str]] = {key: [] for key in keys}
     files = {key: transcript_of(daemon, key) for key in keys}
     with daemon.connect() as wire:
@@ -52,20 +52,20 @@ def write(daemon: Daemon, keys: list[str]) -> dict[str, list[str]]:
                     record = {"type": "message", "id": f"x{number}", "timestamp": "2020-01-01T00:00:00Z"}
                     file.write(json.dumps({**record, "message": message}) + "\n")
                 count = number // len(keys) + 1
-                # The stranger's line is in before the daemon's next one: the order is the file's, and known here.
-                daemon.wait_for(lambda: seen_by(wire, key) >= count, "the appended line is not seen")  # noqa: B023
+                # Wait until the daemon has seen the line, so that the order in the file is known here.
+                daemon.wait_for(lambda: count_seen(wire, key) >= count, "the appended line is not seen")  # noqa: B023
             else:
                 wire.call("chat.inject", sessionKey=key, messages=[message])
     return said
 
 
-def busy(daemon: Daemon) -> bool:
+def has_subscribers(daemon: Daemon) -> bool:
     return bool(daemon.call("daemon.status")["subscribers"])
 
 
-def say_until(daemon: Daemon, key: str, text: str, heard: Callable[[], object]) -> None:
-    """Say it until it is heard. That somebody has subscribed says less: a client does so for a moment, too, to learn
-    what `main` is called.
+def inject_until(daemon: Daemon, key: str, text: str, heard: Callable[[], object]) -> None:
+    """Inject the text until it is heard. The count of subscribers would not do: a client also subscribes for a moment
+    to learn the full key of `main`.
     """
 
     def is_heard() -> bool:
@@ -75,12 +75,12 @@ def say_until(daemon: Daemon, key: str, text: str, heard: Callable[[], object]) 
     daemon.wait_for(is_heard, "nobody hears it")
 
 
-def seen_by(wire: Any, key: str) -> int:
+def count_seen(wire: Any, key: str) -> int:
     return int(wire.call("sessions_history", sessionKey=key, limit=1)["positions"][-1]["seq"])
 
 
 @pytest.mark.parametrize("key", [None, "agent:main:one"])
-def test_every_message_comes_once_over_lost_connections(started: Daemon, key: str | None) -> None:
+def test_every_message_arrives_once_over_lost_connections(started: Daemon, key: str | None) -> None:
     keys = KEYS if key is None else [key]
     client = Client(str(started.socket))
     seen: dict[str, list[str]] = {one: [] for one in KEYS}
@@ -99,7 +99,7 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
 
     follower = threading.Thread(target=follow)
     follower.start()
-    say_until(started, keys[0], "ready", ready.is_set)
+    inject_until(started, keys[0], "ready", ready.is_set)
     done = threading.Event()
 
     def lose() -> None:
@@ -111,7 +111,7 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
 
     loser = threading.Thread(target=lose)
     loser.start()
-    said = write(started, keys)
+    said = append_alternately(started, keys)
     loser.join(PATIENCE_S)
     for _ in range(ROUNDS):
         assert total.acquire(timeout=PATIENCE_S), {one: len(texts) for one, texts in seen.items()}
@@ -121,7 +121,7 @@ def test_every_message_comes_once_over_lost_connections(started: Daemon, key: st
     assert seen == {**{one: [] for one in KEYS}, **said}
 
 
-async def test_the_trio_client_hears_the_same_and_goes_on_after_kill_9(started: Daemon) -> None:
+async def test_the_trio_client_follows_a_session_over_kill_9(started: Daemon) -> None:
     heard: list[str] = []
     with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(started.socket)) as client:
@@ -156,7 +156,7 @@ async def test_the_trio_client_hears_the_same_and_goes_on_after_kill_9(started: 
     assert heard == ["zero", "before 0", "before 1", "before 2", "last"]
 
 
-async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
+async def test_an_async_agent_streams_makes_calls_and_answers(daemon: Daemon) -> None:
     daemon.start('[[agents.list]]\nid = "bob"\ndefault = true\nruntime = { type = "attached" }\n')
     deltas: list[Event] = []
     with trio.fail_after(PATIENCE_S):
@@ -174,7 +174,7 @@ async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(agent.attach, "bob", answer)
                 nursery.start_soon(watch)
-                await trio.to_thread.run_sync(daemon.wait_for, lambda: busy(daemon), "nobody subscribes")
+                await trio.to_thread.run_sync(daemon.wait_for, lambda: has_subscribers(daemon), "nobody subscribes")
                 sent = await owner.call("chat.send", sessionKey="main", message="hello")
                 ended = await owner.wait(sent["runId"])
                 nursery.cancel_scope.cancel()
@@ -182,7 +182,7 @@ async def test_an_async_agent_streams_asks_and_answers(daemon: Daemon) -> None:
     assert [event["text"] for event in deltas] == ["let me "]
 
 
-def test_no_call_fails_over_restarts_of_the_daemon_while_idle(daemon: Daemon) -> None:
+def test_no_call_fails_after_restarts_of_the_daemon_while_the_client_is_idle(daemon: Daemon) -> None:
     daemon.start()
     with Client(str(daemon.socket)) as client:
         for number in range(3):
@@ -197,8 +197,8 @@ def test_no_call_fails_over_restarts_of_the_daemon_while_idle(daemon: Daemon) ->
     assert [one["content"] for one in page["messages"] if one["role"] == "user"] == ["m0", "m1", "m2"]
 
 
-def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: Daemon, tmp_path: Path) -> None:
-    """A tail before a reset, an older copy put back, a file copied in: each once, and in its order."""
+def test_a_follower_of_all_sessions_gets_what_it_missed_while_disconnected(started: Daemon, tmp_path: Path) -> None:
+    """Messages before a reset, an older copy put back, a file copied in: each message arrives once and in order."""
     heard: dict[str, list[str]] = {}
     changed = threading.Condition()
 
@@ -213,7 +213,7 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
                     texts.append(f"({event['reason']})")
                 changed.notify_all()
 
-    def until(key: str, *expected: str) -> None:
+    def wait_for_heard(key: str, *expected: str) -> None:
         with changed:
             assert changed.wait_for(lambda: heard.get(key) == list(expected), timeout=PATIENCE_S), heard
 
@@ -224,11 +224,11 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
         follower = threading.Thread(target=follow, args=(client,))
         follower.start()
         started.call("sessions.create", key=PROBE)
-        say_until(started, PROBE, "ready", lambda: PROBE in heard)
+        inject_until(started, PROBE, "ready", lambda: PROBE in heard)
         for key in KEYS:
             say(started, key, "live")
         for key in KEYS:
-            until(key, "live")
+            wait_for_heard(key, "live")
         say(started, main, "cut off")
         started.kill()
         copied = path.with_name("0f0f0f0f-0000-4000-8000-000000000001.jsonl")
@@ -241,10 +241,10 @@ def test_one_who_follows_everything_hears_what_came_while_it_was_away(started: D
         started.call("sessions.reset", key=main)
         say(started, main, "after the reset")
         say(started, one, "after the copy")
-        until(main, "live", "cut off", "tail", "(reset)", "after the reset")
-        until(one, "live", "(rewritten)", "first", "first", "after the copy")
-        until("agent:main:copied", "first", "first")
-        until(two, "live")
+        wait_for_heard(main, "live", "cut off", "tail", "(reset)", "after the reset")
+        wait_for_heard(one, "live", "(rewritten)", "first", "first", "after the copy")
+        wait_for_heard("agent:main:copied", "first", "first")
+        wait_for_heard(two, "live")
     follower.join(PATIENCE_S)
 
 
