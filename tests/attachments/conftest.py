@@ -1,4 +1,4 @@
-"""A workspace to be hostile in, as root and as an ordinary user where the tests run as root."""
+"""A workspace for hostile changes; where the tests run as root, once for root and once for an ordinary user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AS_ROOT = os.geteuid() == 0
 
 @pytest.fixture(params=["root", "ordinary user"] if AS_ROOT else ["ordinary user"])
 def workspace(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty folder of the user who runs the test. Not tmp_path: root's lies in a folder closed to others."""
+    """An empty folder of the test's user. Not tmp_path: that of root is in a folder closed to other users."""
     folder = Path(tempfile.mkdtemp(prefix="attachments-"))
     if AS_ROOT and request.param != "root":
         os.chown(folder, NOBODY, NOBODY)
@@ -28,7 +28,7 @@ def workspace(request: pytest.FixtureRequest) -> Iterator[Path]:
         if AS_ROOT:
             os.seteuid(0)
         for path, names, _ in os.walk(folder):
-            # Before it goes down: what has mode 000 cannot be listed.
+            # Before the walk goes down: a folder of mode 000 cannot be listed.
             for name in names:
                 if not os.path.islink(os.path.join(path, name)):
                     os.chmod(os.path.join(path, name), 0o700)
@@ -37,7 +37,7 @@ def workspace(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def outside(workspace: Path) -> Path:
-    """A folder beside the workspace that nothing may touch."""
+    """A folder beside the workspace that no test may change."""
     folder = workspace.parent / "outside"
     folder.mkdir(mode=0o755)
     (folder / "precious").write_text("precious")

@@ -1,4 +1,4 @@
-"""Every check before a byte is written: codes, places, limits on both sides, strict base64, and the order."""
+"""Every check before a byte is written: error codes and fields, limits on both sides, strict base64, and the order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = "$.attachments[0].content"
 
 @dataclass(frozen=True)
 class Binary:
-    """As it comes out of CBOR, when nobody made text of it."""
+    """An attachment as decoded from CBOR, whose content may be bytes."""
 
     name: str
     content: str | bytes
@@ -45,7 +45,7 @@ def refusal(items: list[Attachment], config: AttachmentsConfig = DEFAULTS) -> tu
     return type(caught.value), caught.value.code, caught.value.data
 
 
-def test_what_passes_comes_out_decoded_in_its_order() -> None:
+def test_valid_attachments_are_decoded_in_their_order() -> None:
     items: list[Attachment | Binary] = [
         text("a.txt", "héllo", mime_type="text/plain; charset=utf-8"),
         text("b", "", encoding="utf8"),
@@ -66,11 +66,11 @@ def test_what_passes_comes_out_decoded_in_its_order() -> None:
     )
 
 
-def test_no_attachments_pass_even_where_they_are_disabled() -> None:
+def test_an_empty_list_is_accepted_even_where_attachments_are_disabled() -> None:
     assert prepare([], AttachmentsConfig(enabled=False)) == PreparedFiles()
 
 
-def test_the_wire_form_refuses_what_it_does_not_know() -> None:
+def test_unknown_fields_and_wrong_types_are_refused_on_the_wire() -> None:
     convert = msgspec.json.Decoder(list[Attachment]).decode
     assert convert('[{"name":"a","content":"x","encoding":"base64","mimeType":"t/p"}]') == [
         Attachment(name="a", content="x", encoding="base64", mime_type="t/p")
@@ -81,12 +81,12 @@ def test_the_wire_form_refuses_what_it_does_not_know() -> None:
             convert(f"[{wrong}]")
 
 
-def test_disabled_is_forbidden() -> None:
+def test_attachments_are_forbidden_where_they_are_disabled() -> None:
     assert refusal([text()], AttachmentsConfig(enabled=False)) == (Forbidden, "attachments_disabled", {})
 
 
 @pytest.mark.parametrize("max_files", [0, 1, 50])
-def test_the_count_is_limited_on_both_sides(max_files: int) -> None:
+def test_as_many_files_as_the_limit_are_accepted_and_one_more_is_refused(max_files: int) -> None:
     config = AttachmentsConfig(max_files=max_files)
     items = [text(f"f{i}") for i in range(max_files + 1)]
     assert len(prepare(items[:-1], config).files) == max_files
@@ -104,7 +104,7 @@ def test_the_count_is_limited_on_both_sides(max_files: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 1_048_576])
 @pytest.mark.parametrize("form", ["utf8", "base64", "bytes"])
-def test_the_size_of_a_file_is_limited_on_both_sides(size: int, form: str) -> None:
+def test_a_file_of_the_size_limit_is_accepted_and_one_byte_more_is_refused(size: int, form: str) -> None:
     def item(data: bytes) -> Binary:
         match form:
             case "utf8":
@@ -129,21 +129,21 @@ def test_the_size_of_a_file_is_limited_on_both_sides(size: int, form: str) -> No
     )
 
 
-def test_a_size_counts_bytes_and_not_characters() -> None:
+def test_the_size_of_a_file_is_counted_in_bytes_and_not_in_characters() -> None:
     config = AttachmentsConfig(max_file_bytes=3)
     assert prepare([text(content="é1")], config).total_bytes == 3
     assert refusal([text(content="éé")], config)[1] == "attachments_file_bytes_exceeded"
 
 
 @pytest.mark.parametrize(("limit", "code"), [("max_file_bytes", "file_bytes"), ("max_total_bytes", "total_bytes")])
-def test_bytes_are_counted_and_not_characters(limit: str, code: str) -> None:
-    """Text that might be too long, going by its characters, and is not."""
+def test_text_within_the_byte_limits_is_accepted_and_beyond_refused(limit: str, code: str) -> None:
+    """Text whose character count alone leaves open whether it is within the limit."""
     config = AttachmentsConfig(**{limit: 6})
     assert prepare([text("a", "äöü")], config).total_bytes == 6
     assert refusal([text("a", "äöüx")], config)[1] == f"attachments_{code}_exceeded"
 
 
-def test_the_total_is_limited_on_both_sides() -> None:
+def test_a_total_of_the_limit_is_accepted_and_one_byte_more_is_refused() -> None:
     config = AttachmentsConfig(max_total_bytes=10)
     assert prepare([text("a", "x" * 5), b64("AAAAAAA=", "b")], config).total_bytes == 10
     assert refusal([text("a", "x" * 5), b64("AAAAAAAA", "b")], config) == (
@@ -199,7 +199,7 @@ REFUSED_BASE64 = {
 
 
 @pytest.mark.parametrize("content", REFUSED_BASE64)
-def test_what_is_no_strict_base64_is_refused_with_the_reason(content: str) -> None:
+def test_anything_but_strict_base64_is_refused_with_the_reason(content: str) -> None:
     assert refusal([b64(content)]) == (
         InvalidParams,
         "attachments_invalid_base64",
@@ -208,7 +208,7 @@ def test_what_is_no_strict_base64_is_refused_with_the_reason(content: str) -> No
 
 
 @given(st.binary(max_size=400))
-def test_base64_comes_back_as_the_bytes_it_was(data: bytes) -> None:
+def test_base64_is_decoded_to_the_original_bytes(data: bytes) -> None:
     content = base64.b64encode(data).decode()
     assert decoded_size(content, CONTENT) == len(data)
     assert prepare([b64(content)], DEFAULTS).files[0].data == data
@@ -217,7 +217,7 @@ def test_base64_comes_back_as_the_bytes_it_was(data: bytes) -> None:
 @given(st.text(st.sampled_from("AZaz09+/=-_ \n\u0660Qw"), max_size=12))
 @example("AA==")
 @example("AAE=")
-def test_only_the_one_encoding_of_some_bytes_is_accepted(content: str) -> None:
+def test_only_the_canonical_base64_of_some_bytes_is_accepted(content: str) -> None:
     try:
         size = decoded_size(content, CONTENT)
     except InvalidParams:
@@ -228,7 +228,7 @@ def test_only_the_one_encoding_of_some_bytes_is_accepted(content: str) -> None:
         assert (len(data), base64.b64encode(data).decode()) == (size, content)
 
 
-def test_a_length_is_refused_before_anything_is_decoded() -> None:
+def test_too_long_content_is_refused_before_it_is_decoded() -> None:
     large = "A" * 4_194_304
     items = [b64(large, f"f{i}") for i in range(20)]  # 60 MiB when decoded
     tracemalloc.start()
@@ -257,13 +257,13 @@ def test_any_other_mime_type_is_refused(mime_type: str) -> None:
     )
 
 
-def test_the_field_counts_from_zero() -> None:
+def test_the_field_of_an_error_counts_attachments_from_zero() -> None:
     assert refusal([text("a"), text("b"), text("c/")])[2]["field"] == "$.attachments[2].name"
     assert refusal([text("a"), b64("!", "b")])[2]["field"] == "$.attachments[1].content"
 
 
-def test_refusals_come_in_the_documented_order() -> None:
-    """Each step drops the first thing that is wrong; the next refusal is the next of the page's list."""
+def test_of_several_faults_the_first_in_the_documented_order_is_reported() -> None:
+    """Each step removes the first fault; the next refusal is the next one in the documented list."""
     config = AttachmentsConfig(enabled=False, max_files=2, max_file_bytes=3, max_total_bytes=5)
     steps = [
         [text("/"), text("b"), text("B"), b64("!", "d"), text("e", "xxxx")],

@@ -1,4 +1,4 @@
-"""Attachments on disk: what stands there, what a hostile workspace cannot do, and that a failure leaves nothing."""
+"""Attachments on disk: the files written, what a hostile workspace cannot do, and that a failure leaves nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tree(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_files_and_manifest_stand_where_the_receipt_says(workspace: Path) -> None:
+def test_files_and_manifest_are_written_where_the_receipt_says(workspace: Path) -> None:
     assert materialize(TWO, workspace, ID) == RECEIPT
     assert tree(workspace) == {
         ".openclaw": "drwx------",
@@ -78,7 +78,7 @@ def test_modes_are_exact_whatever_the_umask(workspace: Path) -> None:
         assert set(tree(workspace).values()) == {"drwx------", "-rw-------"}
 
 
-def test_more_files_than_descriptors_are_written_in_turn(workspace: Path) -> None:
+def test_more_files_than_free_descriptors_can_be_written(workspace: Path) -> None:
     many = PreparedFiles(tuple(PreparedFile(f"f{i}", b"%d" % i) for i in range(200)))
     before = len(os.listdir("/dev/fd"))
     assert materialize(many, workspace, ID).count == 200
@@ -86,14 +86,14 @@ def test_more_files_than_descriptors_are_written_in_turn(workspace: Path) -> Non
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_second_spawn_keeps_the_first_ones_files(workspace: Path) -> None:
+def test_a_second_spawn_keeps_the_files_of_the_first(workspace: Path) -> None:
     other = "1" + ID[1:]
     materialize(TWO, workspace, ID)
     materialize(TWO, workspace, other)
     assert sorted(os.listdir(workspace / ".openclaw/attachments")) == [ID, other]
 
 
-def test_an_id_that_is_taken_is_an_error_and_stays_as_it_was(workspace: Path) -> None:
+def test_an_existing_id_is_an_error_and_its_folder_is_unchanged(workspace: Path) -> None:
     (workspace / REL).mkdir(parents=True)
     (workspace / REL / "kept").touch()
     before = tree(workspace)
@@ -126,7 +126,7 @@ def test_a_symlink_below_the_workspace_refuses_the_spawn(
     assert tree(workspace.parent) == before
 
 
-def test_a_symlink_in_the_place_of_the_folder_is_neither_followed_nor_removed(workspace: Path, outside: Path) -> None:
+def test_a_symlink_in_place_of_the_folder_is_neither_followed_nor_removed(workspace: Path, outside: Path) -> None:
     (workspace / ".openclaw/attachments").mkdir(parents=True)
     (workspace / REL).symlink_to(outside)
     before = tree(workspace.parent)
@@ -136,7 +136,7 @@ def test_a_symlink_in_the_place_of_the_folder_is_neither_followed_nor_removed(wo
 
 
 @pytest.mark.parametrize("blocked", [".openclaw", ".openclaw/attachments"])
-def test_a_file_in_the_place_of_a_folder_is_an_error(workspace: Path, blocked: str) -> None:
+def test_a_file_in_place_of_a_folder_is_an_error(workspace: Path, blocked: str) -> None:
     (workspace / blocked).parent.mkdir(exist_ok=True)
     (workspace / blocked).touch()
     before = tree(workspace)
@@ -146,14 +146,14 @@ def test_a_file_in_the_place_of_a_folder_is_an_error(workspace: Path, blocked: s
     assert tree(workspace) == before
 
 
-def test_a_missing_workspace_is_an_error_without_its_path(workspace: Path) -> None:
+def test_a_missing_workspace_is_an_error_that_does_not_show_its_path(workspace: Path) -> None:
     with pytest.raises(StorageError) as caught:
         materialize(TWO, workspace / "missing", ID)
     assert caught.value.message == "The attachments were not written: No such file or directory."
 
 
-def test_a_failure_half_way_leaves_nothing_but_the_folders_above(workspace: Path) -> None:
-    # A name the checks would have refused: it is the second exclusive creation of the same file that fails.
+def test_a_failure_half_way_leaves_only_the_parent_folders(workspace: Path) -> None:
+    # The duplicate name, which the checks would refuse, makes the second exclusive creation fail.
     broken = PreparedFiles((*TWO.files, PreparedFile("c", b"x" * 100_000), PreparedFile("b", b"again")))
     with pytest.raises(StorageError):
         materialize(broken, workspace, ID)
@@ -184,7 +184,7 @@ def run_script(prefix: list[str], workspace: Path, limit: int = 0) -> subprocess
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
 
 
-def test_a_write_that_ends_short_leaves_nothing(tmp_path: Path) -> None:
+def test_a_short_write_leaves_nothing(tmp_path: Path) -> None:
     assert run_script([], tmp_path, limit=10_000).stdout == "File too large\n"
     assert os.listdir(tmp_path / ".openclaw/attachments") == []
 
@@ -218,7 +218,7 @@ def test_a_kill_at_any_step_leaves_a_whole_folder_or_one_without_a_manifest(call
         workspace = tmp_path / str(number)
         folder = workspace / REL
         folder.parent.mkdir(parents=True)
-        # -P: only calls on what is written here count; the start of Python is none of our business.
+        # -P: count only calls on files in this folder and not those of the start of Python.
         inject = ["-e", f"trace=/^{call}", "-e", f"inject=/^{call}:signal=KILL:when={number}", f"-P{folder}"]
         paths = [f"-P{folder / name}" for name in names]
         ended = not run_script(["strace", "-f", "-qq", "-o", "/dev/null", *inject, *paths], workspace).returncode
@@ -240,21 +240,21 @@ def test_the_child_is_told_where_its_attachments_are() -> None:
     )
 
 
-def test_a_long_list_of_names_is_cut_with_a_word_where_the_rest_is() -> None:
+def test_a_long_list_of_names_is_cut_and_refers_to_the_manifest() -> None:
     files = tuple(ReceiptFile(name=f"{i:02}" + "x" * 250, bytes=1, sha256="") for i in range(50))
     text = describe(Receipt(rel_dir=REL, count=50, total_bytes=50, files=files))
     assert text.endswith(f'- "14{"x" * 250}" (1 bytes)\n- and 35 more, listed in {REL}/manifest.json')
 
 
-def test_a_name_in_the_text_cannot_end_its_quotes() -> None:
+def test_a_file_name_in_the_text_cannot_break_out_of_its_quotes() -> None:
     files = (ReceiptFile(name='a" (1 bytes)- "b', bytes=1, sha256=""),)
     text = describe(Receipt(rel_dir=REL, count=1, total_bytes=1, files=files))
     assert text.endswith('- "a\\" (1 bytes)- \\"b" (1 bytes)')
     assert text.startswith("Attachments: 1 file, 1 bytes in all")
 
 
-def test_what_is_written_is_synced_from_the_files_up_to_the_workspace(tmp_path: Path) -> None:
-    """Each name is synced after what it names, and the manifest after all files: a power cut leaves no half of it."""
+def test_files_and_then_their_folders_are_synced_up_to_the_workspace(tmp_path: Path) -> None:
+    """Folders are synced after their contents and the manifest after all files: a power cut leaves no half of it."""
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     calls = record(

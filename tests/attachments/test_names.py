@@ -1,4 +1,4 @@
-"""Names of attachments: what is refused and why, twins, and mount paths."""
+"""Names of attachments: which are refused and why, duplicates, and mount paths."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_name_is_refused_with_its_place_and_reason(name: str) -> None:
+def test_a_bad_name_is_refused_with_its_field_and_reason(name: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         check_name(name, FIELD)
     error = caught.value
@@ -73,12 +73,12 @@ def test_a_name_is_refused_with_its_place_and_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_an_ordinary_name_is_accepted_as_it_is(name: str) -> None:
+def test_an_ordinary_name_is_accepted_unchanged(name: str) -> None:
     assert check_name(name, FIELD) == name
 
 
 @given(st.text(max_size=300))
-def test_an_accepted_name_can_be_a_file_and_is_what_the_rules_say(name: str) -> None:
+def test_an_accepted_name_is_a_valid_file_name_and_follows_the_rules(name: str) -> None:
     try:
         check_name(name, FIELD)
     except InvalidParams:
@@ -98,7 +98,7 @@ def test_letters_and_digits_in_nfc_are_always_accepted(text: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_the_twin_key_does_not_change_by_what_it_ignores(name: str) -> None:
+def test_the_collision_key_ignores_case_and_normal_form(name: str) -> None:
     key = collision_key(name)
     assert collision_key(unicodedata.normalize("NFD", name)) == key
     assert collision_key(key) == key
@@ -111,7 +111,7 @@ def test_the_twin_key_does_not_change_by_what_it_ignores(name: str) -> None:
         ["x", "a", "b", "A"], ["ﬁ", "FI"],
     ],
 )  # fmt: skip
-def test_names_that_are_one_after_nfc_and_casefold_are_duplicates(names: list[str]) -> None:
+def test_names_equal_after_nfc_and_casefold_are_duplicates(names: list[str]) -> None:
     last = len(names) - 1
     first = next(i for i, name in enumerate(names) if collision_key(name) == collision_key(names[last]))
     with pytest.raises(InvalidParams) as caught:
@@ -122,7 +122,7 @@ def test_names_that_are_one_after_nfc_and_casefold_are_duplicates(names: list[st
     )
 
 
-def test_names_that_only_look_alike_are_no_duplicates() -> None:
+def test_names_that_only_look_alike_are_not_duplicates() -> None:
     check_duplicates(["a", "\u0430", "b", "ab", "a b", "1", "l"])
 
 
@@ -134,7 +134,7 @@ def test_names_that_only_look_alike_are_no_duplicates() -> None:
         ("/x" * 2047, "/x" * 2047),
     ],
 )  # fmt: skip
-def test_a_mount_path_comes_out_clean(path: str, clean: str) -> None:
+def test_a_valid_mount_path_is_normalised(path: str, clean: str) -> None:
     assert check_mount_path(path) == clean
 
 
@@ -155,7 +155,7 @@ def test_any_other_mount_path_is_refused(path: str) -> None:
 
 
 @given(st.text(st.sampled_from("/.a-_ \n:"), max_size=12))
-def test_an_accepted_mount_path_never_climbs(path: str) -> None:
+def test_an_accepted_mount_path_is_absolute_and_has_no_parent_references(path: str) -> None:
     try:
         clean = check_mount_path(path)
     except InvalidParams:

@@ -1,4 +1,4 @@
-"""Removal from a hostile workspace: everything inside goes, nothing outside is touched, what stays is reported."""
+"""Removal from a hostile workspace: everything inside is removed or reported, and nothing outside is touched."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder(workspace: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[str, int, bytes]]:
-    """Every path with its kind and mode, its links, and what it holds."""
+    """Every path with its kind and mode, its number of links, and its content."""
     found = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         look = path.lstat()
@@ -52,19 +52,19 @@ def snapshot(folder: Path) -> dict[str, tuple[str, int, bytes]]:
 
 
 def remove_all(workspace: Path) -> None:
-    """Remove, and see that nothing is left where the folder was, in its parent, or open in this process."""
+    """Remove the folder and assert that nothing is left of it, in its parent, or open in this process."""
     before = len(os.listdir("/dev/fd"))
     assert remove_attachments(workspace, ID) == GONE
     assert os.listdir(workspace / ".openclaw/attachments") == []
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_what_was_written_is_removed_and_once_more_is_no_error(workspace: Path, folder: Path) -> None:
+def test_written_files_are_removed_and_removing_them_again_is_not_an_error(workspace: Path, folder: Path) -> None:
     remove_all(workspace)
     assert remove_attachments(workspace, ID) == MISSING
 
 
-def test_the_folder_of_another_spawn_stays(workspace: Path, folder: Path) -> None:
+def test_the_folder_of_another_spawn_is_not_removed(workspace: Path, folder: Path) -> None:
     other = "1" + ID[1:]
     materialize(PreparedFiles((PreparedFile("a", b"text"),)), workspace, other)
     before = snapshot(folder.parent / other)
@@ -73,12 +73,12 @@ def test_the_folder_of_another_spawn_stays(workspace: Path, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["", ".openclaw", ".openclaw/attachments"])
-def test_what_is_not_there_is_missing_and_not_removed(workspace: Path, folder: Path, missing: str) -> None:
+def test_a_missing_folder_is_reported_as_missing(workspace: Path, folder: Path, missing: str) -> None:
     shutil.rmtree(workspace / missing)
     assert remove_attachments(workspace, ID) == MISSING
 
 
-def test_what_was_moved_away_is_missing(workspace: Path, folder: Path) -> None:
+def test_a_folder_that_was_moved_away_is_reported_as_missing(workspace: Path, folder: Path) -> None:
     (workspace / ".openclaw").rename(workspace / "away")
     (workspace / ".openclaw" / "attachments").mkdir(parents=True)
     assert remove_attachments(workspace, ID) == MISSING
@@ -94,7 +94,7 @@ def test_an_id_that_is_a_path_is_refused(workspace: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["outside", "outside/precious", "inside", "nowhere", "/", "self"])
-def test_a_symlink_in_the_place_of_the_folder_is_removed_and_its_target_is_not(
+def test_a_symlink_in_place_of_the_folder_is_removed_and_its_target_is_not(
     workspace: Path, folder: Path, outside: Path, target: str
 ) -> None:
     shutil.rmtree(folder)
@@ -114,7 +114,7 @@ def test_a_symlink_in_the_place_of_the_folder_is_removed_and_its_target_is_not(
 
 
 @pytest.mark.parametrize("parent", [".openclaw", ".openclaw/attachments"])
-def test_a_symlink_in_the_place_of_a_parent_stays_and_is_reported(
+def test_a_symlink_in_place_of_a_parent_is_reported_and_not_removed(
     workspace: Path, folder: Path, outside: Path, parent: str
 ) -> None:
     elsewhere = outside / "elsewhere"
@@ -126,13 +126,13 @@ def test_a_symlink_in_the_place_of_a_parent_stays_and_is_reported(
 
 
 @pytest.mark.parametrize("parent", [".openclaw", ".openclaw/attachments"])
-def test_a_file_in_the_place_of_a_parent_is_reported(workspace: Path, folder: Path, parent: str) -> None:
+def test_a_file_in_place_of_a_parent_is_reported(workspace: Path, folder: Path, parent: str) -> None:
     shutil.rmtree(workspace / parent)
     (workspace / parent).touch()
     assert remove_attachments(workspace, ID) == RemovalReport(False, ((REL, "Not a directory"),), 1)
 
 
-def test_a_file_or_fifo_in_the_place_of_the_folder_is_removed(workspace: Path, folder: Path) -> None:
+def test_a_file_or_fifo_in_place_of_the_folder_is_removed(workspace: Path, folder: Path) -> None:
     shutil.rmtree(folder)
     folder.touch()
     remove_all(workspace)
@@ -140,7 +140,7 @@ def test_a_file_or_fifo_in_the_place_of_the_folder_is_removed(workspace: Path, f
     remove_all(workspace)
 
 
-def test_links_inside_go_and_their_targets_stay(workspace: Path, folder: Path, outside: Path) -> None:
+def test_symlinks_inside_are_removed_and_their_targets_are_not(workspace: Path, folder: Path, outside: Path) -> None:
     (folder / "sub").mkdir()
     targets: list[Path | str] = ["/", "..", ".", outside, outside / "precious", "nowhere", "loop", workspace]
     for number, target in enumerate(targets):
@@ -152,7 +152,7 @@ def test_links_inside_go_and_their_targets_stay(workspace: Path, folder: Path, o
     assert snapshot(outside) == before
 
 
-def test_a_hard_link_goes_and_the_file_stays(workspace: Path, folder: Path, outside: Path) -> None:
+def test_a_hard_link_is_removed_and_the_file_outside_is_not(workspace: Path, folder: Path, outside: Path) -> None:
     before = snapshot(outside)
     os.link(outside / "precious", folder / "link")
     remove_all(workspace)
@@ -201,7 +201,9 @@ def test_folders_of_any_mode_are_removed(workspace: Path, folder: Path, mode: in
 
 @pytest.mark.parametrize("mode", [0, 0o500])
 @pytest.mark.parametrize("parent", [".openclaw", ".openclaw/attachments"])
-def test_parents_of_any_mode_do_not_keep_the_folder(workspace: Path, folder: Path, parent: str, mode: int) -> None:
+def test_the_folder_is_removed_whatever_the_mode_of_its_parents(
+    workspace: Path, folder: Path, parent: str, mode: int
+) -> None:
     (workspace / parent).chmod(mode)
     assert remove_attachments(workspace, ID) == GONE
     (workspace / parent).chmod(0o700)
@@ -289,7 +291,7 @@ def test_any_tree_is_removed_and_nothing_outside_is_touched(
     assert snapshot(outside) == before
 
 
-def test_somebody_elses_folder_is_reported_and_the_rest_goes(workspace: Path, folder: Path) -> None:
+def test_another_users_folder_is_reported_and_the_rest_is_removed(workspace: Path, folder: Path) -> None:
     if os.geteuid() == 0 or os.getuid() != 0:
         pytest.skip("needs root, for a folder of root's in an ordinary user's")
     os.seteuid(0)
@@ -307,7 +309,7 @@ def test_somebody_elses_folder_is_reported_and_the_rest_goes(workspace: Path, fo
 
 @pytest.fixture
 def immutable(folder: Path) -> Iterator[Callable[..., None]]:
-    """Set the immutable attribute; skips where it cannot be had."""
+    """A function that sets the immutable attribute; skips the test where that is not possible."""
     chattr = shutil.which("chattr")
     if chattr is None or os.geteuid() != 0:
         pytest.skip("chattr +i needs root and chattr")
@@ -326,7 +328,7 @@ def immutable(folder: Path) -> Iterator[Callable[..., None]]:
         subprocess.run([chattr, "-i", *map(str, reversed(paths))], check=True)
 
 
-def test_an_immutable_file_is_reported_by_name_and_the_rest_goes(
+def test_an_immutable_file_is_reported_by_name_and_the_rest_is_removed(
     workspace: Path, folder: Path, immutable: Callable[..., None]
 ) -> None:
     (folder / "sub").mkdir()
@@ -347,7 +349,7 @@ def test_an_immutable_file_is_reported_by_name_and_the_rest_goes(
     ]  # fmt: skip
 
 
-def test_what_was_immutable_goes_at_the_next_sweep(workspace: Path, folder: Path) -> None:
+def test_a_file_that_was_immutable_is_removed_at_the_next_sweep(workspace: Path, folder: Path) -> None:
     if os.geteuid() != 0 or subprocess.run(["chattr", "+i", str(folder / "a")], check=False).returncode:
         pytest.skip("chattr +i needs root and a file system that knows it")
     try:
@@ -357,7 +359,7 @@ def test_what_was_immutable_goes_at_the_next_sweep(workspace: Path, folder: Path
     remove_all(workspace)
 
 
-def test_an_immutable_folder_is_reported_with_what_is_in_it(
+def test_an_immutable_folder_is_reported_with_its_content(
     workspace: Path, folder: Path, immutable: Callable[..., None]
 ) -> None:
     (folder / "full").mkdir()
@@ -373,7 +375,9 @@ def test_an_immutable_folder_is_reported_with_what_is_in_it(
     )
 
 
-def test_a_report_names_a_hundred_and_counts_all(workspace: Path, folder: Path, immutable: Callable[..., None]) -> None:
+def test_a_report_names_a_hundred_paths_and_counts_all(
+    workspace: Path, folder: Path, immutable: Callable[..., None]
+) -> None:
     for number in range(150):
         (folder / f"f{number}").touch()
     immutable(folder)
@@ -381,7 +385,7 @@ def test_a_report_names_a_hundred_and_counts_all(workspace: Path, folder: Path, 
     assert (report.removed, len(report.left), report.left_count) == (False, 100, 152)
 
 
-def test_discarding_takes_what_it_can_and_says_nothing(workspace: Path, folder: Path) -> None:
+def test_discarding_a_folder_twice_is_not_an_error(workspace: Path, folder: Path) -> None:
     with dirfd.closing(dirfd.open_root(folder.parent)) as parent:
         discard(parent, ID)
         discard(parent, ID)
@@ -420,7 +424,7 @@ MOUNTS = """
 """
 
 
-def test_a_mount_inside_is_left_and_reported(tmp_path: Path) -> None:
+def test_a_mount_inside_is_not_removed_and_is_reported(tmp_path: Path) -> None:
     namespace = ["unshare", "--user", "--map-root-user", "--mount"] if os.geteuid() else ["unshare", "--mount"]
     if (
         shutil.which("unshare") is None
@@ -457,12 +461,12 @@ def test_a_mount_inside_is_left_and_reported(tmp_path: Path) -> None:
         (None, "Input/output error"),
     ],
 )
-def test_every_reason_is_a_sentence(number: int | None, sentence: str) -> None:
+def test_every_error_number_has_a_plain_reason(number: int | None, sentence: str) -> None:
     error = OSError() if number is None else OSError(number, "what the kernel said")
     assert remove._sentence(error) == sentence
 
 
-def test_the_folder_is_synced_once_what_was_in_it_is_gone(tmp_path: Path) -> None:
+def test_the_parent_folder_is_synced_after_the_removal(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     folder = workspace.joinpath(*remove.FOLDERS, ID)
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Who gets which event."""
+"""The event bus: which subscription gets which event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, LiveEvent
 
 
-async def test_a_follower_of_a_key_gets_its_transcript_and_nothing_of_others() -> None:
+async def test_a_follower_of_a_key_gets_events_of_that_session_only() -> None:
     bus = EventBus()
     _, reader = follower(bus, KEY)
     live = LiveEvent(KEY, "session.delta", {"runId": "r", "text": "x"})
@@ -28,7 +28,7 @@ async def test_a_follower_of_everything_gets_changes_too() -> None:
     assert reader.events == events
 
 
-async def test_who_follows_both_gets_each_event_once() -> None:
+async def test_a_follower_of_a_key_and_of_everything_gets_each_event_once() -> None:
     bus = EventBus()
     _, reader = follower(bus, None, KEY)
     bus.publish(said(1))
@@ -37,7 +37,7 @@ async def test_who_follows_both_gets_each_event_once() -> None:
     assert len(bus) == 1
 
 
-async def test_who_may_not_read_gets_changes_alone() -> None:
+async def test_a_follower_without_the_right_to_read_gets_changes_only() -> None:
     bus = EventBus()
     _, reader = follower(bus, None, sees=sees_changes)
     for event in (said(1), changed(1), LiveEvent(KEY, "session.delta", {})):
@@ -45,7 +45,7 @@ async def test_who_may_not_read_gets_changes_alone() -> None:
     assert reader.events == [changed(1)]
 
 
-async def test_the_right_to_a_key_does_not_need_the_right_to_everything() -> None:
+async def test_a_follower_with_rights_to_one_key_gets_its_messages() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, KEY)
     bus.follow(subscription, None, sees_changes)
@@ -54,7 +54,7 @@ async def test_the_right_to_a_key_does_not_need_the_right_to_everything() -> Non
     assert reader.events == [said(1), changed(1)]
 
 
-async def test_visibility_is_asked_for_every_event_with_the_lineage_of_what_is_gone() -> None:
+async def test_visibility_is_checked_for_every_event_and_with_the_parent_of_a_deleted_session() -> None:
     asked: list[tuple[str, str | None, bool]] = []
     visible = {KEY}
 
@@ -68,13 +68,13 @@ async def test_visibility_is_asked_for_every_event_with_the_lineage_of_what_is_g
     visible.clear()
     bus.publish(said(2))
     visible.add(KEY)
-    gone = ChangedEvent(KEY, "s", "delete", None, None, spawned_by=OTHER)
-    bus.publish(gone)
-    assert reader.events == [said(1), gone]
+    deleted = ChangedEvent(KEY, "s", "delete", None, None, spawned_by=OTHER)
+    bus.publish(deleted)
+    assert reader.events == [said(1), deleted]
     assert asked == [(KEY, None, True), (KEY, None, True), (KEY, OTHER, False)]
 
 
-async def test_unfollowing_ends_the_events_and_the_place() -> None:
+async def test_unfollowing_ends_the_events_and_drops_the_place() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, KEY)
     subscription.start_lag(OTHER, FollowPlace("s", 0, 0))
@@ -93,7 +93,7 @@ async def test_unfollowing_ends_the_events_and_the_place() -> None:
     )
 
 
-async def test_forgetting_a_connection_leaves_the_others() -> None:
+async def test_forgetting_one_connection_does_not_affect_the_others() -> None:
     bus = EventBus()
     gone, left = follower(bus, None, KEY), follower(bus, KEY)
     bus.forget(gone[0])

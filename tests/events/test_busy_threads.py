@@ -1,4 +1,4 @@
-"""Forty long reads use up Trio's threads: what is written meanwhile is stored, and told, all the same."""
+"""Forty long reads occupy Trio's threads: messages written meanwhile must be stored and announced all the same."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sessiond.store.transcript import LONG_LINE
 KEY, OTHER = "agent:main:a", "agent:main:b"
 
 
-async def test_messages_are_stored_and_told_while_others_have_all_threads(tmp_path: Path) -> None:
+async def test_messages_are_stored_and_announced_while_all_threads_are_busy(tmp_path: Path) -> None:
     long = "x" * (LONG_LINE + 1)
     async with live(tmp_path, durable=True, record_limit=4 * LONG_LINE) as parts:
         session = await parts.create(KEY)
-        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         _, reader = parts.follow(KEY)
         with busy_threads(), trio.fail_after(PATIENCE_S):
             await parts.create(OTHER)

@@ -1,4 +1,4 @@
-"""What could not be looked at is looked at again in a second, once, where its error passes."""
+"""Files that could not be read because of a temporary error are looked at again a second later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def error(code: int) -> OSError:
     ("code", "passes"),
     [(errno.EMFILE, True), (errno.EIO, True), (errno.ENOENT, False), (errno.EACCES, False), (errno.ELOOP, False)],
 )
-async def test_only_what_passes_is_looked_at_again(autojump_clock: Any, code: int, *, passes: bool) -> None:
+async def test_only_temporary_errors_are_retried(autojump_clock: Any, code: int, *, passes: bool) -> None:
     looked: list[tuple[str, float]] = []
 
     async def look(thing: str) -> None:
@@ -31,14 +31,14 @@ async def test_only_what_passes_is_looked_at_again(autojump_clock: Any, code: in
         nursery.start_soon(again.run)
         await trio.testing.wait_all_tasks_blocked()
         now = trio.current_time()
-        # Refused twice before the second is over, it is one thing to look at.
+        # Two failures within the second lead to one retry.
         assert [again.retry_if_passing("a", error(code)) for _ in range(2)] == [passes] * 2
         await trio.sleep(10 * RETRY_S)
         assert looked == ([("a", now + RETRY_S)] if passes else [])
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_refused_again_when_it_is_looked_at_is_looked_at_each_second(autojump_clock: Any) -> None:
+async def test_a_retry_that_fails_again_is_repeated_each_second(autojump_clock: Any) -> None:
     looked: list[float] = []
 
     async def look(thing: str) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a file, seen from a subscriber: whoever wrote it, each record once. Source: store.md, "Rules"."""
+"""Changes to transcripts as a subscriber sees them: each record once, whoever wrote it. Source: store.md, "Rules"."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 async def parts(kind: Kind, tmp_path: Path) -> AsyncIterator[Live]:
     async with live(tmp_path, watcher=kind) as parts:
         await parts.create(KEY)
-        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         yield parts
 
 
 def transcript(reader: Reader) -> list[str]:
-    """What came, without the changes."""
+    """The events received, without the changes of rows."""
     return [text for text in reader.told if not text.startswith("changed:")]
 
 
 def row(entry: Entry) -> Entry:
-    """An entry without the facts of the file, which are not told."""
+    """An entry without the facts of its file, which events do not contain."""
     return replace(entry, file=FileFacts())
 
 
-async def test_a_strangers_append_is_told_with_its_row_behind_it(parts: Live) -> None:
+async def test_a_strangers_append_is_announced_and_followed_by_its_row(parts: Live) -> None:
     _, reader = parts.follow(None)
     parts.write(KEY, "one")
     await reader.until(lambda: len(reader.events) == 2)
@@ -75,7 +75,7 @@ async def test_a_strangers_append_is_told_with_its_row_behind_it(parts: Live) ->
     assert (changed.phase, changed.entry and row(changed.entry)) == ("message", row(parts.session(KEY).entry))
 
 
-async def test_the_daemons_own_append_is_told_before_it_is_acknowledged_and_not_again_by_the_watcher(
+async def test_the_daemons_own_append_is_announced_once_and_before_its_acknowledgement(
     parts: Live,
 ) -> None:
     _, reader = parts.follow(KEY)
@@ -87,12 +87,12 @@ async def test_the_daemons_own_append_is_told_before_it_is_acknowledged_and_not_
     assert reader.told == [*map(str, range(20)), "a stranger's"]
 
 
-async def test_what_is_announced_at_once_is_less_the_more_there_are_who_follow(parts: Live) -> None:
+async def test_with_many_followers_fewer_records_are_announced_in_one_step(parts: Live) -> None:
     readers = [parts.follow(KEY)[1] for _ in range(16)]
     largest, before, done = 0, 0, trio.Event()
 
     async def watch() -> None:
-        # Between two turns of this task there is one slice, or none.
+        # Between two turns of this task there is at most one slice.
         nonlocal largest, before
         while not done.is_set():
             largest, before = max(largest, len(readers[0].events) - before), len(readers[0].events)
@@ -108,7 +108,7 @@ async def test_what_is_announced_at_once_is_less_the_more_there_are_who_follow(p
     assert largest < 1500, "a slice takes three milliseconds, and a few dozen records"
 
 
-async def test_half_a_line_waits_for_its_end(parts: Live) -> None:
+async def test_a_half_line_is_announced_when_it_is_complete(parts: Live) -> None:
     _, reader = parts.follow(KEY)
     data = line("finished later")
     append(parts.file(KEY), data[:20])
@@ -122,21 +122,21 @@ async def test_half_a_line_waits_for_its_end(parts: Live) -> None:
     assert parts.session(KEY).entry.corrupt_records == 0
 
 
-async def test_a_file_that_comes_in_halves_is_adopted_behind_its_last_whole_line(parts: Live) -> None:
+async def test_a_file_written_in_pieces_is_adopted_after_its_last_whole_line(parts: Live) -> None:
     await parts.create(KEY)
     _, reader = parts.follow(None)
     file, data = parts.folder() / "halves.jsonl", header("halves") + line("one") + line("two")
     for cut in range(0, len(data), 40):
         append(file, data[cut : cut + 40])
         await trio.testing.wait_all_tasks_blocked(0.005)
-    # By the last change, or a second later: what ended within a line is looked at again.
+    # After the last change, or a second later: a file that ends within a line is looked at again.
     await reader.until_said("two")
     session = parts.store.catalog.by_id["halves"]
     assert (session.entry.message_count, session.entry.corrupt_records) == (2, 0)
     assert file.read_bytes().startswith(data)
 
 
-async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: Live) -> None:
+async def test_a_session_whose_file_was_emptied_keeps_parent_folder_and_time(parts: Live) -> None:
     session, _ = await parts.store.create(KEY, "main", cwd="/w", spawned_by="agent:main:boss")
     before = session.entry
     parts.file(KEY).write_bytes(b"")
@@ -150,7 +150,7 @@ async def test_a_session_whose_file_was_emptied_keeps_what_it_came_from(parts: L
     assert (first["sessionKey"], first["spawnedBy"], first["cwd"]) == (KEY, "agent:main:boss", "/w")
 
 
-async def test_what_only_an_index_tells_that_was_being_written_at_the_start_is_found_a_second_later(
+async def test_an_index_that_was_incomplete_at_the_start_is_read_a_second_later(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "store/agents/main/sessions"
@@ -173,7 +173,7 @@ async def test_what_only_an_index_tells_that_was_being_written_at_the_start_is_f
 
 
 @pytest.mark.parametrize("left", ["nothing", "the header", "a bare header"])
-async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(parts: Live, left: str) -> None:
+async def test_a_session_whose_file_is_rewritten_stays_sandboxed_throughout(parts: Live, left: str) -> None:
     session, key = await parts.create(OTHER, "before"), OTHER
     await parts.store.append(session, [Custom("sessiond/entry", {"label": "dear", "sandboxed": True})])
     inside, epoch, head = session.entry, session.epoch, parts.file(key).read_bytes().partition(b"\n")[0] + b"\n"
@@ -194,7 +194,7 @@ async def test_a_session_whose_file_is_written_anew_is_never_out_of_its_sandbox(
     assert inside.label == "dear"
 
 
-async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_later(parts: Live) -> None:
+async def test_a_file_created_while_no_descriptor_is_free_is_found_a_second_later(parts: Live) -> None:
     await parts.create(KEY)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
@@ -202,7 +202,7 @@ async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_l
     new = os.open(file.with_name("new"), os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(new, header("late", "agent:main:late") + line("one"))
     os.close(new)
-    gc.collect()  # what an earlier test has left open is not to be closed in between
+    gc.collect()  # files that an earlier test left open must not be closed in between
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
     try:
         with contextlib.suppress(OSError):
@@ -222,7 +222,7 @@ async def test_a_file_that_comes_while_no_descriptor_is_free_is_found_a_second_l
     assert parts.session("agent:main:late").entry.message_count == 1
 
 
-async def test_a_torn_line_stays_alone_when_the_daemon_appends_behind_it(parts: Live) -> None:
+async def test_an_append_after_a_torn_line_begins_on_a_line_of_its_own(parts: Live) -> None:
     _, reader = parts.follow(KEY)
     append(parts.file(KEY), line("torn")[:30])
     await parts.say(KEY, "mine")
@@ -230,7 +230,7 @@ async def test_a_torn_line_stays_alone_when_the_daemon_appends_behind_it(parts: 
     assert parts.session(KEY).entry.corrupt_records == 1
 
 
-async def test_bad_lines_are_counted_and_passed_over(parts: Live) -> None:
+async def test_bad_lines_are_counted_and_skipped(parts: Live) -> None:
     _, reader = parts.follow(None)
     bad = [
         b"not json\n",
@@ -247,7 +247,7 @@ async def test_bad_lines_are_counted_and_passed_over(parts: Live) -> None:
     assert changed.entry.corrupt_records == len(bad)
 
 
-async def test_a_line_over_the_limit_is_passed_over_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
+async def test_a_line_over_the_limit_is_skipped_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
     async with live(tmp_path, record_limit=1000) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(KEY)
@@ -255,7 +255,7 @@ async def test_a_line_over_the_limit_is_passed_over_and_one_at_the_limit_is_not(
         text = b"y" * (1000 + len(b"\n") - len(exact % b""))
         append(parts.file(KEY), exact % text)
         append(parts.file(KEY), exact % (text + b"y"))
-        # Seen half first: it is over the limit before its end is known.
+        # Its first half alone is over the limit, before its end has been read.
         append(parts.file(KEY), b'{"type":"message","message":{"content":"' + b"z" * 2000)
         await trio.testing.wait_all_tasks_blocked(0.05)
         append(parts.file(KEY), b"z" * 2000 + b'"}}\n' + line("after"))
@@ -264,7 +264,7 @@ async def test_a_line_over_the_limit_is_passed_over_and_one_at_the_limit_is_not(
         assert parts.session(KEY).entry.corrupt_records == 2
 
 
-async def test_every_message_is_told_and_other_records_by_what_they_change(parts: Live) -> None:
+async def test_messages_are_announced_and_other_records_by_the_change_of_the_row(parts: Live) -> None:
     _, reader = parts.follow(None)
     run = {"runId": "r", "at": 1}
     asked = {"request": {"message": message("x")}}
@@ -315,13 +315,13 @@ async def test_a_strangers_large_write_is_read_in_steps(parts: Live) -> None:
     assert reader.told == texts
 
 
-async def test_a_session_that_the_daemon_makes_is_told_from_its_beginning(parts: Live) -> None:
+async def test_a_session_created_by_the_daemon_is_announced_from_its_beginning(parts: Live) -> None:
     _, everything = parts.follow(None)
     await parts.create(OTHER, "one", "two")
     assert everything.told == ["changed:create", "one", "changed:message", "two", "changed:message"]
 
 
-async def test_an_overflow_that_begins_with_a_new_session_loses_nothing_of_it(parts: Live) -> None:
+async def test_an_overflow_at_the_first_event_of_a_new_session_loses_no_record(parts: Live) -> None:
     _, reader = parts.follow(None, limit=2)
     reader.stop()
     await parts.create(OTHER, "one", "two", "three")
@@ -330,7 +330,7 @@ async def test_an_overflow_that_begins_with_a_new_session_loses_nothing_of_it(pa
     assert transcript(reader) == ["resync:lagged", "one", "two", "three"]
 
 
-async def test_a_file_that_appears_is_found_with_everything_in_it(parts: Live) -> None:
+async def test_a_new_file_is_announced_with_all_its_messages(parts: Live) -> None:
     _, reader = parts.follow(None)
     append(parts.folder() / f"{ID.format(1)}.jsonl", header(ID.format(1), OTHER) + line("one") + line("two"))
     await reader.until_said("two")
@@ -340,7 +340,7 @@ async def test_a_file_that_appears_is_found_with_everything_in_it(parts: Live) -
     assert transcript(reader) == ["one", "two", "three"]
 
 
-async def test_a_file_that_is_moved_in_is_found(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_that_is_moved_into_the_folder_is_found(parts: Live, tmp_path: Path) -> None:
     _, reader = parts.follow(None)
     append(tmp_path / "elsewhere", header(ID.format(1), OTHER) + line("one"))
     (tmp_path / "elsewhere").rename(parts.folder() / f"{ID.format(1)}.jsonl")
@@ -348,7 +348,7 @@ async def test_a_file_that_is_moved_in_is_found(parts: Live, tmp_path: Path) -> 
     assert (transcript(reader), parts.session(OTHER).session_id) == (["one"], ID.format(1))
 
 
-async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_whole(parts: Live) -> None:
+async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_complete(parts: Live) -> None:
     _, reader = parts.follow(None)
     path = parts.folder() / f"{ID.format(1)}.jsonl"
     append(path, header(ID.format(1))[:30])
@@ -362,7 +362,7 @@ async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_whole(pa
     assert path.read_bytes().count(b"sessiond/entry") == 1
 
 
-async def test_a_new_agents_folder_is_followed_from_its_first_file_on(parts: Live) -> None:
+async def test_a_new_agents_folder_is_watched_from_its_first_file_on(parts: Live) -> None:
     _, reader = parts.follow(None)
     for agent, made_at_once in (("new", True), ("late", False)):
         folder = parts.folder(agent)
@@ -382,7 +382,7 @@ async def test_a_new_agents_folder_is_followed_from_its_first_file_on(parts: Liv
     assert transcript(reader) == ["new 1", "new 2", "late 1", "late 2"]
 
 
-async def test_a_transcript_copied_into_another_agents_folder_is_a_session_of_its_own(parts: Live) -> None:
+async def test_a_transcript_copied_to_another_agents_folder_becomes_a_separate_session(parts: Live) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     original = parts.file(KEY)
@@ -403,7 +403,7 @@ async def test_a_transcript_copied_into_another_agents_folder_is_a_session_of_it
     assert set(parts.store.catalog.by_key) == {KEY}
 
 
-async def test_a_transcript_taken_out_of_the_archive_is_a_session_again(parts: Live) -> None:
+async def test_a_transcript_moved_back_from_the_archive_is_a_session_again(parts: Live) -> None:
     await parts.say(KEY, "one")
     session = parts.session(KEY)
     _, reader = parts.follow(None)
@@ -416,7 +416,7 @@ async def test_a_transcript_taken_out_of_the_archive_is_a_session_again(parts: L
     assert set(parts.store.catalog.by_id.values()) == {parts.session(KEY)}
 
 
-async def test_a_newer_transcript_of_a_key_takes_its_place_and_gives_it_back_when_it_goes(parts: Live) -> None:
+async def test_a_newer_transcript_of_a_key_replaces_the_older_one_until_it_is_removed(parts: Live) -> None:
     await parts.say(KEY, "old 1")
     _, reader = parts.follow(KEY)
     newer = parts.folder() / f"{ID.format(1)}.jsonl"
@@ -429,7 +429,7 @@ async def test_a_newer_transcript_of_a_key_takes_its_place_and_gives_it_back_whe
     assert reader.told == ["resync:reset", "new 1", "resync:reset", "old 1", "old 2"]
 
 
-async def test_an_older_transcript_of_a_key_is_its_history_and_is_not_told(parts: Live) -> None:
+async def test_an_older_transcript_of_a_key_is_archived_and_not_announced(parts: Live) -> None:
     _, reader = parts.follow(None)
     older = parts.folder() / f"{ID.format(1)}.jsonl"
     append(older, header(older.stem, KEY, created="1999-01-01T00:00:00.000Z") + line("old"))
@@ -441,7 +441,7 @@ async def test_an_older_transcript_of_a_key_is_its_history_and_is_not_told(parts
 
 
 @pytest.mark.parametrize("how", ["shrunk", "replaced", "longer"])
-async def test_a_file_written_anew_is_told_from_its_start(parts: Live, tmp_path: Path, how: str) -> None:
+async def test_a_rewritten_file_is_announced_from_its_start(parts: Live, tmp_path: Path, how: str) -> None:
     await parts.say(KEY, "one", "two")
     session, path = parts.session(KEY), parts.file(KEY)
     _, reader = parts.follow(None)
@@ -462,7 +462,7 @@ async def test_a_file_written_anew_is_told_from_its_start(parts: Live, tmp_path:
     assert counted[-1] == len(expected) + 1
 
 
-async def test_a_file_written_anew_without_its_key_keeps_it_and_says_it_again(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_rewritten_without_its_key_gets_the_key_back(parts: Live, tmp_path: Path) -> None:
     await parts.say(KEY, "one")
     session, path = parts.session(KEY), parts.file(KEY)
     _, reader = parts.follow(KEY)
@@ -474,7 +474,7 @@ async def test_a_file_written_anew_without_its_key_keeps_it_and_says_it_again(pa
     assert (path.read_bytes().count(b'"sessionKey":"agent:main:a"'), session.entry.session_key) == (1, KEY)
 
 
-async def test_an_emptied_file_goes_on_under_its_key(parts: Live) -> None:
+async def test_an_emptied_file_keeps_its_key(parts: Live) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(KEY)
     os.truncate(parts.file(KEY), 0)
@@ -484,7 +484,7 @@ async def test_an_emptied_file_goes_on_under_its_key(parts: Live) -> None:
     assert (reader.told, parts.session(KEY).entry.message_count) == (["resync:rewritten", "two"], 1)
 
 
-async def test_a_file_that_says_another_key_moves_to_it(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_rewritten_with_another_key_becomes_that_session(parts: Live, tmp_path: Path) -> None:
     await parts.say(KEY, "one")
     session, path = parts.session(KEY), parts.file(KEY)
     (_, of_key), (_, everything) = parts.follow(KEY), parts.follow(None)
@@ -496,7 +496,7 @@ async def test_a_file_that_says_another_key_moves_to_it(parts: Live, tmp_path: P
     assert {key: found.path for key, found in parts.store.catalog.by_key.items()} == {OTHER: session.path}
 
 
-async def test_a_removed_file_is_a_deleted_session(parts: Live) -> None:
+async def test_a_removed_file_is_announced_as_a_deleted_session(parts: Live) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     parts.file(KEY).unlink()
@@ -504,7 +504,9 @@ async def test_a_removed_file_is_a_deleted_session(parts: Live) -> None:
     assert parts.store.catalog.by_key == {}
 
 
-async def test_a_folder_that_goes_takes_its_sessions_with_it_and_may_come_back(parts: Live, tmp_path: Path) -> None:
+async def test_sessions_of_a_removed_folder_are_deleted_and_found_again_when_it_returns(
+    parts: Live, tmp_path: Path
+) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     agent = parts.folder().parent
@@ -516,19 +518,19 @@ async def test_a_folder_that_goes_takes_its_sessions_with_it_and_may_come_back(p
     await parts.say(KEY, "two")
     shutil.rmtree(agent)
     await reader.until(lambda: reader.told.count("changed:delete") == 2)
-    # That the file has gone may be told before its folder is missed.
+    # The removal of the file may be announced before that of its folder is noticed.
     with trio.fail_after(PATIENCE_S):
         while parts.store.folders:  # noqa: ASYNC110
             await trio.sleep(0.005)
     await parts.create(KEY, "made anew")
     await reader.until_said("made anew")
-    parts.write(KEY, "and followed")
-    await reader.until_said("and followed")
+    parts.write(KEY, "and watched")
+    await reader.until_said("and watched")
     assert [text for text in transcript(reader) if text != "resync:reset"] == [
         "one",
         "two",
         "made anew",
-        "and followed",
+        "and watched",
     ]
 
 
@@ -547,8 +549,8 @@ async def test_symlinks_are_not_followed(parts: Live, tmp_path: Path) -> None:
     assert set(parts.store.catalog.by_key) == {KEY}
 
 
-class Missed:
-    """A watcher that says only that it missed something."""
+class MissingEventsWatcher:
+    """A watcher that reports only that it missed events."""
 
     backend = "inotify"
 
@@ -561,15 +563,15 @@ class Missed:
             raise FileNotFoundError(path)
         self.added.append(path)
 
-    def __aiter__(self) -> Missed:
+    def __aiter__(self) -> MissingEventsWatcher:
         return self
 
     async def __anext__(self) -> list[WatchEvent]:
         return await self._receive.receive()
 
 
-async def test_what_the_watcher_missed_is_found_by_looking_at_everything(tmp_path: Path) -> None:
-    watcher = Missed()
+async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: Path) -> None:
+    watcher = MissingEventsWatcher()
     async with live(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
         nursery.start_soon(parts.feed.run, watcher)
         for key in (KEY, OTHER, "agent:gone:main", "agent:moved:main"):
@@ -595,8 +597,8 @@ async def test_what_the_watcher_missed_is_found_by_looking_at_everything(tmp_pat
 
 
 @contextmanager
-def no_descriptor() -> Iterator[None]:
-    """Nothing can be opened meanwhile."""
+def no_free_descriptors() -> Iterator[None]:
+    """Inside, no file can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -605,7 +607,7 @@ def no_descriptor() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_what_the_feed_cannot_open_after_a_commit_is_told_a_second_later(
+async def test_a_commit_that_the_feed_cannot_read_is_announced_a_second_later(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     lowered = ExitStack()
@@ -614,7 +616,7 @@ async def test_what_the_feed_cannot_open_after_a_commit_is_told_a_second_later(
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
         result = function(*args)
         if armed:
-            lowered.enter_context(no_descriptor())
+            lowered.enter_context(no_free_descriptors())
         return result
 
     async with live(tmp_path, run_sync=run_sync) as parts:
@@ -626,23 +628,23 @@ async def test_what_the_feed_cannot_open_after_a_commit_is_told_a_second_later(
             await parts.say(KEY, "acknowledged")
             armed = False
             assert reader.told == []
-        # Nobody touches the file again.
+        # The file is not changed again.
         await reader.until_said("acknowledged")
         assert reader.told == ["acknowledged"]
 
 
-async def test_what_cannot_be_adopted_for_want_of_a_descriptor_is_found_a_second_later(
+async def test_a_file_that_cannot_be_adopted_without_descriptors_is_found_a_second_later(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    watcher = Missed()
-    async with live(tmp_path, watching=False, run_sync=inline) as parts, trio.open_nursery() as nursery:
+    watcher = MissingEventsWatcher()
+    async with live(tmp_path, watching=False, run_sync=run_inline) as parts, trio.open_nursery() as nursery:
         nursery.start_soon(parts.feed.run, watcher)
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(None)
         fresh = parts.folder() / f"{ID.format(1)}.jsonl"
         append(fresh, header(fresh.stem, OTHER) + line("found"))
-        with no_descriptor():
+        with no_free_descriptors():
             await watcher.send.send([NameChanged(str(fresh.parent), fresh.name), Rescan("overflow")])
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert set(parts.store.catalog.by_key) == {KEY}
@@ -651,11 +653,11 @@ async def test_what_cannot_be_adopted_for_want_of_a_descriptor_is_found_a_second
         nursery.cancel_scope.cancel()
 
 
-async def inline(function: Callable[..., Any], *args: Any) -> Any:
+async def run_inline(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-async def test_many_foreign_files_are_adopted_by_one_index(tmp_path: Path) -> None:
+async def test_many_foreign_files_are_adopted_with_one_index(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         _, reader = parts.follow(None)
         folder = parts.folder()
@@ -668,14 +670,14 @@ async def test_many_foreign_files_are_adopted_by_one_index(tmp_path: Path) -> No
         assert set(parts.store.catalog.by_key) == set(rows)
 
 
-async def test_changes_from_outside_that_change_nothing_tell_nothing(parts: Live) -> None:
-    """A new time, another mode, a rename there and back, a hard link that goes again: nobody is told anything."""
+async def test_outside_changes_that_leave_the_content_alone_are_not_announced(parts: Live) -> None:
+    """A new time, another mode, an open without a write, a hard link that is removed again."""
     await parts.say(KEY, "one")
     place, path = parts.now(KEY), parts.file(KEY)
     _, reader = parts.follow(None)
     for time_ns in (10**9, 2 * 10**9):
         os.utime(path, ns=(time_ns, time_ns))
-        # Not every watcher tells of a time alone; whatever looks next finds it.
+        # Not every watcher reports a changed time alone; the next read finds it.
         parts.store.read_new(parts.session(KEY))
         assert parts.session(KEY).entry.file.mtime_ns == time_ns
     path.chmod(0o640)
@@ -694,8 +696,8 @@ async def test_changes_from_outside_that_change_nothing_tell_nothing(parts: Live
     assert row(parts.session(KEY).entry).message_count == 2
 
 
-async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_taken_back(tmp_path: Path) -> None:
-    """The bytes are in the file and not yet synced; the watcher says so; then the sync fails."""
+async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_reports_it(tmp_path: Path) -> None:
+    """The bytes are in the file and not yet synced; the watcher reports them; then the sync fails."""
     synced, written, refuse = threading.Event(), trio.Event(), False
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
@@ -722,12 +724,12 @@ async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_t
             nursery.start_soon(say)
             await written.wait()
             assert b"refused" in parts.file(KEY).read_bytes()
-            # The watcher hears of this file and of another; by the time that the other is told it looked at both.
+            # The watcher reports this file and then another; once the other is announced, both have been looked at.
             os.utime(parts.file(KEY))
             parts.write(KEY, "a stranger's")
             append(parts.folder() / "other.jsonl", header("other", "agent:main:other") + line("elsewhere"))
             await reader.until(lambda: "agent:main:other" in parts.store.catalog.by_key)
-            # Nor does one who asks for a look in the middle of it, as a reset and a second look do.
+            # Nor may an explicit read in the middle of the commit, as by a reset or a retry, announce it.
             parts.store.read_new(parts.session(KEY))
             assert parts.session(KEY).entry.message_count == 1
             refuse = False
@@ -738,8 +740,8 @@ async def test_the_watcher_in_the_middle_of_a_commit_tells_nothing_that_may_be_t
         assert parts.session(KEY).entry.corrupt_records == 0
 
 
-async def test_long_records_come_once_and_in_their_order_whoever_wrote_them(parts: Live) -> None:
-    """They are parsed off the loop, while others go on."""
+async def test_long_records_are_announced_once_and_in_order_whoever_wrote_them(parts: Live) -> None:
+    """Long records are parsed in a thread while other tasks go on."""
     long = [f"{letter}" * (600 * 1024) for letter in "abcd"]
     _, reader = parts.follow(None)
     parts.write(KEY, "one", long[0], "two", long[1])
@@ -757,7 +759,7 @@ async def test_long_records_come_once_and_in_their_order_whoever_wrote_them(part
     assert parts.session(KEY).parsed == {}
 
 
-async def test_a_long_record_that_was_replaced_while_it_was_parsed_is_not_told(tmp_path: Path) -> None:
+async def test_a_long_record_replaced_while_it_was_parsed_is_not_announced(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def run_sync(function: Any, *args: Any) -> Any:
@@ -782,8 +784,8 @@ async def test_a_long_record_that_was_replaced_while_it_was_parsed_is_not_told(t
         assert not any(text.startswith("x") for text in reader.texts)
 
 
-async def test_what_is_behind_is_not_read_on_while_an_append_is_under_way(tmp_path: Path) -> None:
-    """A stranger wrote more than is read in one go; right behind it the daemon writes what the disk then refuses."""
+async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path: Path) -> None:
+    """A stranger wrote more than one step reads; right after it the daemon appends a record whose sync then fails."""
     held = trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
@@ -818,7 +820,7 @@ async def test_what_is_behind_is_not_read_on_while_an_append_is_under_way(tmp_pa
         assert reader.texts == strangers
 
 
-async def test_an_append_that_begins_while_a_long_record_is_parsed_is_not_read_before_its_commit(
+async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_its_commit(
     tmp_path: Path,
 ) -> None:
     parsing, parsed, held = trio.Event(), trio.Event(), trio.Event()
@@ -829,7 +831,7 @@ async def test_an_append_that_begins_while_a_long_record_is_parsed_is_not_read_b
             parsing.set()
             await parsed.wait()
         elif getattr(function, "__name__", "") == "_commit":
-            await held.wait()  # it is over, and nobody knows yet
+            await held.wait()  # the commit is done, and its result not yet known
         return done
 
     def sync(fd: int) -> None:
@@ -858,7 +860,7 @@ async def test_an_append_that_begins_while_a_long_record_is_parsed_is_not_read_b
         assert reader.texts == [long]
 
 
-async def test_a_transcript_that_is_being_archived_is_not_taken_for_removed(tmp_path: Path) -> None:
+async def test_a_transcript_being_archived_is_not_reported_as_removed(tmp_path: Path) -> None:
     moved, held = trio.Event(), trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
@@ -870,12 +872,12 @@ async def test_a_transcript_that_is_being_archived_is_not_taken_for_removed(tmp_
 
     async with live(tmp_path, run_sync=run_sync) as parts:
         session = await parts.create(KEY)
-        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         _, reader = parts.follow(None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.store.archive, session)
             await moved.wait()
-            # The watcher hears of that file and then of another one.
+            # The watcher reports that file and then another one.
             append(parts.folder() / "other.jsonl", header("other", OTHER) + line("elsewhere"))
             await reader.until(lambda: OTHER in parts.store.catalog.by_key)
             known = parts.store.catalog.by_key.get(KEY)
@@ -884,8 +886,8 @@ async def test_a_transcript_that_is_being_archived_is_not_taken_for_removed(tmp_
         assert "changed:delete" not in reader.told
 
 
-def holding(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]]:
-    """File work in threads, of which the function of this name waits: asked for, let through, and the runner."""
+def hold_calls_of(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]]:
+    """Events for the call and the release of the function of this name, and a runner of file work that waits for it."""
     asked, held = trio.Event(), trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
@@ -897,11 +899,11 @@ def holding(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]]:
     return asked, held, run_sync
 
 
-async def test_nobody_leaves_a_transcript_for_a_newer_one_while_an_append_to_it_is_under_way(tmp_path: Path) -> None:
-    asked, held, run_sync = holding("_commit")
+async def test_followers_stay_on_a_transcript_until_the_append_in_progress_is_announced(tmp_path: Path) -> None:
+    asked, held, run_sync = hold_calls_of("_commit")
     async with live(tmp_path, run_sync=run_sync) as parts:
         old = await parts.create(KEY)
-        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches stand
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         _, reader = parts.follow(KEY)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.say_to, old, "late")
@@ -919,8 +921,8 @@ async def test_nobody_leaves_a_transcript_for_a_newer_one_while_an_append_to_it_
         assert reader.texts == ["late", "new"]
 
 
-async def test_nobody_leaves_a_transcript_that_is_reset_before_it_has_moved(tmp_path: Path) -> None:
-    asked, held, run_sync = holding("move")
+async def test_followers_stay_on_a_transcript_until_its_reset_has_moved_it(tmp_path: Path) -> None:
+    asked, held, run_sync = hold_calls_of("move")
     async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
         await parts.create(KEY, "one")
         old = parts.file(KEY)
@@ -938,10 +940,8 @@ async def test_nobody_leaves_a_transcript_that_is_reset_before_it_has_moved(tmp_
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_what_was_written_over_is_not_given_to_who_is_behind_before_it_is_said(
-    tmp_path: Path, *, replaced: bool
-) -> None:
-    """Written anew in place, or another file of the same length and the same end."""
+async def test_a_lagging_follower_gets_a_resync_before_overwritten_records(tmp_path: Path, *, replaced: bool) -> None:
+    """Overwritten in place, or replaced by a file of the same length with the same end."""
     end = "two " * 60
     async with live(tmp_path, watching=False) as parts:
         await parts.create(KEY, "one", end)

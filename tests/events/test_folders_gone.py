@@ -1,4 +1,4 @@
-"""Folders that are taken away under the daemon: looked for again by path; gone for good, they end the daemon."""
+"""Folders moved or removed under the daemon are looked for by path; a store that stays away ends the daemon."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KEY = "agent:main:main"
 BACKENDS: list[Kind] = ["inotify", "polling"]
 
 
-async def until_moved(there: Live, key: str, folder: Folder) -> None:
+async def wait_until_moved(parts: Live, key: str, folder: Folder) -> None:
     """Return when the session is in another folder, or in none."""
     with trio.fail_after(PATIENCE_S):
-        while key in there.store.catalog.by_key and there.session(key).folder is folder:  # noqa: ASYNC110
+        while key in parts.store.catalog.by_key and parts.session(key).folder is folder:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
@@ -36,120 +36,120 @@ def contents(folder: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("watcher", BACKENDS)
 @pytest.mark.parametrize("part", ["agents", "agents/main", "agents/main/sessions"])
-async def test_a_folder_that_is_replaced_by_a_copy_is_gone_on_with(tmp_path: Path, part: str, watcher: Kind) -> None:
-    async with live(tmp_path, watcher=watcher) as there:
-        there.store.presence.patience_s = PATIENCE_S
-        await there.create(KEY, "before")
-        _, reader = there.follow(KEY)
-        folder, old = there.session(KEY).folder, tmp_path / "old"
+async def test_the_daemon_goes_on_with_a_folder_that_was_replaced_by_a_copy(
+    tmp_path: Path, part: str, watcher: Kind
+) -> None:
+    async with live(tmp_path, watcher=watcher) as parts:
+        parts.store.presence.patience_s = PATIENCE_S
+        await parts.create(KEY, "before")
+        _, reader = parts.follow(KEY)
+        folder, old = parts.session(KEY).folder, tmp_path / "old"
         (tmp_path / "store" / part).rename(old)
         shutil.copytree(old, tmp_path / "store" / part)
-        await until_moved(there, KEY, folder)
-        assert not (await there.session_changes.ensure(KEY, "main", cwd=""))[1]
-        await there.say(KEY, "after")
-        there.write(KEY, "of a stranger")
+        await wait_until_moved(parts, KEY, folder)
+        assert not (await parts.session_changes.ensure(KEY, "main", cwd=""))[1]
+        await parts.say(KEY, "after")
+        parts.write(KEY, "of a stranger")
         await reader.until_said("of a stranger")
-        assert there.session(KEY).entry.message_count == 3
+        assert parts.session(KEY).entry.message_count == 3
         assert len(transcripts(tmp_path / "store")) == 1
 
 
 @pytest.mark.parametrize("watcher", BACKENDS)
-async def test_whoever_asks_while_a_folder_is_being_replaced_gets_the_session_that_is_there(
+async def test_a_session_asked_for_while_its_folder_is_replaced_is_that_of_the_new_folder(
     tmp_path: Path, watcher: Kind
 ) -> None:
-    async with live(tmp_path, watcher=watcher) as there:
-        there.store.presence.patience_s = PATIENCE_S
+    async with live(tmp_path, watcher=watcher) as parts:
+        parts.store.presence.patience_s = PATIENCE_S
         for number in range(40):
-            await there.create(f"agent:main:s{number}", "before")
+            await parts.create(f"agent:main:s{number}", "before")
         agents, old = tmp_path / "store" / "agents", tmp_path / "old"
-        folder = there.session("agent:main:s39").folder
+        folder = parts.session("agent:main:s39").folder
         agents.rename(old)
         shutil.copytree(old, agents)
-        await until_moved(there, "agent:main:s39", folder)
+        await wait_until_moved(parts, "agent:main:s39", folder)
         for number in range(40):
-            session, created = await there.session_changes.ensure(f"agent:main:s{number}", "main", cwd="")
+            session, created = await parts.session_changes.ensure(f"agent:main:s{number}", "main", cwd="")
             assert not created
             assert session.folder is not folder
         assert len(transcripts(tmp_path / "store")) == 40
 
 
-async def test_a_folder_that_comes_back_in_a_moment_is_as_if_nothing_had_been(tmp_path: Path) -> None:
-    async with live(tmp_path) as there:
-        await there.create(KEY, "before")
-        there.store.presence.patience_s = PATIENCE_S
+async def test_a_folder_that_comes_back_after_a_moment_keeps_its_sessions(tmp_path: Path) -> None:
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, "before")
+        parts.store.presence.patience_s = PATIENCE_S
         agents, away = tmp_path / "store" / "agents", tmp_path / "away"
         agents.rename(away)
-        await until_moved(there, KEY, there.session(KEY).folder)
+        await wait_until_moved(parts, KEY, parts.session(KEY).folder)
         with pytest.raises(StorageError, match="its folder is not where it was"):
-            await there.create("agent:main:new", "x")
+            await parts.create("agent:main:new", "x")
         away.rename(agents)
-        session, created = await there.session_changes.ensure(KEY, "main", cwd="")
+        session, created = await parts.session_changes.ensure(KEY, "main", cwd="")
         assert (created, session.entry.message_count) == (False, 1)
-        await there.say(KEY, "after")
+        await parts.say(KEY, "after")
         assert transcripts(tmp_path / "store") == [str(session.path)]
 
 
 @pytest.mark.parametrize("part", ["agents/main/sessions", "agents/main/sessions/{id}.jsonl"])
 @pytest.mark.parametrize("copied", [False, True])
-async def test_whoever_holds_a_session_that_went_holds_it_when_it_is_back(
+async def test_a_session_object_is_valid_again_when_its_folder_comes_back(
     tmp_path: Path, part: str, copied: bool
 ) -> None:
-    async with live(tmp_path) as there:
-        await there.create(KEY, "before")
-        there.store.presence.patience_s = PATIENCE_S
-        held, away = there.session(KEY), tmp_path / "away"
+    async with live(tmp_path) as parts:
+        await parts.create(KEY, "before")
+        parts.store.presence.patience_s = PATIENCE_S
+        held, away = parts.session(KEY), tmp_path / "away"
         place = tmp_path / "store" / part.format(id=held.session_id)
         place.rename(away)
         with trio.fail_after(PATIENCE_S):
-            while there.store.catalog.has(held):  # noqa: ASYNC110
+            while parts.store.catalog.has(held):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             if copied:
                 (shutil.copytree if away.is_dir() else shutil.copy)(away, place)
             else:
                 away.rename(place)
-            while not there.store.catalog.has(held):  # noqa: ASYNC110
+            while not parts.store.catalog.has(held):  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        assert there.session(KEY) is held
-        await there.store.append(held, [Message({"role": "user", "content": "after"})])
+        assert parts.session(KEY) is held
+        await parts.store.append(held, [Message({"role": "user", "content": "after"})])
         assert held.entry.message_count == 2
         assert b"after" in (tmp_path / "store" / held.path).read_bytes()
 
 
 @pytest.mark.parametrize("part", ["", "agents", "agents/main", "agents/main/sessions"])
 @pytest.mark.parametrize("copied", [False, True])
-async def test_before_the_watcher_tells_nothing_goes_into_a_folder_that_was_moved_away(
+async def test_nothing_is_stored_in_a_moved_folder_before_the_watcher_reports_the_move(
     tmp_path: Path, part: str, copied: bool
 ) -> None:
     place, away = tmp_path / "store" / part, tmp_path / "away"
-    async with live(tmp_path, watching=False) as there:
-        await there.create(KEY, "before")
+    async with live(tmp_path, watching=False) as parts:
+        await parts.create(KEY, "before")
         place.rename(away)
         if copied:
             shutil.copytree(away, place)
         with pytest.raises(StorageError, match="its folder is not where it was; nothing was stored"):
-            await there.say(KEY, "after")
+            await parts.say(KEY, "after")
         with pytest.raises(StorageError, match="its folder is not where it was; nothing was stored"):
-            await there.create("agent:main:new", "after")
+            await parts.create("agent:main:new", "after")
         left = contents(tmp_path)
         assert len(left) == 1 + copied
         assert not [content for content in left if b"after" in content]
 
 
 @pytest.mark.parametrize("does", ["append", "create"])
-async def test_a_folder_above_the_store_that_was_moved_is_noticed_by_whoever_stores_something(
-    tmp_path: Path, does: str
-) -> None:
+async def test_a_move_of_a_folder_above_the_store_is_noticed_at_the_next_write(tmp_path: Path, does: str) -> None:
     above = tmp_path / "above"
     above.mkdir()
     said = ""
     try:
-        async with live(above) as there:
-            there.store.presence.patience_s = 0.2
-            await there.create(KEY, "before")
+        async with live(above) as parts:
+            parts.store.presence.patience_s = 0.2
+            await parts.create(KEY, "before")
             await trio.testing.wait_all_tasks_blocked(0.05)
             above.rename(tmp_path / "away")
             with pytest.raises(StorageError, match="its folder is not where it was"):
-                await (there.say(KEY, "after") if does == "append" else there.create("agent:main:new", "after"))
+                await (parts.say(KEY, "after") if does == "append" else parts.create("agent:main:new", "after"))
             with trio.fail_after(PATIENCE_S):
                 await trio.sleep_forever()
     except* StoreGone as group:
@@ -159,13 +159,15 @@ async def test_a_folder_above_the_store_that_was_moved_is_noticed_by_whoever_sto
 
 @pytest.mark.parametrize("part", ["", "agents"])
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
-async def test_a_store_that_is_gone_for_good_ends_the_daemon_in_words(tmp_path: Path, part: str, how: str) -> None:
+async def test_a_store_that_stays_away_ends_the_daemon_with_a_clear_message(
+    tmp_path: Path, part: str, how: str
+) -> None:
     place = tmp_path / "store" / part
     said = ""
     try:
-        async with live(tmp_path) as there:
-            there.store.presence.patience_s = 0.2
-            await there.create(KEY, "before")
+        async with live(tmp_path) as parts:
+            parts.store.presence.patience_s = 0.2
+            await parts.create(KEY, "before")
             if how == "removed":
                 shutil.rmtree(place)
             else:

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, every record of every file reaches every follower once, or a resync says so.
+"""Any events in any order: every record of every file reaches every follower once, or a resync says where to read it.
 
 `SESSIOND_SOAK_S=3600 pytest tests/events/test_machine.py` goes on for an hour.
 """
@@ -32,12 +32,12 @@ keys = st.sampled_from(KEYS)
 counts = st.integers(1, 6)
 
 
-class Hearer:
-    """One who follows for the whole test, over as many connections and daemons as it takes, and keeps what it was told
+class RecordingFollower:
+    """A client that follows for the whole test, over several connections and daemons, and records the messages it got
     by session.
 
-    Of one key it resumes from the cursor of the last thing it was told. One who follows everything begins anew: what
-    stands in the files by then is taken for had.
+    A follower of one key resumes from the cursor of its last event. A follower of everything starts again: the
+    messages in the files by then count as received.
     """
 
     def __init__(self, key: str | None, limit: int) -> None:
@@ -66,7 +66,7 @@ class Hearer:
         self.connected = False
 
     def collect(self) -> None:
-        """Take what has come."""
+        """Take the events received and check that none is missing or repeated."""
         for event in self.reader.events:
             match event:
                 case MessageEvent():
@@ -74,7 +74,7 @@ class Hearer:
                     assert len(self.had[event.session_id]) == event.seq, (event.session_id, self.had)
                     self.cursor = event.cursor
                 case ResyncEvent(reason="lagged"):
-                    # Neither gap nor repetition: behind as many messages as were had.
+                    # The cursor is after exactly as many messages as were received: no gap and no repetition.
                     assert int(event.cursor.split("-")[1]) == len(self.had.get(event.session_id, [])), self.had
                 case ResyncEvent():
                     self.had[event.session_id] = []
@@ -82,14 +82,14 @@ class Hearer:
         self.reader.events.clear()
 
     def missing(self, written: dict[str, list[str]]) -> dict[str, list[str]]:
-        """By session, what was written and not heard."""
+        """By session, the messages that were written and not received."""
         self.collect()
         left = {session_id: (texts, self.had.get(session_id, [])) for session_id, texts in written.items()}
         return {session_id: [*texts, "!=", *had] for session_id, (texts, had) in left.items() if texts != had}
 
 
 def texts_of(parts: Live, session: Session) -> list[str]:
-    """The messages that stand in a session's file."""
+    """The texts of the messages in a session's file."""
     found: list[str] = []
     try:
         data = (parts.store.path / session.path).read_bytes()
@@ -105,8 +105,8 @@ def texts_of(parts: Live, session: Session) -> list[str]:
     return found
 
 
-class Machine(RuleBasedStateMachine):
-    """Each rule is one step of a Trio program that runs between the steps only as far as they let it."""
+class FollowMachine(RuleBasedStateMachine):
+    """Collects steps; `FollowScenario` carries them out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
         self.steps.append(("reset", key))
 
     @rule(key=keys, count=counts, delete=st.booleans(), waits=st.integers(0, 4))
-    def appends_beside_a_reset_or_delete(self, key: str, count: int, delete: bool, waits: int) -> None:
+    def appends_during_a_reset_or_delete(self, key: str, count: int, delete: bool, waits: int) -> None:
         self.steps.append(("beside", (key, count, delete, waits)))
 
     @rule(key=keys)
@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
         self.steps.append(("delete", key))
 
     @rule(key=keys, in_place=st.booleans(), count=st.integers(0, 6))
-    def stranger_writes_the_file_anew(self, key: str, in_place: bool, count: int) -> None:
+    def stranger_rewrites_the_file(self, key: str, in_place: bool, count: int) -> None:
         self.steps.append(("anew", (key, in_place, count)))
 
     @rule(key=keys)
@@ -181,28 +181,28 @@ class Machine(RuleBasedStateMachine):
         self.steps.append(("disconnect", who))
 
     @rule(who=st.integers(0, 1))
-    def follower_of_a_key_comes_back(self, who: int) -> None:
+    def follower_of_a_key_reconnects(self, who: int) -> None:
         self.steps.append(("connect", who))
 
     @rule()
-    def everyone_gets_their_turn(self) -> None:
+    def other_tasks_run(self) -> None:
         self.steps.append(("settle", None))
 
     def teardown(self) -> None:
         if self.steps:
             with tempfile.TemporaryDirectory() as folder:
-                trio.run(Play(Path(folder), self.limit).run, self.steps)
+                trio.run(FollowScenario(Path(folder), self.limit).run, self.steps)
 
 
-class Play:
-    """Carries the steps out."""
+class FollowScenario:
+    """Carries the steps out on a store, over restarts."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder = folder
         self.count = 0
         self.copies: dict[str, tuple[str, bytes]] = {}
-        self.of_keys = [Hearer(key, limit) for key in KEYS]
-        self.hearers = [*self.of_keys, *(Hearer(None, limit) for _ in range(2))]
+        self.key_followers = [RecordingFollower(key, limit) for key in KEYS]
+        self.followers = [*self.key_followers, *(RecordingFollower(None, limit) for _ in range(2))]
 
     async def run(self, steps: list[tuple[str, Any]]) -> None:
         left = iter([*steps, ("finish", None)])
@@ -211,8 +211,8 @@ class Play:
                 async with live(self.folder) as self.parts:
                     for key in KEYS:
                         await self.session_of(key)
-                    for hearer in self.hearers:
-                        hearer.connect(self.parts)
+                    for follower in self.followers:
+                        follower.connect(self.parts)
                     for name, what in left:
                         if name == "restart":
                             break
@@ -220,12 +220,12 @@ class Play:
                             await self.finish()
                             return
                         await self.step(name, what)
-                    for hearer in self.hearers:
-                        if hearer.connected:
-                            hearer.disconnect(self.parts)
+                    for follower in self.followers:
+                        if follower.connected:
+                            follower.disconnect(self.parts)
 
     async def session_of(self, key: str) -> Session:
-        """The session of the key, made where there is none."""
+        """The session of the key, created if there is none."""
         found = self.parts.store.catalog.by_key.get(key)
         return found if found is not None else await self.parts.create(key)
 
@@ -258,16 +258,16 @@ class Play:
                 await parts.delete(key)
                 await self.session_of(key)
             case "beside":
-                await self.beside(*what)
+                await self.append_during_reset(*what)
             case "newer":
-                await self.newer(key, what[1])
+                await self.add_newer_transcript(key, what[1])
             case "anew" | "copy" | "put back":
-                self.stranger(name, key, what)
+                self.change_file(name, key, what)
             case _:
-                await self.follower(name, what)
+                await self.change_follower(name, what)
 
-    async def beside(self, key: str, count: int, delete: bool, waits: int) -> None:
-        """Appends that are under way while the session is reset or deleted, by the daemon and by a stranger."""
+    async def append_during_reset(self, key: str, count: int, delete: bool, waits: int) -> None:
+        """Appends by the daemon and by a stranger while the session is reset or deleted."""
         parts = self.parts
         async with trio.open_nursery() as nursery:
             for text in self.texts(count):
@@ -282,8 +282,8 @@ class Play:
                 nursery.start_soon(parts.say_to, session, text)
         await self.session_of(key)
 
-    def stranger(self, name: str, key: str, what: Any) -> None:
-        """What another program does to the whole file."""
+    def change_file(self, name: str, key: str, what: Any) -> None:
+        """Changes that another program makes to the whole file."""
         parts, session = self.parts, self.parts.session(key)
         path = parts.file(key)
         match name:
@@ -291,14 +291,14 @@ class Play:
                 self.copies[key] = session.session_id, path.read_bytes()
             case "anew":
                 texts = self.texts(what[2])
-                self.put(path, header(session.session_id, key, iso_ms(session.entry.created_at)), texts, what[1])
+                self.write_file(path, header(session.session_id, key, iso_ms(session.entry.created_at)), texts, what[1])
             case "put back":
                 session_id, data = self.copies.get(key, ("", b""))
                 if session_id == session.session_id:
-                    self.put(path, data, self.texts(what[2]), what[1])
+                    self.write_file(path, data, self.texts(what[2]), what[1])
 
-    async def newer(self, key: str, count: int) -> None:
-        """A transcript that takes the key over. Until it has: another one after it would make it mere history."""
+    async def add_newer_transcript(self, key: str, count: int) -> None:
+        """Add a newer transcript of the key and wait until it took over: a still newer one could archive it before."""
         by_id = self.parts.store.catalog.by_id
         self.count += 1
         path = self.parts.file(key).parent / f"0f0f0f0f-0000-4000-8000-{self.count:012d}.jsonl"
@@ -307,7 +307,7 @@ class Play:
         while path.stem not in by_id:
             await trio.testing.wait_all_tasks_blocked(0.001)
 
-    def put(self, path: Path, data: bytes, texts: list[str], in_place: bool) -> None:
+    def write_file(self, path: Path, data: bytes, texts: list[str], in_place: bool) -> None:
         data += b"".join(map(line, texts))
         if in_place:
             path.write_bytes(data)
@@ -315,20 +315,20 @@ class Play:
             (self.folder / "new").write_bytes(data)
             (self.folder / "new").rename(path)
 
-    async def follower(self, name: str, what: Any) -> None:
+    async def change_follower(self, name: str, what: Any) -> None:
         match name:
             case "stop":
-                if self.hearers[what[0]].connected:
-                    self.hearers[what[0]].reader.stop(what[1])
+                if self.followers[what[0]].connected:
+                    self.followers[what[0]].reader.stop(what[1])
             case "go on":
-                if self.hearers[what].connected:
-                    self.hearers[what].reader.go_on()
+                if self.followers[what].connected:
+                    self.followers[what].reader.go_on()
             case "disconnect":
-                if self.of_keys[what].connected:
-                    self.of_keys[what].disconnect(self.parts)
+                if self.key_followers[what].connected:
+                    self.key_followers[what].disconnect(self.parts)
             case "connect":
-                if not self.of_keys[what].connected:
-                    self.of_keys[what].connect(self.parts)
+                if not self.key_followers[what].connected:
+                    self.key_followers[what].connect(self.parts)
             case "settle":
                 await trio.testing.wait_all_tasks_blocked(0.001)
 
@@ -337,32 +337,32 @@ class Play:
         return [f"{number} " + "x" * (number % 50) for number in range(self.count - count, self.count)]
 
     async def finish(self) -> None:
-        for hearer in self.hearers:
-            if not hearer.connected:
-                hearer.connect(self.parts)
-            hearer.reader.go_on()
-        for hearer in self.hearers:
+        for follower in self.followers:
+            if not follower.connected:
+                follower.connect(self.parts)
+            follower.reader.go_on()
+        for follower in self.followers:
             with trio.move_on_after(PATIENCE_S):
-                await hearer.reader.until(lambda hearer=hearer: not hearer.missing(self.due(hearer)))
-            assert hearer.missing(self.due(hearer)) == {}, hearer.key
+                await follower.reader.until(lambda follower=follower: not follower.missing(self.due(follower)))
+            assert follower.missing(self.due(follower)) == {}, follower.key
 
-    def due(self, hearer: Hearer) -> dict[str, list[str]]:
-        """What stands in the files of the sessions that this one follows."""
+    def due(self, follower: RecordingFollower) -> dict[str, list[str]]:
+        """The messages in the files of the sessions that this follower follows."""
         catalog = self.parts.store.catalog
         found = {
             session.session_id: texts_of(self.parts, session)
             for session in catalog.by_id.values()
-            if hearer.key in (None, session.key)
+            if follower.key in (None, session.key)
         }
         return {session_id: texts for session_id, texts in found.items() if texts}
 
 
-def test_every_record_reaches_every_follower_once_or_a_resync_says_where_not() -> None:
+def test_every_record_reaches_every_follower_once_or_after_a_resync() -> None:
     soak_s = float(os.environ.get("SESSIOND_SOAK_S", "0"))
     deadline = time.monotonic() + soak_s
     while True:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            Machine,
+            FollowMachine,
             settings=settings(
                 max_examples=500 if soak_s else amount(80, 20),
                 stateful_step_count=40,

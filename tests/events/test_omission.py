@@ -5,8 +5,8 @@ from sessiond.events.subscription import MAX_QUEUED_BYTES, Subscription
 from sessiond.model.event import LiveEvent, approximate_bytes
 
 
-class Stuck:
-    """A sink that takes nothing."""
+class BlockedSink:
+    """A sink that accepts no event."""
 
     def ready(self):
         return False
@@ -22,8 +22,8 @@ def delta(run, size):
     return LiveEvent("agent:main:main", "session.delta", {"runId": run, "text": "d" * size}, size=size)
 
 
-def test_deltas_of_300_mb_are_told_of_and_not_kept():
-    subscription = Subscription(Stuck(), limit=1024)
+def test_300_mb_of_unsent_deltas_are_counted_and_not_kept():
+    subscription = Subscription(BlockedSink(), limit=1024)
     subscription.keys["agent:main:main"] = lambda *_: True
     for _ in range(300):
         subscription.offer(delta("r", 1_000_000))
@@ -33,8 +33,8 @@ def test_deltas_of_300_mb_are_told_of_and_not_kept():
     assert queued[-1].fields == {"runId": "r", "text": "", "omitted": {"bytes": 296_000_000}}
 
 
-def test_a_tool_event_that_does_not_fit_keeps_what_it_is():
-    subscription = Subscription(Stuck(), limit=1024)
+def test_a_tool_event_that_does_not_fit_keeps_its_identity():
+    subscription = Subscription(BlockedSink(), limit=1024)
     subscription.keys["agent:main:main"] = lambda *_: True
     fields = {"runId": "r", "phase": "end", "toolCallId": "c", "name": "read", "result": "x" * 5_000_000}
     subscription.offer(LiveEvent("agent:main:main", "session.tool", fields, size=5_000_100))
@@ -43,8 +43,8 @@ def test_a_tool_event_that_does_not_fit_keeps_what_it_is():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3_000_000)), max_size=60), st.integers(1, 20))
-def test_every_byte_is_queued_or_told_of(deltas, limit):
-    subscription = Subscription(Stuck(), limit=limit)
+def test_every_byte_is_queued_or_counted_as_omitted(deltas, limit):
+    subscription = Subscription(BlockedSink(), limit=limit)
     subscription.keys["agent:main:main"] = lambda *_: True
     for run, size in deltas:
         subscription.offer(delta(run, size))
@@ -55,5 +55,5 @@ def test_every_byte_is_queued_or_told_of(deltas, limit):
             <= MAX_QUEUED_BYTES + 400 * limit
         )
     if limit > 3:
-        told = sum(event.fields.get("omitted", {}).get("bytes", 0) + event.size for event in subscription.queue)
-        assert told == sum(size for _, size in deltas)
+        counted = sum(event.fields.get("omitted", {}).get("bytes", 0) + event.size for event in subscription.queue)
+        assert counted == sum(size for _, size in deltas)

@@ -1,4 +1,4 @@
-"""From a place in the file to what happens now: no gap, nothing twice, whatever happens to the file in between."""
+"""Replay from a place in the file to live events: no gap and no repetition, whatever happens to the file meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_replay_from_the_start_gives_every_message_with_its_seq_and_curs
         assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.end_offset)
 
 
-async def test_from_a_cursor_only_what_came_after_it(tmp_path: Path) -> None:
+async def test_a_replay_from_a_cursor_gives_only_later_messages(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY, "one", "two")
         behind_two = parts.now(KEY)
@@ -52,7 +52,7 @@ async def test_from_a_cursor_only_what_came_after_it(tmp_path: Path) -> None:
         assert reader.told == ["three", "four", "five"]
 
 
-async def test_what_is_appended_while_the_replay_goes_on_comes_once_and_in_order(tmp_path: Path) -> None:
+async def test_messages_appended_during_a_replay_arrive_once_and_in_order(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         texts = [str(number) for number in range(replay.PAGE_LINES * 3)]
         await parts.create(KEY, *texts)
@@ -66,7 +66,7 @@ async def test_what_is_appended_while_the_replay_goes_on_comes_once_and_in_order
         assert reader.told == [*texts, *(f"more {number}" for number in range(30))]
 
 
-async def test_an_overflow_is_one_resync_for_each_session_and_then_every_record(tmp_path: Path) -> None:
+async def test_an_overflow_gives_one_resync_per_session_and_then_every_record(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         session = await parts.create(KEY)
         await parts.create("agent:main:b")
@@ -86,7 +86,7 @@ async def test_an_overflow_is_one_resync_for_each_session_and_then_every_record(
         resyncs = {event.key: event for event in reader.events if isinstance(event, ResyncEvent)}
         first = next(e for e in reader.events if isinstance(e, MessageEvent) and e.key == KEY)
         assert resyncs[KEY] == ResyncEvent(KEY, session.session_id, "lagged", first.cursor)
-        # The newest row comes once, behind the messages that it counts.
+        # The newest row is sent once, after the messages that it counts.
         rows = [e for e in reader.events[4:] if isinstance(e, ChangedEvent) and e.key == KEY]
         assert [row.entry.message_count for row in rows if row.entry is not None] == [50]
 
@@ -104,7 +104,7 @@ async def test_after_an_overflow_events_are_live_again(tmp_path: Path) -> None:
         assert reader.told == ["resync:lagged", "1", "2", "3", "4"]
 
 
-async def test_a_long_replay_of_one_session_does_not_keep_another_waiting(tmp_path: Path) -> None:
+async def test_a_long_replay_of_one_session_does_not_delay_another(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY, *map(str, range(replay.PAGE_LINES * 4)))
         await parts.create("agent:main:b")
@@ -117,7 +117,7 @@ async def test_a_long_replay_of_one_session_does_not_keep_another_waiting(tmp_pa
         assert reader.texts.index("meanwhile") <= replay.PAGE_LINES
 
 
-async def test_a_reset_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_path: Path) -> None:
+async def test_a_slow_reader_gets_the_remaining_messages_before_the_reset(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(KEY)
@@ -133,7 +133,7 @@ async def test_a_reset_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_pat
         assert reader.told == ["old 1", "old 2", "resync:reset", "new 1", "new 2"]
 
 
-async def test_one_who_lags_over_two_resets_misses_nothing(tmp_path: Path) -> None:
+async def test_a_reader_that_lags_over_two_resets_misses_nothing(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(None, limit=2)
@@ -149,7 +149,7 @@ async def test_one_who_lags_over_two_resets_misses_nothing(tmp_path: Path) -> No
         assert transcript == ["resync:lagged", "a1", "a2", "a3", "resync:reset", "b1", "resync:reset", "c1"]
 
 
-async def test_a_delete_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_path: Path) -> None:
+async def test_a_slow_reader_gets_the_remaining_messages_before_the_delete(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(None, limit=1)
@@ -161,7 +161,7 @@ async def test_a_delete_is_told_behind_what_a_slow_reader_had_not_had_yet(tmp_pa
         assert reader.told == ["resync:lagged", "1", "2", "3", "changed:delete"]
 
 
-async def test_a_key_that_is_used_again_after_a_delete_begins_with_a_reset(tmp_path: Path) -> None:
+async def test_a_key_used_again_after_a_delete_begins_with_a_reset(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY, "old")
         _, reader = parts.follow(KEY)
@@ -173,7 +173,7 @@ async def test_a_key_that_is_used_again_after_a_delete_begins_with_a_reset(tmp_p
         assert reader.told == ["resync:reset", "new", "newer"]
 
 
-async def test_a_file_written_anew_is_read_again_from_the_start(tmp_path: Path) -> None:
+async def test_a_rewritten_file_is_replayed_from_the_start(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         session = await parts.create(KEY, "one", "two")
         _, reader = parts.follow(None, KEY)
@@ -183,14 +183,14 @@ async def test_a_file_written_anew_is_read_again_from_the_start(tmp_path: Path) 
         parts.write(KEY, "more")
         await reader.until_said("more")
         transcript = [text for text in reader.told if not text.startswith("changed")]
-        # Between truncation and writing the watcher may have looked, or not.
+        # The watcher may or may not have looked between the truncation and the write.
         assert transcript in (
             ["resync:rewritten", "another", "more"],
             ["resync:rewritten", "resync:rewritten", "another", "more"],
         )
 
 
-async def test_who_may_not_read_is_told_the_newest_row_and_costs_no_reading(tmp_path: Path) -> None:
+async def test_a_follower_without_the_right_to_read_gets_only_the_newest_row(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(None, limit=1, sees=sees_changes)
@@ -202,7 +202,7 @@ async def test_who_may_not_read_is_told_the_newest_row_and_costs_no_reading(tmp_
         assert isinstance(only, ChangedEvent) and only.entry is not None and only.entry.message_count == 3
 
 
-async def test_rights_that_go_while_an_event_waits_stop_it(tmp_path: Path) -> None:
+async def test_an_event_that_waits_is_dropped_when_the_rights_are_lost(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY)
         await parts.create("agent:main:b")
@@ -217,7 +217,7 @@ async def test_rights_that_go_while_an_event_waits_stop_it(tmp_path: Path) -> No
         assert reader.told == ["open"]
 
 
-async def test_rights_that_go_in_the_middle_of_a_replay_stop_it(tmp_path: Path) -> None:
+async def test_a_replay_stops_when_the_rights_are_lost(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         await parts.create(KEY, *map(str, range(20)))
         rights = {KEY}
@@ -228,13 +228,11 @@ async def test_rights_that_go_in_the_middle_of_a_replay_stop_it(tmp_path: Path) 
         rights.clear()
         reader.go_on()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        # The sixth was waiting for room with its right already looked at.
+        # The sixth was already checked and waiting for room.
         assert reader.told[:5] == ["0", "1", "2", "3", "4"] and len(reader.told) <= 6
 
 
-async def test_a_file_that_cannot_be_opened_just_now_is_read_when_it_can(
-    tmp_path: Path, autojump_clock: object
-) -> None:
+async def test_a_file_that_cannot_be_opened_at_first_is_read_later(tmp_path: Path, autojump_clock: object) -> None:
     refusals = 2
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
@@ -255,7 +253,7 @@ async def test_a_file_that_cannot_be_opened_just_now_is_read_when_it_can(
 
 
 @pytest.mark.parametrize("how", ["replaced", "truncated"])
-async def test_another_file_under_the_name_is_told_also_where_no_watcher_says_so(tmp_path: Path, how: str) -> None:
+async def test_a_replaced_file_gives_a_resync_even_without_a_watcher(tmp_path: Path, how: str) -> None:
     async with live(tmp_path, watching=False) as parts:
         session = await parts.create(KEY, "one", "two")
         behind_two = parts.now(KEY)
@@ -272,7 +270,7 @@ async def test_another_file_under_the_name_is_told_also_where_no_watcher_says_so
         assert reader.told == ["resync:rewritten", "x" * 900]
 
 
-async def test_blank_and_bad_lines_at_the_end_do_not_hold_a_replay(tmp_path: Path) -> None:
+async def test_blank_and_bad_lines_at_the_end_do_not_block_a_replay(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         session = await parts.create(KEY, "one")
         with parts.file(KEY).open("ab") as file:
@@ -286,7 +284,7 @@ async def test_blank_and_bad_lines_at_the_end_do_not_hold_a_replay(tmp_path: Pat
         assert reader.told == ["one", "two"]
 
 
-async def test_a_place_in_another_key_is_not_read(tmp_path: Path) -> None:
+async def test_a_place_in_another_sessions_file_is_not_read(tmp_path: Path) -> None:
     async with live(tmp_path) as parts:
         other = await parts.create("agent:main:secret", "hidden")
         await parts.create(KEY, "one")

@@ -1,4 +1,4 @@
-"""What becomes of a subscriber that does not read."""
+"""Subscriptions whose reader is slow or has stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessiond.events.subscription import MAX_QUEUED_BYTES, FollowPlace
 from sessiond.model.event import ChangedEvent, LiveEvent
 
 
-async def test_what_does_not_fit_waits_in_order() -> None:
+async def test_events_that_do_not_fit_wait_in_order() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
     reader.stop(room_for=1)
@@ -24,7 +24,7 @@ async def test_what_does_not_fit_waits_in_order() -> None:
     assert [subscription.take() for _ in range(3)] == [said(2), said(3), said(4)]
 
 
-async def test_the_queue_holds_as_many_events_as_its_limit_and_one_more_empties_it() -> None:
+async def test_one_event_over_the_queue_limit_empties_the_queue_and_starts_a_lag() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, KEY, limit=4)
     reader.stop()
@@ -47,7 +47,7 @@ async def test_the_queue_is_bounded_by_bytes_too() -> None:
     assert (len(subscription.queue), subscription.behind[KEY].place) == (0, FollowPlace("s", 100, 0, "lagged"))
 
 
-async def test_an_overflow_remembers_every_session_where_its_first_event_stood_and_its_newest_row() -> None:
+async def test_an_overflow_keeps_the_first_unsent_place_and_the_newest_row_of_each_session() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=4)
     reader.stop()
@@ -59,7 +59,7 @@ async def test_an_overflow_remembers_every_session_where_its_first_event_stood_a
     }
 
 
-async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up_and_then_the_newest_row() -> None:
+async def test_a_lagging_session_gets_no_live_events_until_it_has_caught_up() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
     subscription.start_lag(KEY, FollowPlace("s", 0, 0))
@@ -71,7 +71,7 @@ async def test_who_lags_gets_nothing_live_of_that_session_until_it_has_caught_up
     assert reader.events == [said(1, OTHER), changed(2), said(3)]
 
 
-async def test_a_delete_is_told_after_what_was_not_read_yet() -> None:
+async def test_a_delete_is_sent_after_the_unread_messages() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
     subscription.start_lag(KEY, FollowPlace("s", 0, 0))
@@ -90,7 +90,7 @@ async def test_an_overflow_keeps_a_delete() -> None:
     assert subscription.behind[KEY].change == changed(1, deleted=True)
 
 
-async def test_falling_back_takes_the_session_out_of_the_queue_but_for_its_newest_row() -> None:
+async def test_a_reread_removes_the_session_from_the_queue_and_keeps_its_newest_row() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=10)
     reader.stop()
@@ -102,17 +102,17 @@ async def test_falling_back_takes_the_session_out_of_the_queue_but_for_its_newes
     assert (lag.place, lag.change) == (FollowPlace("s", 0, 0, "rewritten"), changed(2))
 
 
-@pytest.mark.parametrize(("seq", "had"), [(0, False), (4, False), (5, True), (9, True)])
-async def test_what_was_had_live_is_known_by_the_first_message_that_came(seq: int, had: bool) -> None:
+@pytest.mark.parametrize(("seq", "received"), [(0, False), (4, False), (5, True), (9, True)])
+async def test_the_first_live_message_decides_which_places_were_received(seq: int, received: bool) -> None:
     bus = EventBus()
     subscription, _ = follower(bus, None)
     assert not subscription.has_had(KEY, FollowPlace("s", 0, 9))
     bus.publish(said(6))
     bus.publish(said(7))
-    assert subscription.has_had(KEY, FollowPlace("s", 0, seq)) is had
+    assert subscription.has_had(KEY, FollowPlace("s", 0, seq)) is received
 
 
-async def test_a_new_session_of_a_key_is_read_behind_the_old_one_and_behind_what_waits_of_it() -> None:
+async def test_a_new_session_of_a_key_is_read_after_the_unsent_events_of_the_old_one() -> None:
     bus = EventBus()
     waiting, read, lagging, new = (follower(bus, key, limit=9) for key in (KEY, KEY, KEY, None))
     waiting[1].stop()
@@ -131,7 +131,7 @@ async def test_a_new_session_of_a_key_is_read_behind_the_old_one_and_behind_what
     assert new[0].behind[KEY].place == FollowPlace("u", 0, 0)
 
 
-async def test_an_overflow_goes_back_to_what_was_queued_before_the_place_to_read_on_from() -> None:
+async def test_an_overflow_after_a_switch_starts_at_the_first_queued_event() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, KEY, OTHER, limit=2)
     reader.stop()
@@ -142,7 +142,7 @@ async def test_an_overflow_goes_back_to_what_was_queued_before_the_place_to_read
     assert subscription.behind[KEY].place == FollowPlace("s", 100, 0, "lagged")
 
 
-async def test_an_overflow_with_the_news_of_a_reset_leaves_nothing_of_the_old_session_out() -> None:
+async def test_an_overflow_at_a_reset_event_omits_nothing_of_the_old_session() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=1)
     reader.stop()
@@ -153,7 +153,7 @@ async def test_an_overflow_with_the_news_of_a_reset_leaves_nothing_of_the_old_se
     assert subscription.behind[KEY].place == FollowPlace("s", 300, 2, "lagged")
 
 
-async def test_news_of_a_reset_that_was_told_late_does_not_make_an_overflow_read_again_what_was_had() -> None:
+async def test_a_late_reset_event_does_not_make_an_overflow_repeat_messages() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=1)
     subscription.start_lag(KEY, FollowPlace("s", 0, 0))
@@ -165,13 +165,13 @@ async def test_news_of_a_reset_that_was_told_late_does_not_make_an_overflow_read
     assert subscription.behind[KEY].place == FollowPlace("s", 300, 2, "lagged")
 
 
-async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session_before() -> None:
+async def test_only_a_follower_that_knew_the_old_session_gets_the_reset() -> None:
     bus = EventBus()
-    knew, _ = follower(bus, None)
+    earlier, _ = follower(bus, None)
     bus.publish(said(1))
     new, _ = follower(bus, None)
     bus.switch_session(KEY, FollowPlace("u", 0, 0))
-    assert (knew.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
+    assert (earlier.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_one_who_knew_the_key_is_told_where_nothing_is_left_of_the_session
     ],
     ids=["live and followed live", "not live and not read", "not live and being read", "not reached yet"],
 )
-async def test_a_file_written_anew_is_read_again_by_those_who_are_in_it(
+async def test_a_rewritten_file_is_read_again_by_the_followers_that_are_in_it(
     place: FollowPlace | None, live: bool, expected: FollowPlace | None
 ) -> None:
     bus = EventBus()
@@ -196,7 +196,7 @@ async def test_a_file_written_anew_is_read_again_by_those_who_are_in_it(
     assert (lag.place if lag is not None else None) == expected
 
 
-async def test_sessions_take_turns_in_catching_up_and_one_that_cannot_be_read_waits(autojump_clock: object) -> None:
+async def test_lagging_sessions_take_turns_and_an_unreadable_one_is_retried_later(autojump_clock: object) -> None:
     bus = EventBus()
     subscription, _ = follower(bus, None)
     for key in (KEY, OTHER):
@@ -206,7 +206,7 @@ async def test_sessions_take_turns_in_catching_up_and_one_that_cannot_be_read_wa
         lag.waits_for_file = True
     assert subscription.next_lagging() is None
     began = trio.current_time()
-    await subscription.wait_work()  # what woke it was told before
+    await subscription.wait_work()  # the wake-up that was already due
     assert (subscription.next_lagging(), trio.current_time() - began) == (OTHER, 0)
     for lag in subscription.behind.values():
         lag.waits_for_file = True

@@ -1,4 +1,4 @@
-"""The watcher's backends, held to the same tests: what a folder's reader is told, and that nothing is missed."""
+"""The watcher's backends, all with the same tests: what they report of a folder, and that nothing is missed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def watcher(kind: Kind) -> AsyncIterator[Watcher]:
         yield opened
 
 
-async def until(watcher: Watcher, *wanted: WatchEvent) -> list[WatchEvent]:
-    """Everything reported until each of `wanted` has been."""
+async def collect_until(watcher: Watcher, *wanted: WatchEvent) -> list[WatchEvent]:
+    """Every event up to the one that completes `wanted`."""
     seen: list[WatchEvent] = []
     with trio.fail_after(PATIENCE_S):
         while not set(wanted) <= set(seen):
@@ -54,10 +54,10 @@ async def until(watcher: Watcher, *wanted: WatchEvent) -> list[WatchEvent]:
     return seen
 
 
-async def nothing_of(watcher: Watcher, mark: Path, unwanted: Callable[[WatchEvent], bool]) -> None:
-    """Make `mark` in a watched folder; nothing that comes before its report may be `unwanted`."""
+async def assert_not_reported(watcher: Watcher, mark: Path, unwanted: Callable[[WatchEvent], bool]) -> None:
+    """Create `mark` in a watched folder and assert that no event before its report is `unwanted`."""
     append(mark)
-    seen = await until(watcher, NameChanged(str(mark.parent), mark.name))
+    seen = await collect_until(watcher, NameChanged(str(mark.parent), mark.name))
     assert [event for event in seen if unwanted(event)] == []
 
 
@@ -66,7 +66,7 @@ def append(path: Path, text: str = "x\n") -> None:
         file.write(text)
 
 
-async def test_the_backend_says_its_name(kind: Kind, watcher: Watcher) -> None:
+async def test_the_watcher_has_the_name_of_its_backend(kind: Kind, watcher: Watcher) -> None:
     assert watcher.backend == kind
 
 
@@ -74,29 +74,29 @@ async def test_a_new_file_and_every_append_to_it_are_reported(watcher: Watcher, 
     watcher.add(tmp_path)
     for _ in range(3):
         append(tmp_path / "f")
-        await until(watcher, NameChanged(str(tmp_path), "f"))
+        await collect_until(watcher, NameChanged(str(tmp_path), "f"))
 
 
-async def test_an_append_to_a_file_that_was_there_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+async def test_an_append_to_an_existing_file_is_reported(watcher: Watcher, tmp_path: Path) -> None:
     append(tmp_path / "f")
     watcher.add(tmp_path)
     append(tmp_path / "f")
-    await until(watcher, NameChanged(str(tmp_path), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path), "f"))
 
 
-async def test_an_append_through_a_descriptor_that_stays_open_is_reported(watcher: Watcher, tmp_path: Path) -> None:
+async def test_an_append_through_an_open_descriptor_is_reported(watcher: Watcher, tmp_path: Path) -> None:
     with (tmp_path / "f").open("ab", buffering=0) as file:
         watcher.add(tmp_path)
         for _ in range(3):
             file.write(b"x\n")
-            await until(watcher, NameChanged(str(tmp_path), "f"))
+            await collect_until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_a_truncated_file_is_reported(watcher: Watcher, tmp_path: Path) -> None:
     append(tmp_path / "f")
     watcher.add(tmp_path)
     os.truncate(tmp_path / "f", 0)
-    await until(watcher, NameChanged(str(tmp_path), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path), "f"))
 
 
 async def test_a_file_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_a_file_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> 
     append(tmp_path / "f")
     watcher.add(tmp_path / "in")
     (tmp_path / "f").rename(tmp_path / "in" / "f")
-    await until(watcher, NameChanged(str(tmp_path / "in"), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path / "in"), "f"))
 
 
 async def test_a_file_replaced_by_rename_is_reported_as_changed(watcher: Watcher, tmp_path: Path) -> None:
@@ -112,27 +112,27 @@ async def test_a_file_replaced_by_rename_is_reported_as_changed(watcher: Watcher
     append(tmp_path / "new", "another\n")
     watcher.add(tmp_path)
     (tmp_path / "new").rename(tmp_path / "f")
-    seen = await until(watcher, NameChanged(str(tmp_path), "f"), NameGone(str(tmp_path), "new"))
+    seen = await collect_until(watcher, NameChanged(str(tmp_path), "f"), NameGone(str(tmp_path), "new"))
     assert [event for event in seen if event == NameGone(str(tmp_path), "f")] == []
 
 
-async def test_a_removed_and_a_moved_away_file_are_gone(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_removed_or_moved_file_is_reported_as_gone(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     append(tmp_path / "in" / "f")
     append(tmp_path / "in" / "g")
     watcher.add(tmp_path / "in")
     (tmp_path / "in" / "f").unlink()
     (tmp_path / "in" / "g").rename(tmp_path / "g")
-    await until(watcher, NameGone(str(tmp_path / "in"), "f"), NameGone(str(tmp_path / "in"), "g"))
+    await collect_until(watcher, NameGone(str(tmp_path / "in"), "f"), NameGone(str(tmp_path / "in"), "g"))
 
 
-async def test_a_new_folder_is_reported_and_can_be_watched_in_turn(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_new_folder_is_reported_and_can_be_watched_too(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     (tmp_path / "sub").mkdir()
-    await until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
+    await collect_until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
     watcher.add(tmp_path / "sub")
     append(tmp_path / "sub" / "f")
-    await until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
 
 
 async def test_a_folder_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_folder_moved_in_is_reported(watcher: Watcher, tmp_path: Path) -
     (tmp_path / "in").mkdir()
     watcher.add(tmp_path / "in")
     (tmp_path / "out" / "sub").rename(tmp_path / "in" / "sub")
-    await until(watcher, NameChanged(str(tmp_path / "in"), "sub", folder=True))
+    await collect_until(watcher, NameChanged(str(tmp_path / "in"), "sub", folder=True))
 
 
 async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tmp_path: Path) -> None:
@@ -173,58 +173,64 @@ async def test_add_then_list_misses_no_file_of_a_new_folder(watcher: Watcher, tm
                                 look_into(name)
 
 
-async def test_a_folder_is_watched_when_it_was_added_however_new_it_is(watcher: Watcher, tmp_path: Path) -> None:
-    """Also below a watched one, where some system's watcher would come to it by and by."""
+async def test_a_new_folder_is_watched_as_soon_as_it_was_added(watcher: Watcher, tmp_path: Path) -> None:
+    """Also below a watched folder, where recursive backends would begin to watch it only after a while."""
     watcher.add(tmp_path)
     for number in range(10):
         folder = tmp_path / f"new{number}"
         folder.mkdir()
         watcher.add(folder)
         append(folder / "f")
-        await until(watcher, NameChanged(str(folder), "f"))
+        await collect_until(watcher, NameChanged(str(folder), "f"))
 
 
-async def test_a_folder_made_again_in_the_place_of_another_is_watched(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_folder_created_under_a_watched_name_again_is_watched(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path / "sub")
-    # Kept, so that the new one is no namesake in the eyes of the file system too.
+    # The old folder is kept, so that the new one cannot get its inode number.
     (tmp_path / "sub").rename(tmp_path / "kept")
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path / "sub")
     append(tmp_path / "sub" / "f")
-    await until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path / "sub"), "f"))
 
 
-async def test_what_lies_below_a_watched_folder_is_not_reported(watcher: Watcher, tmp_path: Path) -> None:
+async def test_changes_in_subfolders_are_not_reported(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path)
     append(tmp_path / "sub" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f"))
+    await assert_not_reported(
+        watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f")
+    )
 
 
-async def test_a_removed_watch_reports_no_more(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_removed_watch_reports_nothing(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     watcher.add(tmp_path)
     watcher.add(tmp_path / "sub")
     watcher.remove(tmp_path / "sub")
     watcher.remove(tmp_path / "never-added")
     append(tmp_path / "sub" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f"))
+    await assert_not_reported(
+        watcher, tmp_path / "mark", lambda event: event == NameChanged(str(tmp_path / "sub"), "f")
+    )
 
 
-async def test_adding_twice_is_adding_once(watcher: Watcher, tmp_path: Path) -> None:
+async def test_adding_a_folder_twice_has_no_further_effect(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     watcher.add(tmp_path)
     append(tmp_path / "f")
-    await until(watcher, NameChanged(str(tmp_path), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path), "f"))
     watcher.remove(tmp_path)
     (tmp_path / "other").mkdir()
     watcher.add(tmp_path / "other")
     append(tmp_path / "g")
-    await nothing_of(watcher, tmp_path / "other" / "mark", lambda event: event == NameChanged(str(tmp_path), "g"))
+    await assert_not_reported(
+        watcher, tmp_path / "other" / "mark", lambda event: event == NameChanged(str(tmp_path), "g")
+    )
 
 
-async def test_what_is_no_folder_cannot_be_watched(watcher: Watcher, tmp_path: Path) -> None:
+async def test_only_an_existing_folder_can_be_watched(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -235,29 +241,31 @@ async def test_what_is_no_folder_cannot_be_watched(watcher: Watcher, tmp_path: P
             watcher.add(tmp_path / name)
 
 
-async def test_a_removed_folder_is_gone_and_can_be_watched_again(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_removed_folder_is_reported_and_can_be_watched_again(watcher: Watcher, tmp_path: Path) -> None:
     sub = tmp_path / "sub"
     sub.mkdir()
     append(sub / "f")
     watcher.add(tmp_path)
     watcher.add(sub)
     shutil.rmtree(sub)
-    await until(watcher, NameGone(str(sub)), NameGone(str(tmp_path), "sub"))
+    await collect_until(watcher, NameGone(str(sub)), NameGone(str(tmp_path), "sub"))
     sub.mkdir()
-    await until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
+    await collect_until(watcher, NameChanged(str(tmp_path), "sub", folder=True))
     watcher.add(sub)
     append(sub / "f")
-    await until(watcher, NameChanged(str(sub), "f"))
+    await collect_until(watcher, NameChanged(str(sub), "f"))
 
 
-async def test_a_folder_watched_alone_says_when_it_goes(watcher: Watcher, tmp_path: Path) -> None:
+async def test_the_removal_of_a_watched_folder_is_reported_without_watching_its_parent(
+    watcher: Watcher, tmp_path: Path
+) -> None:
     (tmp_path / "alone").mkdir()
     watcher.add(tmp_path / "alone")
     (tmp_path / "alone").rmdir()
-    await until(watcher, NameGone(str(tmp_path / "alone")))
+    await collect_until(watcher, NameGone(str(tmp_path / "alone")))
 
 
-async def test_a_folder_that_moves_is_watched_no_longer_nor_is_what_lies_below(
+async def test_a_folder_that_moves_is_no_longer_watched_nor_are_its_subfolders(
     watcher: Watcher, tmp_path: Path
 ) -> None:
     deep = tmp_path / "a" / "deep"
@@ -265,21 +273,23 @@ async def test_a_folder_that_moves_is_watched_no_longer_nor_is_what_lies_below(
     for folder in (tmp_path, tmp_path / "a", deep):
         watcher.add(folder)
     (tmp_path / "a").rename(tmp_path / "b")
-    await until(
+    await collect_until(
         watcher, NameGone(str(tmp_path / "a")), NameGone(str(deep)), NameChanged(str(tmp_path), "b", folder=True)
     )
     append(tmp_path / "b" / "deep" / "f")
-    await nothing_of(watcher, tmp_path / "mark", lambda event: isinstance(event, NameChanged) and event.name == "f")
+    await assert_not_reported(
+        watcher, tmp_path / "mark", lambda event: isinstance(event, NameChanged) and event.name == "f"
+    )
 
 
 @pytest.mark.parametrize("name", [".git", ".venv", "__pycache__", "x.pyc", ".tmp-1", "a~", "node_modules", "é\u0301"])
 async def test_no_name_is_filtered_out(watcher: Watcher, tmp_path: Path, name: str) -> None:
     watcher.add(tmp_path)
     append(tmp_path / name)
-    await until(watcher, NameChanged(str(tmp_path), name))
+    await collect_until(watcher, NameChanged(str(tmp_path), name))
 
 
-async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_name_that_is_not_utf8_does_not_stop_the_watcher(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     strange = os.fsdecode(b"\xff")
     append(tmp_path / strange)
@@ -288,10 +298,10 @@ async def test_a_name_that_is_no_utf8_stops_nothing(watcher: Watcher, tmp_path: 
         while not any(isinstance(event, Rescan) or event == NameChanged(str(tmp_path), strange) for event in seen):
             seen += await anext(watcher)
     append(tmp_path / "f")
-    await until(watcher, NameChanged(str(tmp_path), "f"))
+    await collect_until(watcher, NameChanged(str(tmp_path), "f"))
 
 
-async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_batch_contains_no_event_twice(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
     for i in range(300):
         append(tmp_path / str(i % 3))
@@ -305,7 +315,7 @@ async def test_a_batch_names_nothing_twice(watcher: Watcher, tmp_path: Path) -> 
 
 async def test_a_cancelled_wait_ends_at_once(watcher: Watcher, tmp_path: Path) -> None:
     watcher.add(tmp_path)
-    with trio.fail_after(4):  # awatch took 4.6
+    with trio.fail_after(4):  # watchfiles.awatch took 4.6 s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(anext, watcher)
             await trio.testing.wait_all_tasks_blocked()
@@ -324,7 +334,7 @@ async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path
             seen += await anext(watcher)
 
 
-async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tmp_path: Path) -> None:
+async def test_a_second_folder_added_while_waiting_is_watched(watcher: Watcher, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     watcher.add(tmp_path / "a")
@@ -341,12 +351,12 @@ async def test_a_second_root_added_while_waiting_is_watched(watcher: Watcher, tm
             watcher.add(tmp_path / "b")
             append(tmp_path / "b" / "f")
     append(tmp_path / "a" / "g")
-    await until(watcher, NameChanged(str(tmp_path / "a"), "g"))
+    await collect_until(watcher, NameChanged(str(tmp_path / "a"), "g"))
 
 
 async def test_the_first_folder_may_be_added_while_waiting(watcher: Watcher, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(until, watcher, NameChanged(str(tmp_path), "f"))
+        nursery.start_soon(collect_until, watcher, NameChanged(str(tmp_path), "f"))
         await trio.testing.wait_all_tasks_blocked()
         watcher.add(tmp_path)
         append(tmp_path / "f")
@@ -379,7 +389,7 @@ def test_merging_keeps_the_last_event_of_each_name_and_puts_a_rescan_first() -> 
 
 
 @pytest.mark.skipif(not LINUX, reason="inotify is Linux")
-async def test_an_overflow_of_the_kernels_queue_is_a_rescan_and_no_end(tmp_path: Path) -> None:
+async def test_an_overflow_of_the_kernels_queue_gives_a_rescan_and_watching_goes_on(tmp_path: Path) -> None:
     limit = queue_limit()
     if limit > 100_000:
         pytest.skip("the queue is too long to fill here")
@@ -389,9 +399,9 @@ async def test_an_overflow_of_the_kernels_queue_is_a_rescan_and_no_end(tmp_path:
             for _ in range(limit // 2 + 100):  # alternately: the kernel merges equal neighbours
                 a.write(b"x")
                 b.write(b"x")
-        await until(watcher, Rescan("overflow"))
+        await collect_until(watcher, Rescan("overflow"))
         append(tmp_path / "c")
-        await until(watcher, NameChanged(str(tmp_path), "c"))
+        await collect_until(watcher, NameChanged(str(tmp_path), "c"))
 
 
 def queue_limit() -> int:
@@ -413,13 +423,13 @@ def pack(watch: int, mask: int, name: bytes, padding: int) -> bytes:
         )
     )
 )
-def test_kernel_events_come_out_as_they_went_in(events: list[tuple[int, int, bytes, int]]) -> None:
+def test_packed_kernel_events_are_parsed_back(events: list[tuple[int, int, bytes, int]]) -> None:
     data = b"".join(pack(*event) for event in events)
     assert [tuple(event) for event in inotify.parse(data)] == [event[:3] for event in events]
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_parsed_to_an_end(data: bytes) -> None:
+def test_parsing_any_bytes_terminates(data: bytes) -> None:
     assert len(list(inotify.parse(data))) <= len(data) // 16
 
 
@@ -451,8 +461,8 @@ FALLBACK = """
 """
 
 
-def with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
-    """What the script above prints in a user namespace where `limit` is `value`."""
+def run_with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
+    """The output of the script above in a user namespace where `limit` is `value`."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(FALLBACK))
     set_limit = f'echo {value} > /proc/sys/user/{limit} && exec "$@"'
@@ -471,7 +481,7 @@ def with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
     ("limit", "value", "kind", "printed"),
     [
         ("max_inotify_watches", 100, "auto", ["inotify", "False"]),
-        # Folders that are watched already when the limit is met come along, and a rescan says so.
+        # Folders already watched when the limit is reached are watched by the next backend, and a rescan is reported.
         ("max_inotify_watches", 2, "auto", ["polling", "True"]),
         ("max_inotify_watches", 2, "inotify", ["the kernel's limits for watching files are used up"]),
         ("max_inotify_instances", 0, "auto", ["polling", "True"]),
@@ -479,13 +489,13 @@ def with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str]:
         ("max_inotify_instances", 0, "inotify", ["Too many open files"]),
     ],
 )
-def test_the_kernels_limits_lead_to_the_next_backend(
+def test_reaching_a_kernel_limit_switches_to_the_next_backend(
     limit: str, value: int, kind: Kind, printed: list[str], tmp_path: Path
 ) -> None:
-    assert with_limit(limit, value, kind, tmp_path) == printed
+    assert run_with_limit(limit, value, kind, tmp_path) == printed
 
 
-def test_watchfiles_is_imported_only_where_it_is_used() -> None:
+def test_watchfiles_is_imported_only_by_its_backend() -> None:
     script = """
         import sys, trio
         from sessiond.events.watch import open_watcher
@@ -505,7 +515,7 @@ def test_watchfiles_is_imported_only_where_it_is_used() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")
-async def test_a_folder_where_the_kernel_hears_nothing_of_others_is_polled(tmp_path: Path) -> None:
+async def test_a_network_folder_is_polled(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     (tmp_path / "remote").mkdir()
     watcher = Watcher(("inotify", "polling"), lambda path: "NFS" if path.endswith("remote") else None)
@@ -523,7 +533,7 @@ async def test_a_folder_where_the_kernel_hears_nothing_of_others_is_polled(tmp_p
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")
-async def test_a_backend_that_was_asked_for_stays(tmp_path: Path) -> None:
+async def test_a_configured_backend_is_kept_even_for_a_network_folder(tmp_path: Path) -> None:
     watcher = Watcher(("inotify",), lambda _path: "NFS")
     try:
         watcher.add(tmp_path)
@@ -532,7 +542,7 @@ async def test_a_backend_that_was_asked_for_stays(tmp_path: Path) -> None:
         watcher.close()
 
 
-def test_a_local_disk_and_what_is_not_there_are_not_deaf(tmp_path: Path) -> None:
+def test_a_local_or_missing_folder_does_not_count_as_a_network_folder(tmp_path: Path) -> None:
     assert filesystem.deaf_kind("/proc") is None
     assert filesystem.deaf_kind(str(tmp_path / "none")) is None
 
@@ -543,7 +553,7 @@ async def test_changes_are_noticed_later_where_no_thread_can_look_for_them(kind:
         async with open_watcher(kind) as watcher, trio.open_nursery() as nursery:
             watcher.add(tmp_path)
             with refused_threads():
-                nursery.start_soon(until, watcher, NameChanged(str(tmp_path), "f"))
+                nursery.start_soon(collect_until, watcher, NameChanged(str(tmp_path), "f"))
                 while not logs:
                     await trio.lowlevel.checkpoint()
                 append(tmp_path / "f")
@@ -557,4 +567,4 @@ async def test_a_folder_that_cannot_be_listed_just_now_is_not_gone(tmp_path: Pat
         with free_descriptors(0):
             assert polling._scan(before, dict(watcher._backend._identity)) == before
         append(tmp_path / "f")
-        await until(watcher, NameChanged(str(tmp_path), "f"))
+        await collect_until(watcher, NameChanged(str(tmp_path), "f"))

@@ -1,4 +1,4 @@
-"""An index holds what the fold made of the transcripts, so whoever changes the fold has to say so."""
+"""An index holds entries that the fold computed, so a change of the fold must raise its version."""
 
 from __future__ import annotations
 

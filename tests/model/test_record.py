@@ -99,7 +99,7 @@ def test_a_wrong_type_in_one_field_does_not_spoil_the_line(line, record):
     assert parse(line) == Record(raw=line, **record)
 
 
-def test_nesting_is_counted_outside_of_strings_and_taken_up_to_the_limit():
+def test_nesting_is_counted_outside_of_strings_and_accepted_up_to_the_limit():
     inner = lax.MAX_NESTING - 1
     deepest = b'{"x":' + b"[" * inner + b"]" * inner + b',"y":"' + b"[{" * 500 + b'\\"[["}'
     assert parse(deepest).type == ""

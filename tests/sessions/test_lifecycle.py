@@ -34,33 +34,33 @@ async def _session_changes(
         yield SessionChanges(store, pass_over), feed
 
 
-async def _nothing(session: Session) -> None:
+async def _do_nothing(session: Session) -> None:
     pass
 
 
-def _said(store: SessionStore) -> int:
+def _count_messages(store: SessionStore) -> int:
     return sum(path.read_bytes().count(b'"type":"message"') for path in store.path.rglob("*.jsonl"))
 
 
-async def test_however_many_ask_a_session_is_made_once(tmp_path: Path) -> None:
+async def test_concurrent_callers_of_ensure_get_one_session(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, _):
-        made: list[tuple[Session, bool]] = []
+        results: list[tuple[Session, bool]] = []
 
-        async def ask() -> None:
-            made.append(await session_changes.ensure(KEY, "main", cwd="/"))
+        async def ensure_session() -> None:
+            results.append(await session_changes.ensure(KEY, "main", cwd="/"))
 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(ask)
-        assert len({id(session) for session, _ in made}) == 1
-        assert sum(fresh for _, fresh in made) == 1
+                nursery.start_soon(ensure_session)
+        assert len({id(session) for session, _ in results}) == 1
+        assert sum(created for _, created in results) == 1
 
 
-async def test_one_at_a_time_has_a_key_to_itself_also_while_others_give_up(tmp_path: Path) -> None:
+async def test_a_key_is_held_by_one_task_at_a_time_even_if_others_are_cancelled(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, _):
         inside, most = 0, 0
 
-        async def take(patience_s: float) -> None:
+        async def hold_key(patience_s: float) -> None:
             nonlocal inside, most
             with trio.move_on_after(patience_s):
                 async with session_changes.alone(KEY):
@@ -73,11 +73,11 @@ async def test_one_at_a_time_has_a_key_to_itself_also_while_others_give_up(tmp_p
 
         async with trio.open_nursery() as nursery:
             for turn in range(60):
-                nursery.start_soon(take, 0.0 if turn % 3 else 30.0)
+                nursery.start_soon(hold_key, 0.0 if turn % 3 else 30.0)
         assert (inside, most) == (0, 1)
 
 
-async def test_what_is_settled_goes_to_the_old_session_or_to_the_new_one_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_appends_during_resets_go_to_the_old_or_the_new_session_and_none_is_lost(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         first, _ = await session_changes.ensure(KEY, "main", cwd="/")
         written = 0
@@ -85,27 +85,27 @@ async def test_what_is_settled_goes_to_the_old_session_or_to_the_new_one_and_not
         async def write(session: Session) -> None:
             nonlocal written
             for _ in range(40):
-                # The session was looked up long ago, as by one who waited for something else.
+                # The session object is old, like that of a caller who waited for something else meanwhile.
                 target = await current_session(session_changes.store.catalog, session)
                 await session_changes.store.append(target, [Message({"role": "user", "content": "x"})])
                 written += 1
 
         async def reset() -> None:
             for _ in range(20):
-                await lifecycle.reset(session_changes, feed, first, _nothing)
+                await lifecycle.reset(session_changes, feed, first, _do_nothing)
 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(write, first)
             nursery.start_soon(reset)
         assert written == 200
-        assert _said(session_changes.store) == 200
+        assert _count_messages(session_changes.store) == 200
         sessions = session_changes.store.catalog.by_id.values()
         assert sum(not session.archived for session in sessions) == 1
         assert len(sessions) == 21
 
 
-async def test_a_reset_waits_until_nobody_else_writes_and_late_appends_are_kept(tmp_path: Path) -> None:
+async def test_a_reset_waits_for_appends_in_progress_and_late_ones_are_kept(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
 
@@ -115,11 +115,11 @@ async def test_a_reset_waits_until_nobody_else_writes_and_late_appends_are_kept(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _nothing)
-        assert _said(session_changes.store) == 50
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _do_nothing)
+        assert _count_messages(session_changes.store) == 50
 
 
-async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_makes_a_new_one(tmp_path: Path) -> None:
+async def test_ensure_waits_for_a_delete_in_progress_and_creates_a_new_session(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         stopping, go_on = trio.Event(), trio.Event()
@@ -128,79 +128,79 @@ async def test_while_a_session_is_deleted_nobody_finds_it_settled_and_a_message_
             stopping.set()
             await go_on.wait()
 
-        made: list[Session] = []
+        results: list[Session] = []
 
         async def ensure() -> None:
-            made.append((await session_changes.ensure(KEY, "main", cwd="/"))[0])
+            results.append((await session_changes.ensure(KEY, "main", cwd="/"))[0])
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lifecycle.delete, session_changes, feed, session, stop)
             await stopping.wait()
             nursery.start_soon(ensure)
             await trio.testing.wait_all_tasks_blocked()
-            assert made == []
+            assert results == []
             go_on.set()
-        assert made[0] is not session
-        assert await current_session(session_changes.store.catalog, session) is made[0]
-        await lifecycle.delete(session_changes, feed, made[0], _nothing)
+        assert results[0] is not session
+        assert await current_session(session_changes.store.catalog, session) is results[0]
+        await lifecycle.delete(session_changes, feed, results[0], _do_nothing)
         with pytest.raises(NotFound):
             await current_session(session_changes.store.catalog, session)
         with pytest.raises(NotFound):
-            await lifecycle.delete(session_changes, feed, session, _nothing)
+            await lifecycle.delete(session_changes, feed, session, _do_nothing)
         with pytest.raises(NotFound):
-            await lifecycle.reset(session_changes, feed, session, _nothing)
+            await lifecycle.reset(session_changes, feed, session, _do_nothing)
 
 
-async def test_a_reset_that_cannot_be_written_leaves_the_session_as_it_is(tmp_path: Path) -> None:
+async def test_a_reset_that_cannot_be_written_leaves_the_session_unchanged(tmp_path: Path) -> None:
     same = Ids(uuid=lambda: "00000000-0000-4000-8000-000000000001")
     async with _session_changes(tmp_path, same) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         with pytest.raises(StorageError):
-            await lifecycle.reset(session_changes, feed, session, _nothing)
+            await lifecycle.reset(session_changes, feed, session, _do_nothing)
         assert session_changes.store.catalog.by_key[KEY] is session
         assert session.leaving is None
         await session_changes.store.append(session, [Message({"role": "user", "content": "x"})])
 
 
-async def test_a_reset_called_off_while_runs_end_changes_nothing(tmp_path: Path) -> None:
+async def test_a_reset_cancelled_while_runs_are_stopped_changes_nothing(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
 
-        async def never(_session: Session) -> None:
+        async def wait_forever(_session: Session) -> None:
             await trio.sleep_forever()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lifecycle.reset, session_changes, feed, session, never)
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, wait_forever)
             await trio.testing.wait_all_tasks_blocked()
             assert session.leaving is not None
             nursery.cancel_scope.cancel()
         assert await current_session(session_changes.store.catalog, session) is session
-        await lifecycle.reset(session_changes, feed, session, _nothing)
+        await lifecycle.reset(session_changes, feed, session, _do_nothing)
 
 
-async def test_a_reset_that_is_not_due_any_more_is_none(tmp_path: Path) -> None:
+async def test_a_reset_that_is_no_longer_due_does_nothing(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
-        asked: list[Session] = []
+        checked: list[Session] = []
 
         def due(live: Session) -> bool:
-            asked.append(live)
+            checked.append(live)
             return live is session
 
         results: list[tuple[Session, bool]] = []
 
         async def reset() -> None:
-            results.append(await lifecycle.reset(session_changes, feed, session, _nothing, due=due))
+            results.append(await lifecycle.reset(session_changes, feed, session, _do_nothing, due=due))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(reset)
         new = session_changes.store.catalog.by_key[KEY]
         assert results == [(new, True), (new, False), (new, False)]
-        assert asked == [session, new, new]
+        assert checked == [session, new, new]
 
 
-async def test_a_reader_of_a_transcript_that_moves_just_then_reads_it_all_the_same(tmp_path: Path) -> None:
+async def test_a_transcript_can_be_read_while_a_reset_moves_it(tmp_path: Path) -> None:
     async with _session_changes(tmp_path) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         sizes: set[int] = set()
@@ -212,35 +212,37 @@ async def test_a_reader_of_a_transcript_that_moves_just_then_reads_it_all_the_sa
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(read)
-            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _nothing)
+            nursery.start_soon(lifecycle.reset, session_changes, feed, session, _do_nothing)
         assert sizes == {session.entry.file.bytes}
 
 
-async def _slow(function: Any, *args: Any) -> Any:
-    """File work that is done at once and told a second later; a cancellation reaches it in between."""
+async def _finish_late(function: Any, *args: Any) -> Any:
+    """File work that is done at once and returns a second later, so that a cancellation can arrive in between."""
     result = function(*args)
     await trio.sleep(1)
     return result
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
-async def test_a_reset_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object, seconds: float) -> None:
-    async with _session_changes(tmp_path, run_sync=_slow) as (session_changes, feed):
+async def test_a_reset_is_completed_even_if_its_caller_is_cancelled(
+    tmp_path: Path, autojump_clock: object, seconds: float
+) -> None:
+    async with _session_changes(tmp_path, run_sync=_finish_late) as (session_changes, feed):
         old, _ = await session_changes.ensure(KEY, "main", cwd="/")
         put_away: list[Session] = []
         session_changes.on_put_away = put_away.append
         with trio.move_on_after(seconds):
-            await lifecycle.reset(session_changes, feed, old, _nothing)
+            await lifecycle.reset(session_changes, feed, old, _do_nothing)
         new = session_changes.store.catalog.by_key[KEY]
         files = sorted(path.stem for path in (tmp_path / "agents").rglob("*.jsonl") if path.parent.name != "archive")
         assert (new is not old, old.archived, files, put_away) == (True, True, [new.session_id], [old])
 
 
-async def test_a_delete_whose_caller_goes_is_done_whole(tmp_path: Path, autojump_clock: object) -> None:
-    async with _session_changes(tmp_path, run_sync=_slow) as (session_changes, feed):
+async def test_a_delete_is_completed_even_if_its_caller_is_cancelled(tmp_path: Path, autojump_clock: object) -> None:
+    async with _session_changes(tmp_path, run_sync=_finish_late) as (session_changes, feed):
         session, _ = await session_changes.ensure(KEY, "main", cwd="/")
         put_away: list[Session] = []
         session_changes.on_put_away = put_away.append
         with trio.move_on_after(0.5):
-            await lifecycle.delete(session_changes, feed, session, _nothing)
+            await lifecycle.delete(session_changes, feed, session, _do_nothing)
         assert (KEY in session_changes.store.catalog.by_key, session.archived, put_away) == (False, True, [session])

@@ -1,4 +1,4 @@
-"""Rows of a list: made once for each state of a session, and never another's or an older one."""
+"""Rows of a session list: cached for as long as nothing that they show has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ runtime = { type = "echo" }
 KEY = "agent:main:main"
 
 
-async def test_a_row_is_made_again_only_when_what_it_shows_has_changed(tmp_path: Path) -> None:
+async def test_a_row_is_cached_until_something_that_it_shows_changes(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
@@ -34,7 +34,7 @@ async def test_a_row_is_made_again_only_when_what_it_shows_has_changed(tmp_path:
         assert (row.label, renamed.label) == (None, "first")
 
 
-async def test_a_row_is_the_one_for_who_asks(tmp_path: Path) -> None:
+async def test_a_row_shows_the_key_as_the_asking_agent_sees_it(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
@@ -43,7 +43,7 @@ async def test_a_row_is_the_one_for_who_asks(tmp_path: Path) -> None:
         assert keys == ["main", KEY, "main"]
 
 
-async def test_children_that_come_and_go_are_in_the_row_at_once(tmp_path: Path) -> None:
+async def test_a_row_shows_created_and_deleted_children_at_once(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
@@ -55,7 +55,7 @@ async def test_children_that_come_and_go_are_in_the_row_at_once(tmp_path: Path) 
         assert listing.row(store, session, None).child_sessions is None
 
 
-async def test_an_archived_session_is_shown_where_it_lies_now(tmp_path: Path) -> None:
+async def test_the_row_of_an_archived_session_shows_its_path_in_the_archive(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         [before] = (await owner.call("sessions_list"))["sessions"]

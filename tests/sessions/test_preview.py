@@ -1,4 +1,4 @@
-"""Titles and last messages for a list: read once for a caller who may read all as it stands, and again when due."""
+"""Titles and last messages for a session list: cached for callers who see unmasked text, and read again when due."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def transcript_of(parts: Inside, key: str = KEY) -> Path:
     return Path(os.path.join(store.path, store.catalog.by_key[key].path))
 
 
-async def test_what_was_read_is_kept_until_the_session_goes_on(tmp_path: Path) -> None:
+async def test_preview_texts_are_cached_until_the_next_message(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "what is a heron?")
         first = {"derivedTitle": "what is a heron?", "lastMessagePreview": "what is a heron?"}
@@ -37,7 +37,7 @@ async def test_what_was_read_is_kept_until_the_session_goes_on(tmp_path: Path) -
         assert session.texts is not kept
 
 
-async def test_a_name_that_was_given_is_the_title_at_once(tmp_path: Path) -> None:
+async def test_a_display_name_is_the_title_at_once(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "what is a heron?")
         await row(owner)
@@ -45,7 +45,7 @@ async def test_a_name_that_was_given_is_the_title_at_once(tmp_path: Path) -> Non
         assert (await row(owner))["derivedTitle"] == "Birds"
 
 
-async def test_secrets_are_masked_for_a_token_whoever_looked_before(tmp_path: Path) -> None:
+async def test_secrets_are_masked_for_a_token_even_if_the_owner_asked_before(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, f"the token is {SECRET}")
         assert SECRET in (await row(owner))["derivedTitle"]
@@ -56,14 +56,14 @@ async def test_secrets_are_masked_for_a_token_whoever_looked_before(tmp_path: Pa
         assert SECRET in (await row(owner))["derivedTitle"]
 
 
-async def test_a_transcript_that_cannot_be_read_costs_its_own_texts(tmp_path: Path) -> None:
+async def test_an_unreadable_transcript_lacks_its_own_texts_only(tmp_path: Path) -> None:
     async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "one")
         await owner.say(OTHER, "two")
         path = transcript_of(parts)
         real = path.with_name("elsewhere.jsonl")
         path.rename(real)
-        path.symlink_to(real)  # Links are never followed.
+        path.symlink_to(real)  # symlinks are never followed
         assert (await row(owner, OTHER))["derivedTitle"] == "two"
         found = await owner.call("sessions.list")
         titles = {shown["key"]: shown["derivedTitle"] for shown in found["sessions"]}

@@ -20,23 +20,23 @@ def _session(updated_at: int, written_at: int, *, archived: bool = True) -> Sess
     return Session(key="agent:main:s", entry=entry, folder=Folder("main", -1, archived=archived, dialect=V3))
 
 
-def test_a_transcript_is_as_old_as_the_last_thing_written_to_it() -> None:
+def test_the_age_of_a_transcript_counts_from_its_last_message_or_write() -> None:
     assert find_old([_session(NOW - 1001, NOW - 5000)], 1000, NOW)[0].age_ms == 1001
     assert find_old([_session(NOW - 1000, NOW - 5000)], 1000, NOW) == []
     assert find_old([_session(NOW - 5000, NOW - 1000)], 1000, NOW) == []
     assert find_old([_session(NOW - 5000, NOW - 1001)], 1000, NOW)[0].age_ms == 1001
 
 
-def test_the_oldest_comes_first_and_live_ones_never() -> None:
+def test_the_oldest_are_listed_first_and_live_sessions_never() -> None:
     found = find_old([_session(NOW - age, 0, archived=age != 4) for age in (2, 5, 4, 3, 0)], 0, NOW)
     assert [one.age_ms for one in found] == [5, 3, 2]
 
 
-def test_a_folder_that_cannot_be_synced_is_a_storage_error_and_what_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_failed_sync_is_a_storage_error_that_says_how_many_were_removed(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text("x")
     status = (tmp_path / "s.jsonl").stat()
     facts = FileFacts(bytes=1, mtime_ns=status.st_mtime_ns, inode=status.st_ino, fold=FOLD_VERSION)
-    path_fd = os.open(tmp_path, os.O_PATH)  # good for everything but a sync
+    path_fd = os.open(tmp_path, os.O_PATH)  # every operation works on it except a sync
     folder = Folder("main", path_fd, archived=True, dialect=V3)
     session = Session(key="agent:main:s", entry=Entry(session_id="s", file=facts), folder=folder)
     removal = Removal([PrunableTranscript(session, 1)])

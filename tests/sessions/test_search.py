@@ -47,24 +47,26 @@ def _write(folder: Path, number: int, lines: list[Any], *, dump: Callable[[Any],
     (sessions / f"s{number}.jsonl").write_text("\n".join(texts) + "\n")
 
 
-def _as_it_is(text: str) -> str:
+def _show_unmasked(text: str) -> str:
     return text
 
 
-def _masked(text: str) -> str:
+def _show_masked(text: str) -> str:
     return mask_secrets(text)[0]
 
 
 async def _search(folder: Path, text: str, limit: int = 50, **more: Any) -> tuple[list[dict[str, Any]], bool]:
-    """The matches as the method tells them, with the number of each message in its session."""
+    """The matches as the method returns them, with the number of each message in its session."""
     async with open_store(
         folder, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
     ) as store:
-        return await _in(store, text, limit, **more)
+        return await _search_store(store, text, limit, **more)
 
 
-async def _in(store: SessionStore, text: str, limit: int = 50, **more: Any) -> tuple[list[dict[str, Any]], bool]:
-    query = Query(text=text, limit=limit, **{"shown": _as_it_is, **more})
+async def _search_store(
+    store: SessionStore, text: str, limit: int = 50, **more: Any
+) -> tuple[list[dict[str, Any]], bool]:
+    query = Query(text=text, limit=limit, **{"shown": _show_unmasked, **more})
     found, has_more = await search(store, TimeSlicer(), list(store.catalog.by_key.values()), query)
     told = [
         {
@@ -122,7 +124,7 @@ said = st.lists(
     }),
     mask=st.booleans(),
 )  # fmt: skip
-def test_what_is_found_is_what_a_slow_reader_finds(
+def test_a_search_finds_what_reading_every_message_finds(
     tmp_path_factory: pytest.TempPathFactory,
     said: list[tuple[int, str, str, str, int]],
     asked: dict[str, Any],
@@ -155,7 +157,7 @@ def test_what_is_found_is_what_a_slow_reader_finds(
         if shape in ("bad", "custom", "blank") or len(line.encode()) > LIMIT:
             continue
         seqs[number] += 1
-        shown = _masked(text) if mask else text
+        shown = _show_masked(text) if mask else text
         if fold_case(query) not in fold_case(shown) or fold_case(query) not in fold_case(text):
             continue
         if asked["role"] in (None, who) and (since is None or place >= since):
@@ -165,7 +167,7 @@ def test_what_is_found_is_what_a_slow_reader_finds(
     wanted = {
         "role": asked["role"],
         "since_ms": None if since is None else T + since * 1000,
-        "shown": _masked if mask else _as_it_is,
+        "shown": _show_masked if mask else _show_unmasked,
         "block": asked["block"],
     }
     found, has_more = trio.run(lambda: _search(folder, query, limit, **wanted))
@@ -175,7 +177,7 @@ def test_what_is_found_is_what_a_slow_reader_finds(
     assert has_more == (len(expected) > limit)
 
 
-async def test_matches_of_several_sessions_come_in_the_order_of_time(tmp_path: Path) -> None:
+async def test_matches_of_several_sessions_are_in_order_of_time(tmp_path: Path) -> None:
     for number in range(3):
         times = [T + place * 3000 + number * 1000 for place in range(4)]
         _write(tmp_path, number, [_header(number, T), *(_message("user", "hello", at) for at in times)])
@@ -187,7 +189,7 @@ async def test_matches_of_several_sessions_come_in_the_order_of_time(tmp_path: P
     assert not has_more
 
 
-async def test_a_search_that_has_enough_reads_no_more(tmp_path: Path) -> None:
+async def test_a_search_stops_reading_when_it_has_enough_matches(tmp_path: Path) -> None:
     for number in range(20):
         _write(tmp_path, number, [_header(number, T), _message("user", "hello", T + number)])
     async with open_store(
@@ -196,12 +198,12 @@ async def test_a_search_that_has_enough_reads_no_more(tmp_path: Path) -> None:
         for session in store.catalog.by_key.values():
             if session.entry.updated_at < T + 17:
                 os.unlink(session.file_name, dir_fd=session.folder.fd)
-        found, has_more = await _in(store, "hello", 2)
+        found, has_more = await _search_store(store, "hello", 2)
     assert [match["at"] for match in found] == [T + 19, T + 18]
     assert has_more
 
 
-async def test_files_that_are_gone_or_others_now_are_passed_over(tmp_path: Path) -> None:
+async def test_files_that_were_removed_or_replaced_are_skipped(tmp_path: Path) -> None:
     for number in range(4):
         _write(tmp_path, number, [_header(number, T), _message("user", "hello", T + number)])
     async with open_store(
@@ -212,11 +214,11 @@ async def test_files_that_are_gone_or_others_now_are_passed_over(tmp_path: Path)
         (sessions / "s1.jsonl").rename(sessions / "away")
         (sessions / "s1.jsonl").write_bytes((sessions / "away").read_bytes())
         os.truncate(sessions / "s2.jsonl", 10)
-        found, has_more = await _in(store, "hello")
+        found, has_more = await _search_store(store, "hello")
     assert ([match["key"] for match in found], has_more) == ([_key(3)], False)
 
 
-async def test_what_a_snippet_shows(tmp_path: Path) -> None:
+async def test_a_snippet_shows_the_match_and_some_text_around_it(tmp_path: Path) -> None:
     text = "x " * 100 + "\n\t The   Needle\nis here " + "y" * 300
     _write(tmp_path, 0, [_header(0, T), _message("user", text, T), _message("user", " Needle ", T + 1)])
     found, _ = await _search(tmp_path, "needle")
@@ -231,15 +233,15 @@ async def test_what_a_snippet_shows(tmp_path: Path) -> None:
 async def test_a_masked_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
     secret = "password = hunter2hunter2hunter2 and more"
     _write(tmp_path, 0, [_header(0, T), _message("user", secret, T)])
-    found, _ = await _search(tmp_path, "hunter2", shown=_masked)
+    found, _ = await _search(tmp_path, "hunter2", shown=_show_masked)
     assert found == []
     found, _ = await _search(tmp_path, "hunter2")
     assert len(found) == 1
-    found, _ = await _search(tmp_path, "and more", shown=_masked)
+    found, _ = await _search(tmp_path, "and more", shown=_show_masked)
     assert "hunter2hunter2" not in found[0]["snippet"]
 
 
-async def test_a_cancelled_search_ends_in_the_middle(tmp_path: Path) -> None:
+async def test_a_cancelled_search_stops_before_it_has_read_everything(tmp_path: Path) -> None:
     _write(tmp_path, 0, [_header(0, T), *(_message("user", "hello " * 50, T + n) for n in range(3000))])
     async with open_store(
         tmp_path, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()

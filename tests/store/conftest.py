@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 @pytest.fixture
 def opener(tmp_path: Path, clock: Clock) -> Opener:
-    """`async with opener() as store`: the store at `tmp_path/store`, each time opened anew.
+    """`async with opener() as store`: the store at `tmp_path/store`, opened again at each call.
 
     Its appends are folded when they are committed, as the feed would do.
     """

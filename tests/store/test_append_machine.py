@@ -1,7 +1,7 @@
 """Whatever other programs do to a transcript around the daemon's appends: each acknowledged record is readable in it
 exactly once, unless another program removed it afterwards.
 
-A stranger acts between two appends, between the look and the write of one, and between its sync and its
+A stranger acts between two appends, between the check and the write of one, and between its sync and its
 acknowledgement. By default a sample; with SESSIOND_SOAK_S=3600 in the environment it goes on for an hour.
 """
 
@@ -76,8 +76,8 @@ class Stranger:
     def delete_the_last_line(self) -> None:
         self._put(b"".join(self._content().splitlines(keepends=True)[:-1]))
 
-    def format_anew(self) -> None:
-        lines = [self._formatted(line) for line in self._content().splitlines()]
+    def reformat(self) -> None:
+        lines = [self._reformat_line(line) for line in self._content().splitlines()]
         self._put(b"".join(line + b"\n" for line in lines))
 
     def empty(self) -> None:
@@ -86,7 +86,7 @@ class Stranger:
     def cut_within_the_last_line(self) -> None:
         self._cut(len(self._content()) - 3)
 
-    def cut_behind_the_first_line(self) -> None:
+    def cut_after_the_first_line(self) -> None:
         self._cut(self._content().find(b"\n") + 1)
 
     def copy_beside(self) -> None:
@@ -115,7 +115,7 @@ class Stranger:
         os.truncate(self.path, max(0, size))
 
     @staticmethod
-    def _formatted(line: bytes) -> bytes:
+    def _reformat_line(line: bytes) -> bytes:
         try:
             return json.dumps(json.loads(line), indent=None, separators=(" , ", " : ")).encode()
         except ValueError:

@@ -190,10 +190,10 @@ async def test_an_idle_committer_stops_at_once():
 async def test_on_committed_is_called_after_the_commit_and_before_the_caller_continues(tmp_path, folder):
     session, observed = make_session(folder, tmp_path), []
 
-    def committed(one: Session) -> None:
+    def note_commit(one: Session) -> None:
         observed.append((one, (tmp_path / "s.jsonl").read_bytes(), one.in_flight))
 
-    async with open_committer(on_committed=committed) as committer:
+    async with open_committer(on_committed=note_commit) as committer:
         await append(committer, session, "a")
         observed.append("caller")
     assert observed == [(session, line("a", None), 0), "caller"]

@@ -300,12 +300,12 @@ def test_renaming_refuses_a_path(root: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN])
-def test_a_shortage_or_a_disk_error_counts_as_passing(code):
+def test_a_shortage_or_a_disk_error_counts_as_temporary(code):
     assert dirfd.is_passing(OSError(code, os.strerror(code)))
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
-def test_an_error_about_the_file_itself_does_not_count_as_passing(code):
+def test_an_error_about_the_file_itself_does_not_count_as_temporary(code):
     assert not dirfd.is_passing(OSError(code, os.strerror(code)))
 
 
