@@ -25,7 +25,7 @@ async def obey(ctx: Context, text: str, command: OwnerCommand) -> str:
             session = _there(ctx, text)
             if session is None:
                 return "There is no conversation to reset."
-            await reset(ctx.services, session)
+            await reset(ctx, session)
             return "A new conversation begins; the old one is in the archive."
         case "send":
             if command.sets_override:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
+import trio
 from msgspec import Meta
 
 from sessiond.errors import Forbidden, StorageError
@@ -16,6 +17,7 @@ from sessiond.model.record import RecordDraft
 from sessiond.rpc.method import Later, LongWork, Method
 from sessiond.runtimes.message_check import check_message
 from sessiond.store.catalog import Session
+from sessiond.store.committer import AppendPlace
 from sessiond.store.store import Message
 
 # Up to these sizes the check takes one or two milliseconds on the event loop; a worker thread would not be faster.
@@ -44,8 +46,9 @@ def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:
     check = _check_for(ctx, session)
     if len(params.messages) <= QUICK_MESSAGES and sum(len(memoryview(raw)) for raw in params.messages) <= QUICK_BYTES:
         parts = [check(raw, place) for place, raw in enumerate(params.messages)]
-        return _append(ctx, session, ctx.services.store.make_drafts(parts))
-    return LongWork(partial(_append_slowly, ctx, params, check))
+        return _append(ctx, session, session, ctx.services.store.make_drafts(parts))
+    place = ctx.services.store.committer.take_place(session)
+    return LongWork(partial(_append_slowly, ctx, params, session, place, check))
 
 
 def _writable(ctx: Context, params: ChatInjectParams) -> Session:
@@ -69,21 +72,28 @@ def _check_for(ctx: Context, session: Session) -> Check:
     return check
 
 
-async def _append_slowly(ctx: Context, params: ChatInjectParams, check: Check) -> Later:
-    """Check them in a worker thread: a thousand messages, or one of several megabytes, take up to 50 ms."""
+async def _append_slowly(
+    ctx: Context, params: ChatInjectParams, session: Session, place: AppendPlace, check: Check
+) -> Later:
+    """Check them in a worker thread: a thousand messages, or one of several megabytes, take up to 50 ms.
+
+    Whatever is written to the session meanwhile comes behind `place`. Shielded: as with a few messages, a client that
+    disconnects or cancels takes nothing back.
+    """
     drafts: list[RecordDraft] = []
 
     def prepare() -> Iterator[None]:
-        for place, raw in enumerate(params.messages):
-            drafts.extend(ctx.services.store.make_drafts([check(raw, place)]))
+        for number, raw in enumerate(params.messages):
+            drafts.extend(ctx.services.store.make_drafts([check(raw, number)]))
             yield
 
-    await ctx.services.time_slicer.run(prepare())
-    # Look the session up again: it may have been reset or deleted meanwhile.
-    return _append(ctx, _writable(ctx, params), drafts)
+    with place:
+        with trio.CancelScope(shield=True):
+            await ctx.services.time_slicer.run(prepare())
+        return _append(ctx, session, place, drafts)
 
 
-def _append(ctx: Context, session: Session, drafts: list[RecordDraft]) -> Later:
+def _append(ctx: Context, session: Session, to: Session | AppendPlace, drafts: list[RecordDraft]) -> Later:
     services, later = ctx.services, Later()
 
     def settle(ids: list[str], error: StorageError | None) -> None:
@@ -94,7 +104,7 @@ def _append(ctx: Context, session: Session, drafts: list[RecordDraft]) -> Later:
         cursor = services.store.cursor(session, facts.folded_to, session.entry.message_count)
         later.settle_with(ChatInjectResult(ids=ids, cursor=cursor))
 
-    services.store.append_later(session, drafts, settle)
+    services.store.append_later(to, drafts, settle)
     return later
 
 

@@ -30,7 +30,9 @@ async def handle(ctx: Context, params: SessionsDeleteParams) -> SessionsDeleteRe
             f"{session.key} is its agent's main session and cannot be deleted; `sessions.reset` begins it anew",
             code="main_session",
         )
-    archived = await lifecycle.delete(services.session_changes, services.feed, session, services.supervisor.stop)
+    archived = await lifecycle.delete(
+        services.session_changes, services.feed, session, services.supervisor.stop, on_marked=ctx.release_next
+    )
     return SessionsDeleteResult(key=session.key, deleted=True, archived=archived)
 
 
@@ -41,4 +43,5 @@ METHOD = Method(
     SessionsDeleteResult,
     handle,
     "Delete a session; its transcript is archived.",
+    ordered=True,
 )

@@ -52,6 +52,8 @@ _PATCHED = [
 
 async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResult:
     services = ctx.services
+    # Nothing below awaits before the record has its place, unless the session is being reset or deleted.
+    ctx.release_next()
     session = services.find_live(ctx.caller, params.key)
     wanted = {wire_name: value for name, wire_name in _PATCHED if (value := getattr(params, name)) is not UNSET}
     session = await patch.apply(services.session_changes, services.config, session, wanted, services.sees(ctx.caller))
@@ -60,5 +62,11 @@ async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResu
 
 
 METHOD = Method(
-    "sessions.patch", "admin", SessionsPatchParams, SessionsPatchResult, handle, "Change the settings of a session."
+    "sessions.patch",
+    "admin",
+    SessionsPatchParams,
+    SessionsPatchResult,
+    handle,
+    "Change the settings of a session.",
+    ordered=True,
 )

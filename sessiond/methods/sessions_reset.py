@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from sessiond.methods.params import Params, Result, SessionName, says
-from sessiond.methods.services import Context, Services
+from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.sessions import lifecycle
 from sessiond.store.catalog import Session
@@ -23,13 +23,20 @@ class SessionsResetResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: SessionsResetParams) -> SessionsResetResult:
     session = ctx.services.find_live(ctx.caller, params.key)
-    made, archived = await reset(ctx.services, session)
+    made, archived = await reset(ctx, session)
     return SessionsResetResult(key=made.key, session_id=made.session_id, archived=archived)
 
 
-async def reset(services: Services, session: Session) -> tuple[Session, bool]:
+async def reset(ctx: Context, session: Session) -> tuple[Session, bool]:
     """The new session of the key, and whether the old transcript is in the archive."""
-    return await lifecycle.reset(services.session_changes, services.feed, session, services.supervisor.stop_for_reset)
+    services = ctx.services
+    return await lifecycle.reset(
+        services.session_changes,
+        services.feed,
+        session,
+        services.supervisor.stop_for_reset,
+        on_marked=ctx.release_next,
+    )
 
 
 METHOD = Method(
@@ -39,4 +46,5 @@ METHOD = Method(
     SessionsResetResult,
     handle,
     "Archive a session's transcript and start a new one.",
+    ordered=True,
 )

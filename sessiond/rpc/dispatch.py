@@ -261,7 +261,7 @@ class Dispatcher(Generic[S]):
         answer: bytes | AnswerText | None = None
         try:
             with pending.scope:
-                if context.caller.kind != "owner":
+                if context.caller.kind != "owner" and pending.work is None:
                     await self.pace.turn()
                 if pending.turn is not None:
                     await pending.turn.wait()

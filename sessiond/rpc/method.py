@@ -168,7 +168,8 @@ class Later:
 class LongWork:
     """What a `later` handler returns instead of its `Later` if its work would block the event loop for too long.
 
-    `perform` is awaited in a task of its own and returns the `Later`. Until then later `ordered` requests wait.
+    `perform` is awaited in a task of its own and returns the `Later`; it is always begun, even where the connection is
+    closed at once. The handler has settled the order: later `ordered` requests do not wait for it.
     """
 
     perform: Callable[[], Awaitable[Later]]

@@ -68,8 +68,8 @@ class PendingRequest:
         if route.is_async:
             return await route.handle(context, self.params)
         outcome = self.work or route.handle(context, self.params)
-        later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
         context.release_next()
+        later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
         return await later.wait()
 
     def cancel(self, reason: SessiondError | None = None) -> None:

@@ -51,6 +51,10 @@ _KEPT = {
 }
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class SessionChanges:
     """Serializes the changes of a key: creating, resetting and deleting its session.
 
@@ -112,11 +116,13 @@ async def reset(
     stop: Stop,
     *,
     due: Callable[[Session], bool] | None = None,
+    on_marked: Callable[[], None] = _do_nothing,
 ) -> tuple[Session, bool]:
     """A new session for the key, and whether the old transcript was archived. Its runs are aborted first.
 
     The new transcript is created before the old one is moved: whenever a crash interrupts this, the key has one session
     with its settings. `due` is called once no other task can change the key; if it returns False, nothing is changed.
+    `on_marked` is called when messages that are sent from then on wait for the new session.
     """
     store = session_changes.store
     async with session_changes.alone(session.key):
@@ -126,7 +132,10 @@ async def reset(
         if due is not None and not due(old):
             return old, False
         with _mark_leaving(old):
+            on_marked()
             await stop(old)
+            # Its followers read it to its end before the new one.
+            await store.committer.wait_written(old)
             # Shielded: a reset that has begun is completed even if the caller disconnects.
             with trio.CancelScope(shield=True):
                 new = await _successor(store, old)
@@ -138,15 +147,27 @@ async def reset(
     return new, archived
 
 
-async def delete(session_changes: SessionChanges, feed: TranscriptFeed, session: Session, stop: Stop) -> bool:
-    """Delete the key's session; whether its transcript was archived. Its runs are aborted first."""
+async def delete(
+    session_changes: SessionChanges,
+    feed: TranscriptFeed,
+    session: Session,
+    stop: Stop,
+    *,
+    on_marked: Callable[[], None] = _do_nothing,
+) -> bool:
+    """Delete the key's session; whether its transcript was archived. Its runs are aborted first.
+
+    `on_marked` is called when messages that are sent from then on wait for the end of this.
+    """
     store = session_changes.store
     async with session_changes.alone(session.key):
         live = store.catalog.by_key.get(session.key)
         if live is None:
             raise no_such_session(session.key)
         with _mark_leaving(live):
+            on_marked()
             await stop(live)
+            await store.committer.wait_written(live)
             with trio.CancelScope(shield=True):
                 # Archive the older transcripts first, or the newest of them would become the key's session again.
                 await _put_away(store, live.key)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import trio
 
@@ -38,6 +39,39 @@ class _WaitingAppend(Append):
     def __init__(self, compose: Compose, last_id: str) -> None:
         super().__init__(compose, last_id)
         self.tell: Tell | None = None
+
+
+class AppendPlace:
+    """A place among the appends to one transcript, taken before its lines are known: appends that are called later
+    come behind it. A context manager; leaving it without `fill` gives the place up.
+    """
+
+    __slots__ = ("_committer", "_session", "appends", "is_settled", "released")
+
+    def __init__(self, committer: Committer, session: Session) -> None:
+        self._committer, self._session = committer, session
+        # Its own, once it is filled, and those behind it up to the next place.
+        self.appends: list[_WaitingAppend] = []
+        self.is_settled = False
+        self.released = trio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._settle()
+
+    def fill(self, compose: Compose, last_id: str, tell: Tell) -> None:
+        """Append here, as `Committer.append_later`."""
+        waiting = _WaitingAppend(compose, last_id)
+        waiting.tell = tell
+        self.appends.insert(0, waiting)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            self._committer.release_places(self._session)
 
 
 class _Job:
@@ -78,6 +112,7 @@ class Committer:
         self._run_sync, self._now = run_sync, now
         self._on_committed, self._on_refused = on_committed, on_refused
         self._pending: dict[Session, _Job] = {}
+        self._places: dict[Session, deque[AppendPlace]] = {}
         self._busy: set[Session] = set()
         self._work = trio.Event()
         self._freed = trio.Event()
@@ -93,30 +128,71 @@ class Committer:
         StorageError where they could not be written and synced: then none of them is in the file. Cancelling the wait
         does not undo the append.
         """
-        job, waiting = self._enqueue(session, compose, last_id)
-        await job.done.wait()
+        waiting = _WaitingAppend(compose, last_id)
+        job = self._enqueue(session, waiting)
+        if job is None:
+            done = trio.Event()
+            waiting.tell = lambda *_: done.set()
+        else:
+            done = job.done
+        await done.wait()
         if waiting.error is not None:
             raise storage_error(waiting.error, session.key)
         return waiting.places
 
     def append_later(self, session: Session, compose: Compose, last_id: str, tell: Tell) -> None:
         """As `append`, without waiting: `tell(places, None)` or `tell([], error)` is called on the event loop."""
-        _, waiting = self._enqueue(session, compose, last_id)
+        waiting = _WaitingAppend(compose, last_id)
         waiting.tell = tell
+        self._enqueue(session, waiting)
 
-    def _enqueue(self, session: Session, compose: Compose, last_id: str) -> tuple[_Job, _WaitingAppend]:
+    def take_place(self, session: Session) -> AppendPlace:
+        """A place behind all appends to the session that were called so far. The caller fills it or gives it up, soon:
+        every later append waits for that, whoever calls it.
+        """
         if self._closed:
-            raise Stopping(
-                "sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000
-            )
+            raise _closed_error()
+        place = AppendPlace(self, session)
+        self._places.setdefault(session, deque()).append(place)
+        return place
+
+    def release_places(self, session: Session) -> None:
+        """Queue the appends of the first places, as many as are settled."""
+        places = self._places[session]
+        while places and places[0].is_settled:
+            place = places.popleft()
+            place.released.set()
+            for waiting in place.appends:
+                self._add(session, waiting)
+        if not places:
+            del self._places[session]
+
+    async def wait_written(self, session: Session) -> None:
+        """Return when all appends to the session that were called so far are on disk, or refused."""
+        if session in self._places:
+            await self._places[session][-1].released.wait()
+        while session in self._busy and session not in self._pending:
+            await self._freed.wait()
+        if session in self._pending:
+            await self._pending[session].done.wait()
+
+    def _enqueue(self, session: Session, waiting: _WaitingAppend) -> _Job | None:
+        """The job of an append; None for one that waits behind a place."""
+        if self._closed:
+            raise _closed_error()
+        if session in self._places:
+            self._places[session][-1].appends.append(waiting)
+            return None
+        return self._add(session, waiting)
+
+    def _add(self, session: Session, waiting: _WaitingAppend) -> _Job:
         job = self._pending.get(session)
         if job is None:
             job = self._pending[session] = _Job(session)
             self._work.set()
-        waiting = _WaitingAppend(compose, last_id)
         job.waiters.append(waiting)
         session.in_flight += 1
-        return job, waiting
+        return job
 
     @asynccontextmanager
     async def hold_exclusively(self, session: Session) -> AsyncIterator[None]:
@@ -220,6 +296,10 @@ class Committer:
         self._busy.difference_update(sessions)
         self._freed.set()
         self._freed = trio.Event()
+
+
+def _closed_error() -> Stopping:
+    return Stopping("sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000)
 
 
 def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:

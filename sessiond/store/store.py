@@ -24,7 +24,7 @@ from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
-from sessiond.store.committer import LANES, Committer, RunSync
+from sessiond.store.committer import LANES, AppendPlace, Committer, RunSync
 from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
@@ -206,17 +206,16 @@ class SessionStore:
         """
         return drafts_of(parts, self._ids, self._clock.wall_ms(), self.record_limit)
 
-    def append_later(
-        self, session: Session, drafts: Sequence[RecordDraft], tell: Callable[[list[str], StorageError | None], None]
-    ) -> None:
+    def append_later(self, to: Session | AppendPlace, drafts: Sequence[RecordDraft], tell: Callable[..., None]) -> None:
         """As `append`, for at least one draft, without waiting: `tell(ids, None)` or `tell([], error)` is called on the
-        event loop.
+        event loop. `to` may be a place that was taken before, with `committer.take_place`.
         """
 
         def tell_ids(places: list[tuple[int, int]], error: StorageError | None) -> None:
             tell([draft.id for draft in drafts] if places else [], error)
 
-        self.committer.append_later(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id, tell_ids)
+        append = to.fill if isinstance(to, AppendPlace) else partial(self.committer.append_later, to)
+        append(partial(lines_of, drafts, self.record_limit), drafts[-1].id, tell_ids)
 
     async def page(
         self,

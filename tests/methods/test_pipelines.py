@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 import trio
 from support.in_process import Connection, inside
 from support.in_process_agents import Program, agent, attached
+from support.patience import PATIENCE_S
 
 KEY = "agent:bob:main"
 
@@ -101,20 +104,81 @@ async def test_many_messages_are_refused_by_the_place_of_the_bad_one_and_nothing
         assert page["messages"] == []
 
 
-async def test_many_messages_go_to_nobody_once_their_session_is_gone(tmp_path: Path):
-    """It is deleted while they are looked at: the request behind it does not wait."""
-    messages = [{"role": "user", "content": "x" * 100} for _ in range(1000)]
-    key = "agent:bob:short"
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+MANY = [{"role": "user", "content": "x" * 100} for _ in range(1000)]
+
+
+def stored(folder: Path) -> int:
+    """The messages in the only file of the folder."""
+    [file] = folder.glob("*.jsonl")
+    return file.read_text().count('"type":"message"')
+
+
+@pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
+async def test_a_session_is_deleted_or_reset_behind_many_messages_that_came_before(tmp_path: Path, method: str):
+    key, sessions = "agent:bob:short", tmp_path / "store" / "agents" / "bob" / "sessions"
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as reader:
         await owner.call("sessions.create", key=key)
+        await reader.call("sessions.messages.subscribe", key=key)
         asked = [
-            await owner.send("chat.inject", sessionKey=key, messages=messages),
-            await owner.send("sessions.delete", key=key),
+            await owner.send("chat.inject", sessionKey=key, messages=MANY),
+            await owner.send(method, key=key),
         ]
-        stored, deleted = await collect(owner, asked)
-        assert deleted["result"]["deleted"]
-        archive = tmp_path / "store" / "agents" / "bob" / "sessions" / "archive"
-        [file] = archive.glob("*.jsonl")
-        kept = file.read_text().count('"type":"message"')
-        assert kept == (1000 if "result" in stored else 0)
-        assert "result" in stored or stored["error"]["code"] == -32002
+        injected, archived = await collect(owner, asked)
+        assert (len(injected["result"]["ids"]), archived["result"]["archived"]) == (1000, True)
+        assert stored(sessions / "archive") == 1000
+        for _ in range(1000):
+            await reader.event("session.message")
+
+
+async def test_whatever_writes_to_the_session_comes_behind_many_messages_that_came_before(tmp_path: Path):
+    """Also the run of the very program that sends them, which ends with the answer to another request."""
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as bob:
+        await owner.call("sessions.create", key=KEY)
+        await bob.call("agents.attach", agentId="bob")
+        await owner.call("chat.send", sessionKey=KEY, message="go")
+        start = await bob.receive()
+        while start.get("method") != "run.start":
+            start = await bob.receive()
+        asked = [
+            await bob.send("chat.inject", sessionKey=KEY, messages=MANY),
+            await bob.send("sessions.patch", key=KEY, label="behind"),
+            await bob.send(
+                "run.event",
+                runId=start["params"]["runId"],
+                type="message",
+                message={"role": "assistant", "content": "behind"},
+            ),
+        ]
+        answer = {"jsonrpc": "2.0", "id": start["id"], "result": {"reply": "the reply"}}
+        await bob.write(msgspec.json.encode(answer) + b"\n")
+        assert all("result" in one for one in await collect(bob, asked))
+        await owner.call("agent.wait", runId=start["params"]["runId"])
+    [file] = (tmp_path / "store" / "agents" / "bob" / "sessions").glob("*.jsonl")
+    lines = file.read_text().splitlines()
+    many = [place for place, line in enumerate(lines) if "x" * 100 in line]
+    behind = [place for place, line in enumerate(lines) if '"behind"' in line or '"the reply"' in line]
+    assert (len(many), many[-1] - many[0]) == (1000, 999)
+    assert len(behind) >= 2 and min(behind) > many[-1]
+
+
+async def test_many_messages_are_stored_though_their_client_leaves_at_once_as_few_are(tmp_path: Path):
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        await owner.call("sessions.messages.subscribe", key=KEY)
+        for count in (1, 1000):
+            async with there.connect() as leaving:
+                await leaving.send("chat.inject", sessionKey=KEY, messages=MANY[:count])
+            with trio.fail_after(PATIENCE_S):
+                for _ in range(count):
+                    await owner.event("session.message")
+
+
+async def test_many_messages_that_are_called_off_are_stored_as_few_are(tmp_path: Path):
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        asked = await owner.send("chat.inject", sessionKey=KEY, messages=MANY)
+        await owner.send("$/cancelRequest", id=asked)
+        behind = await owner.send("chat.inject", sessionKey=KEY, messages=MANY[:1])
+        cancelled, kept = await collect(owner, [asked, behind])
+        assert cancelled["error"]["code"] == -32800 and "result" in kept
+        assert stored(tmp_path / "store" / "agents" / "bob" / "sessions") == 1001
