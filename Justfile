@@ -165,6 +165,7 @@ man: _venv
 [group('ship it')]
 lock *ARGS: _venv
     "{{ bin }}/uv" pip compile {{ lock_flags }} {{ ARGS }} --extra dev pyproject.toml -o requirements.lock
+    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra test pyproject.toml -o requirements-test.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock pyproject.toml -o requirements-run.lock
     echo hatchling | "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock - -o requirements-build.lock
 

@@ -61,9 +61,12 @@ def test_a_lock_has_a_hash_for_every_package_and_no_address(lock: Path) -> None:
 
 def test_the_locks_hold_what_the_project_asks_for() -> None:
     complete = pinned(ROOT / "requirements.lock")
+    testing = pinned(ROOT / "requirements-test.lock")
     running = pinned(ROOT / "requirements-run.lock")
     for requirement in wanted("dev"):
         assert complete[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    for requirement in wanted("test"):
+        assert testing[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     for requirement in wanted():
         assert running[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     for lock in LOCKS:
