@@ -1,4 +1,4 @@
-"""The command line: one module a command, loaded when it is asked for. Knows the daemon through its client only."""
+"""The command line: one module per command, loaded when it is used. Talks to the daemon through its client only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def main(words: list[str] | None = None) -> NoReturn:
     """Run the command line `words` (the process's own) and exit with its status."""
-    if sys.stdout is None or sys.stderr is None:  # `>&-`: nothing is done, as no answer could be written
+    if sys.stdout is None or sys.stderr is None:  # closed with `>&-`: do nothing, because no answer could be written
         sys.exit("sessiond: standard output or standard error is closed")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a locale that cannot say it
@@ -35,7 +35,7 @@ def run(words: list[str]) -> int:
     except KeyboardInterrupt:
         return failures.INTERRUPTED
     except BrokenPipeError:
-        # `sessiond list | head`: the reader ended early.
+        # The reader of a pipe ended early, as in `sessiond list | head`.
         _drop_output()
         return failures.FAILED
     except OSError as error:
@@ -46,7 +46,7 @@ def run(words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Let what is still buffered go nowhere, so that Python does not complain at exit."""
+    """Discard what is still buffered, so that Python reports no error when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

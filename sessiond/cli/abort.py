@@ -1,4 +1,4 @@
-"""`sessiond abort`: the run of a session stops."""
+"""`sessiond abort`: abort the runs of a session."""
 
 from __future__ import annotations
 

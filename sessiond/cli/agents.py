@@ -1,4 +1,4 @@
-"""`sessiond agents`: which agents there are, who is attached, what runs; and which programs could become agents."""
+"""`sessiond agents`: list the agents, and find installed programs that could be configured as agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(args: Args) -> None:
 
 
 def _describe_attached(agent: dict[str, Any]) -> str:
-    """How many programs run an attached agent; nothing to say of the other kinds."""
+    """How many connections run an attached agent; empty for other runtimes."""
     if agent["runtime"] != "attached":
         return ""
     return str(agent.get("attached") or "no")

@@ -1,4 +1,4 @@
-"""`sessiond agents test`: one message to an agent in a session of its own, and what is missing where no reply comes."""
+"""`sessiond agents test`: send an agent one message in a new session, and explain what is missing if it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARGIN_S = 10
 SANDBOX_PAGE = "docs/sandbox.md"
 _NOT_THERE = re.compile(r"command not found|no such file or directory|cannot be started|exit status 127", re.IGNORECASE)
 _NO_SANDBOX = re.compile(r"needs a sandbox|bubblewrap|bwrap|sandbox\.readOnly|must not see", re.IGNORECASE)
-# The programs' own words: "Please run /login", "Please set an Auth method", "No API key found", "401 Unauthorized".
+# Messages of the programs: "Please run /login", "Please set an Auth method", "No API key found", "401 Unauthorized".
 _NO_LOGIN = re.compile(
     r"log ?in\b|logged (in|out)|sign in|api.?key|auth method|authenticat|unauthori[sz]ed|credential|\b401\b|\b403\b",
     re.IGNORECASE,
@@ -66,7 +66,7 @@ def _agent(client: Client, name: str) -> dict[str, Any]:
 
 
 def _try(client: Client, key: str, patience_s: float) -> dict[str, Any]:
-    """How the run of one message ended. Its session is gone afterwards."""
+    """How the run of one message ended. Its session is deleted afterwards."""
     params = {"sessionKey": key, "message": MESSAGE, "timeoutSeconds": patience_s}
     try:
         sent = client.call("chat.send", params, timeout_s=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`sessiond call`: any method of the daemon, by hand."""
+"""`sessiond call`: call any method of the daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(args: Args) -> None:
         try:
             as_json(client.call(args.method, params, timeout_s=args.timeout))
         except RpcError as error:
-            # Not in the words of the command line: the params were written in those of the protocol.
+            # Not translated to options and commands: the caller used the names of the protocol.
             failure = describe(error)
             raise CommandFailed(error.message, hint=failure.hint, status=failure.status) from None
 

@@ -1,4 +1,4 @@
-"""`sessiond completion`: what a shell needs to complete this program's words; and its man page."""
+"""`sessiond completion`: the completion scripts of the shells, and the man page."""
 
 from __future__ import annotations
 

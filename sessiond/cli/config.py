@@ -1,4 +1,4 @@
-"""`sessiond config`: whether the configuration is good, and what it comes to. Needs no daemon."""
+"""`sessiond config`: check, show and reload the configuration. Only `reload` needs a daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = Option("--config", "The file (default: $SESSIOND_CONFIG, else the XDG o
 
 
 def path_of(args: Args) -> Path | None:
-    """The file that flag or environment names; None for the default place, where there need be none."""
+    """The file named by the option or the environment; None for the default path, where it is optional."""
     given = args.config or os.environ.get("SESSIOND_CONFIG")
     return Path(given).expanduser() if given else None
 
@@ -72,7 +72,7 @@ def show(args: Args) -> None:
 
 
 def reload(args: Args) -> None:
-    """Have the daemon take over its configuration file, and say whether it did."""
+    """Let the daemon reload its configuration file, and print whether it succeeded."""
     from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 
     with connect(args) as client:

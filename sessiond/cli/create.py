@@ -1,4 +1,4 @@
-"""`sessiond create`: a session before its first message."""
+"""`sessiond create`: create a session before its first message."""
 
 from __future__ import annotations
 

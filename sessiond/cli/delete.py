@@ -1,4 +1,4 @@
-"""`sessiond delete`: a session away from the list, its transcript into the archive."""
+"""`sessiond delete`: delete a session; its transcript is archived."""
 
 from __future__ import annotations
 

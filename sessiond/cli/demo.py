@@ -1,6 +1,6 @@
-"""`sessiond demo`: a daemon on a throw-away store, two agents, a message, a spawn with a file; shown live.
+"""`sessiond demo`: show a message and a spawn with a file live, on a daemon with a temporary store and two agents.
 
-Everything it shows is done by this program's own commands on a real daemon; the agents are scripts of a few lines.
+Everything is done by the commands of this program with a real daemon; the agents are scripts of a few lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_LINE = 160
 
 
 class DemoWatcher:
-    """Prints what happens while it happens, and lets the story wait for a certain event."""
+    """Prints events as they happen, and lets the demo wait for a certain one."""
 
     def __init__(self, client: Client, on: Screen) -> None:
         self._client = client
@@ -47,12 +47,12 @@ class DemoWatcher:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_for(self, is_there: Callable[[list[Event]], bool]) -> bool:
-        """Whether the events so far, or those within `SETTLE_S` from now, are what the story waits for."""
+        """Whether `is_there(events)` is true now or becomes true within `SETTLE_S`."""
         with self._news:
             return self._news.wait_for(lambda: is_there(self._seen), SETTLE_S)
 
     def wait_until_subscribed(self) -> None:
-        """Return when the daemon counts the subscription: what happens from now on is shown."""
+        """Return when the daemon counts the subscription, so that all later events are shown."""
         pause, deadline = threading.Event(), time.monotonic() + SETTLE_S
         while not self._client.call("daemon.status")["subscribers"]:
             if self._failure is not None:
@@ -79,7 +79,7 @@ class DemoWatcher:
 
 
 def run(args: Args) -> int:
-    os.environ.pop("SESSIOND_TOKEN_FILE", None)  # a token of another daemon is of no use with the demo's
+    os.environ.pop("SESSIOND_TOKEN_FILE", None)  # a token for another daemon is not valid for the demo's
     folder = Path(tempfile.mkdtemp(prefix="sessiond-demo-"))
     try:
         with DemoDaemon(prepare(folder)) as daemon:
@@ -146,7 +146,7 @@ class _Heading:
 
 
 def _run_command(words: list[str], on: Screen) -> None:
-    """One of our own commands, shown as one would type it, then run."""
+    """Print a command of this program as one would type it, then run it."""
     at = words.index("--socket")
     typed = [f'"{word}"' if " " in word else word for word in [*words[:at], *words[at + 2 :]]]
     sys.stdout.write(on.paint(f"$ sessiond {' '.join(typed)}", "cyan") + "\n")
@@ -166,7 +166,7 @@ def _show_file(client: Client, on: Screen) -> None:
 
 
 def _collect_facts(daemon: DemoDaemon) -> dict[str, object]:
-    """The demo for programs: what was sent, answered and written, and where."""
+    """The result of the demo for `--json`: what was sent, answered and written, and where."""
     with Client(str(daemon.socket), name="sessiond-demo") as client:
         sent = client.call("chat.send", sessionKey="main", message="hello, is anybody there?")
         reply = client.wait(sent["runId"])

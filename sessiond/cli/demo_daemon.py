@@ -1,4 +1,4 @@
-"""The demo's own daemon: its folder with two agents, its process from start to end. Tells no story."""
+"""The daemon of the demo: its folder with two agents, and its process. Prints nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def prepare(folder: Path) -> Path:
 
 
 class DemoDaemon:
-    """A daemon as a process of its own, from `__enter__` (it answers) to `__exit__` (it is gone)."""
+    """A daemon process: `__enter__` returns when it answers, `__exit__` when it has ended."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store"
@@ -134,7 +134,7 @@ class DemoDaemon:
 
 
 def program() -> list[str]:
-    """How to start this program again: as it was started, as one file or from an environment, or as a module."""
+    """The command line that starts this program again: the same executable, or Python with the module."""
     started_as = Path(sys.argv[0])
     if started_as.is_absolute() and started_as.suffix != ".py" and os.access(started_as, os.X_OK):
         return [str(started_as)]

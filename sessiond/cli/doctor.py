@@ -1,4 +1,4 @@
-"""`sessiond doctor`: what is wrong with the daemon, the store and their surroundings, and what to do about it."""
+"""`sessiond doctor`: find problems of the daemon, the store and their environment, and say what to do about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARKS = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "error": ("error"
 
 
 def show(findings: list[Finding], on: Screen) -> list[str]:
-    """A line a finding, and what to do about it under it."""
+    """A line per finding, followed by what to do about it."""
     shown = []
     for finding in findings:
         word, style = MARKS[finding["level"]]
@@ -81,7 +81,7 @@ def _findings_of_status(client: Client) -> list[Finding]:
 
 
 def _findings_of_daemon(client: Client, fix: bool) -> list[Finding]:
-    """What the daemon itself finds: `daemon.doctor`, which reads the whole store and may take a while."""
+    """The findings of the daemon: `daemon.doctor`, which reads the whole store and may take a while."""
     try:
         found: list[Finding] = client.call("daemon.doctor", {"fix": True} if fix else {})["findings"]
         return found
@@ -94,7 +94,7 @@ def _findings_of_daemon(client: Client, fix: bool) -> list[Finding]:
 
 
 def _findings_offline(args: Args) -> list[Finding]:
-    """What stands in the files, read without a daemon. Repairs need the daemon's lock, which `report` takes."""
+    """The findings from the files, without a daemon. Repairs need the lock of the store, which `report` takes."""
     doctor = import_module("sessiond.store.doctor")  # imported late, because it imports msgspec
     store = Path(locate.store_folder())
     with show_progress("reading every transcript"):

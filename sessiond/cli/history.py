@@ -1,4 +1,4 @@
-"""`sessiond history`: what was said in a session, and with -f what is being said."""
+"""`sessiond history`: the messages of a session; with -f also new ones as they come."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
-    """The messages of a page, oldest first, with the runs among them that did not end with a reply."""
+    """The messages of a page, oldest first, and between them the ends of runs without a reply."""
     ends = list(page.get("runs") or ())
     files = {one["seq"]: one["files"] for one in page.get("attachments") or ()}
     shown = []
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while ends and ends[0]["seq"] < place["seq"]:
             shown += _run_end_lines(ends.pop(0), present_ms, on)
-        # A message without a time of its own gets that of its record.
+        # A message without a timestamp is shown with that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
         shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
@@ -56,7 +56,7 @@ def _file_names(files: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
-    """How a run ended without a reply and what it had printed; nothing for a run that replied."""
+    """The end of a run without a reply, and what its agent had printed; empty for a run with a reply."""
     status, error = run_end["status"], run_end.get("error")
     if status == "ok" and run_end["replied"]:
         return []
@@ -85,7 +85,7 @@ def run(args: Args) -> int | None:
             ),
             timeout_s=CALL_TIMEOUT_S,
         )
-        if args.limit == 0:  # as `tail -n 0`: nothing, and with -f only what comes
+        if args.limit == 0:  # as `tail -n 0`: no messages, and with -f only new ones
             page |= {"messages": [], "positions": [], "runs": [], "hasMore": False}
         if args.follow:
             with connect_quietly(args) as beside:
@@ -101,9 +101,7 @@ def run(args: Args) -> int | None:
 
 
 def _follow(client: Client, beside: Client, page: dict[str, Any], args: Args, *, since_ms: int) -> None:
-    """Print the page, then every new message as it comes, and how runs end; with --json all of them as events, one a
-    line.
-    """
+    """Print the page, then new messages and ends of runs as they come; with --json all of them as events."""
     on = screen_of()
     if args.json:
         for message, place in zip(page["messages"], page["positions"], strict=True):

@@ -1,4 +1,4 @@
-"""`sessiond import`: sessions of another program, copied into this store."""
+"""`sessiond import`: copy sessions of another program into this store."""
 
 from __future__ import annotations
 

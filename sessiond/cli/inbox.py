@@ -1,4 +1,4 @@
-"""`sessiond inbox`: what was sent to a program and is kept for it until somebody reads it."""
+"""`sessiond inbox`: show the unread messages that are kept for a program, and mark them as read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(args: Args) -> None:
         limit_s = CALL_TIMEOUT_S + (args.wait or 0)
         page = client.call("sessions_inbox", asked, timeout_s=limit_s)
         _show(page, args)
-        # Messages count as read once they are written out; where the output was ended early they stay unread.
+        # Marked as read only after they were written; if the reader of the output ends early, they stay unread.
         sys.stdout.flush()
         if page["messages"] and not args.peek:
             read = {"sessionKey": page["sessionKey"], "cursor": page["cursor"]}
@@ -60,7 +60,7 @@ def _show(page: dict[str, Any], args: Args) -> None:
 
 
 def show(messages: list[Message], present_ms: int, on: Screen) -> list[str]:
-    """The messages, oldest first: when and from whom, and the text under it."""
+    """The messages, oldest first: a line with time and sender, then the text."""
     shown = []
     for message in messages:
         when = clock(moment_in(message.get("timestamp")), present_ms)
@@ -71,7 +71,7 @@ def show(messages: list[Message], present_ms: int, on: Screen) -> list[str]:
 
 
 def _show_overview(client: Client, *, json: bool) -> None:
-    """Every session that keeps messages for a program, and how many are unread. Marks nothing."""
+    """List the sessions whose messages are kept for a program, with their unread counts. Marks nothing as read."""
     inboxes = []
     for key in _keys_of_inboxes(client):
         page = client.call("sessions_inbox", sessionKey=key, timeout_s=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`sessiond kill`: a session's run and all that it spawned stop."""
+"""`sessiond kill`: abort the runs of a session and of all sessions that it spawned."""
 
 from __future__ import annotations
 

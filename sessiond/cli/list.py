@@ -1,4 +1,4 @@
-"""`sessiond list`: the sessions, newest first."""
+"""`sessiond list`: list the sessions, newest first."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ STATUS_STYLES = {
 
 
 def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
-    """The rows as a table; the messages that came with a row stand under it."""
+    """The rows as a table; messages that a row contains follow it."""
     columns = (
         Column("KEY", lambda row: row["key"], least=16, keep=9, style="bold", fit=clip_key),
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),
-        # All tokens in and out, which is what the cost is of; not how full the context is.
+        # Input and output tokens together, which the cost is for; not the size of the context.
         Column("TOKENS", lambda row: quantity(_tokens(row)), right=True, keep=3),
         Column("COST", lambda row: _cost(row.get("estimatedCostUsd")), right=True, keep=2),
         Column("MODEL", lambda row: row.get("model"), least=8, keep=1),
@@ -94,7 +94,7 @@ def _tokens(row: dict[str, Any]) -> int | None:
 
 
 def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows for programs: a title line, then a line each, every column always there; times in milliseconds."""
+    """The rows for programs: a title line, then one line per row with all columns; times in milliseconds."""
     table: list[tuple[Any, ...]] = [TITLES]
     for row in rows:
         name = row.get("label") or row.get("displayName")

@@ -1,4 +1,4 @@
-"""`sessiond mcp`: the sessions as an MCP server on standard input and output. Only finds and starts it."""
+"""`sessiond mcp`: the MCP server on standard input and output. This module only imports and starts it."""
 
 from __future__ import annotations
 

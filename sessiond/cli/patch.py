@@ -1,4 +1,4 @@
-"""`sessiond patch`: the settings of a session."""
+"""`sessiond patch`: change the settings of a session."""
 
 from __future__ import annotations
 

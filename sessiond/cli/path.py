@@ -1,4 +1,4 @@
-"""`sessiond path`: where the transcript of a session lies."""
+"""`sessiond path`: print the path of a session's transcript."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(args: Args) -> None:
             found = _ask(client, args.key)
         except (DaemonNotRunning, CommandFailed) as error:
             is_away = isinstance(error, DaemonNotRunning) or error.status == NOT_RUNNING
-            # A given socket may be of another store, and a token sees less than the files show.
+            # With a socket, which may be of another store, or a token, which sees less, the files must not be read.
             if not is_away or args.socket or locate.has_token_file():
                 raise
             found = _find_offline(args.key)
@@ -52,7 +52,7 @@ def _ask(client: Client, key: str) -> dict[str, Any]:
 
 
 def _find_offline(key: str) -> dict[str, Any]:
-    """The same from the store's files, which no daemon serves."""
+    """The same, from the files of the store, if no daemon runs."""
     offline = import_module("sessiond.sessions.offline")  # imported late, because it imports msgspec
     store = Path(locate.store_folder())
     try:
@@ -67,7 +67,7 @@ def _find_offline(key: str) -> dict[str, Any]:
 
 
 def _key_rules() -> Any:
-    """What the configuration says of keys; the defaults where it cannot be used."""
+    """The key rules of the configuration; the defaults if it cannot be loaded."""
     configuration, keys = import_module("sessiond.config.settings"), import_module("sessiond.model.keys")
     given = os.environ.get("SESSIOND_CONFIG")
     try:

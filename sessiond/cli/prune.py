@@ -1,4 +1,4 @@
-"""`sessiond prune`: what the archive no longer needs; nothing goes without --yes."""
+"""`sessiond prune`: list old archived transcripts; with --yes remove them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessiond reset`: a new beginning for a session; what was said is put away."""
+"""`sessiond reset`: archive the transcript of a session and start a new one."""
 
 from __future__ import annotations
 

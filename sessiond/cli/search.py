@@ -1,4 +1,4 @@
-"""`sessiond search`: where something was said."""
+"""`sessiond search`: find messages by their text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen) -> list[str]:
-    """One line a match, with what was looked for in view, and in colour where there are colours."""
+    """One line per match that shows the searched text, in colour if the terminal has colours."""
     wanted = one_line(words)
     table = render(
         (

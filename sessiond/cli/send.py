@@ -1,4 +1,4 @@
-"""`sessiond send`: a message to a session, and its reply."""
+"""`sessiond send`: send a message to a session and print its reply."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def run(args: Args) -> int | None:
 def _await_reply(
     client: Client, key: str, accepted: dict[str, Any], args: Args, stream: ReplyStream | None
 ) -> int | None:
-    """Print the reply to a message that was accepted, where there is one to wait for; the exit code."""
-    if accepted.get("status") == "handled":  # /send off, /reset, /stop: obeyed, and nothing runs
+    """Wait for the reply to an accepted message, if there will be one, and print it; the exit code."""
+    if accepted.get("status") == "handled":  # a command such as /reset or /stop was carried out; there is no run
         _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
         return None
     if accepted.get("reason") == "inbox":
@@ -49,7 +49,7 @@ def _await_reply(
     if args.no_wait:
         _print(accepted, accepted["runId"], args)
         return None
-    # A run that waits for the one that asks would never end while that one waits.
+    # If the run waits for the caller's own run, a wait would never end.
     answer = accepted
     if accepted.get("reason") != "ancestor_busy":
         if stream is not None:
@@ -57,7 +57,7 @@ def _await_reply(
         answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}", stream)
     if answer.get("reason") == "ancestor_busy":
         _print(accepted, accepted["runId"], args)
-        # Names the session: inside a run `main` is the agent's own main session, and another one may have been meant.
+        # Name the session, because inside a run `main` is the main session of the agent itself, which may not be meant.
         note(describe_circle(answer.get("sessionKey", key)))
         return None
     return finish({"sessionKey": key, **answer}, json=args.json, where=key, stream=stream)
@@ -92,7 +92,7 @@ def _of_agent(agent_id: str, key: str) -> str:
 
 
 def _send(client: Client, key: str, text: str, attachments: list[dict[str, str]], args: Args) -> dict[str, Any]:
-    """The accepted run. The owner speaks for a person; a caller with a session speaks as that session."""
+    """The accepted run. The owner's message counts as that of a person; other callers send as their session."""
     # sessions_send takes no files; chat.send records the sender as well.
     if client.caller.get("sessionKey") and not attachments:
         params: dict[str, Any] = {"sessionKey": key, "message": text, "timeoutSeconds": 0}

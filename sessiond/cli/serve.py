@@ -1,4 +1,4 @@
-"""`sessiond serve`: the daemon, in the foreground. Reads flags; all else is the daemon's."""
+"""`sessiond serve`: run the daemon in the foreground. This module only parses the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessiond setup`: the agent programs of this machine made agents, and given the sessions as tools. Asks first."""
+"""`sessiond setup`: configure installed agent programs as agents, and register the MCP server in them. Asks first."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 # Adding a tool server only writes a file; the slowest of the programs needs seconds to start.
 ADD_TIMEOUT_S = 60
 MARK, END_MARK = "# added by: sessiond setup", "# end of what sessiond setup added"
-# Without these tables the tools show a program its own session only.
+# Without these tables a program sees only its own session.
 SIGHT = {
     "sessions": '[tools.sessions]\nvisibility = "all"\n',
     "agentToAgent": '[tools.agentToAgent]\nenabled = true\nallow = ["*"]\n',
 }
-# The agent that there is without a configuration. Spawns from outside of a run count as its own.
+# The agent that exists without a configuration. It is the requester of spawns from outside of a run.
 MAIN = (
     '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\n'
     "subagents = {{ allowAgents = [{agents}] }}\n"
@@ -36,7 +36,7 @@ MAIN = (
 
 
 class SetupPlan:
-    """What is to be done: lines for the configuration, command lines that tell the programs, and how to undo them."""
+    """The planned changes: lines for the configuration, commands that register the server, and how to undo both."""
 
     def __init__(
         self, path: Path, config: list[str], agents: list[str], commands: list[list[str]], undo: list[list[str]]
@@ -95,7 +95,7 @@ def _configuration(args: Args) -> tuple[Config, Path]:
 
 
 def _plan(config: Config, path: Path) -> SetupPlan | None:
-    """None where none of the programs is installed."""
+    """The plan; None if none of the programs is installed."""
     from sessiond.runtimes.presets import PRESETS
     from sessiond.runtimes.presets.detect import detect, not_configured
     from sessiond.runtimes.presets.tool_servers import PROGRAMS, has_tool_server
@@ -118,7 +118,7 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
 
 
 def _config_lines(path: Path, found: list[DetectedProgram], *, tools: bool) -> list[str]:
-    """The lines to add, between two marks; none where there is nothing to add."""
+    """The lines to add, between two marker comments; empty if there is nothing to add."""
     import tomllib
 
     data = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -131,13 +131,13 @@ def _config_lines(path: Path, found: list[DetectedProgram], *, tools: bool) -> l
 
 
 def _with_ourselves(word: str) -> str:
-    """`word` with our own program by its whole path: what starts it has a PATH of its own."""
+    """`word`, with the full path of this program: the program that starts it may have another PATH."""
     ours = os.path.abspath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "sessiond" else "sessiond"
     return word.replace("{sessiond}", ours)
 
 
 def _below_home(path: Path) -> str:
-    """The path as a shell takes it, short."""
+    """The path as it can be typed in a shell, with `~` for the home folder."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
@@ -150,7 +150,7 @@ def _ask_consent() -> bool:
 
 
 def _write(plan: SetupPlan) -> None:
-    """Append the lines to the configuration. It is checked as a whole before it takes the place of the old one."""
+    """Append the lines to the configuration. The whole new file is checked before it replaces the old one."""
     if not plan.config:
         return
     from sessiond.config.settings import parse
@@ -164,7 +164,7 @@ def _write(plan: SetupPlan) -> None:
         sentence = f"with these lines the configuration would not be good: {error}"
         raise CommandFailed(sentence, status=BAD_CONFIG) from None
     plan.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A configuration that is a symlink, into a repository of dotfiles say, stays one.
+    # If the configuration is a symlink, such as into a repository of dotfiles, replace its target.
     target = plan.path.resolve()
     written = target.with_name(f".{target.name}.new")
     try:

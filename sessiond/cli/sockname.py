@@ -1,4 +1,4 @@
-"""`sessiond sockname`: where the daemon listens, for scripts."""
+"""`sessiond sockname`: print the path of the daemon's socket."""
 
 from __future__ import annotations
 

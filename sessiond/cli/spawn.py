@@ -1,4 +1,4 @@
-"""`sessiond spawn`: a task for a sub-agent, with files."""
+"""`sessiond spawn`: start a sub-agent on a task, with files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(args: Args) -> int | None:
             lines(show(accepted, screen_of()))
             note(f"follow it: sessiond history {child} -f")
             return None
-        if not args.json:  # stdout has the reply alone
+        if not args.json:  # stdout is for the reply only
             sys.stderr.writelines(line + "\n" for line in show(accepted, screen_of(sys.stderr)))
         answer = wait(client, accepted["runId"], None, f"waiting for {child}")
     return finish({**accepted, **answer}, json=args.json, where=child)

@@ -1,4 +1,4 @@
-"""`sessiond status`: whether the daemon runs, and how it is."""
+"""`sessiond status`: show whether the daemon runs, with its counters and warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> list[str]:
-    """The status as names and values; what is zero and good is left out where it would only be noise."""
+    """The status as names and values, without counters of problems that are zero."""
     agents = status["attachedAgents"]
     facts = {
         "sessiond": f"{status['version']}, running for {duration(status['uptimeMs'])} (pid {status['pid']})",

@@ -1,4 +1,4 @@
-"""`sessiond steer`: a message that interrupts."""
+"""`sessiond steer`: pass a message to a session during its run, or interrupt the run for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessiond token`: rights for programs, narrower than the owner's."""
+"""`sessiond token`: mint, list and revoke tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessiond wait`: wait for the end of a run that was begun before."""
+"""`sessiond wait`: wait for the end of a run and print its reply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sessiond.cli.frame.waiting import finish, wait
 
 def run(args: Args) -> int:
     with connect(args) as client:
-        # Fails at once where no daemon runs; the wait itself goes on over restarts.
+        # A first call, to fail at once if no daemon runs: the wait itself continues over restarts.
         client.call("ping", timeout_s=CALL_TIMEOUT_S)
         answer = wait(client, args.run, args.timeout, f"waiting for {args.run}")
     return finish(answer, json=args.json, where=answer["sessionKey"])

@@ -1,4 +1,4 @@
-"""`sessiond watch`: everything that happens, one line each, as it happens."""
+"""`sessiond watch`: print events as they happen, one per line."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _PHASES = {
 
 
 def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, Any]] | None = None) -> str | None:
-    """The event as `time session who what`, None for what only programs want (deltas, bookkeeping).
+    """The event as `time session who what`; None for events that are only for programs (deltas, internal changes).
 
-    `known` are the settings of sessions as they were shown last, kept up to date here.
+    `known` are the settings of each session as last shown; updated by this call.
     """
     key = one_line(str(event.get("sessionKey", "")))
     moment = present_ms
@@ -78,7 +78,7 @@ def _head(when: str, key: str, who: str, on: Screen) -> str:
 
 
 def _outcome(event: Event) -> str:
-    """Beside the phase: what a run ended with unless ok, how long it took, why a session changed."""
+    """What follows the phase: the status of a run unless ok, its duration, the reason of a change."""
     row = event.get("row") or {}
     parts = [str(event["reason"])] if event.get("reason") not in (None, "ok", event.get("phase")) else []
     if event["phase"] in ("end", "error"):
@@ -90,7 +90,7 @@ def _outcome(event: Event) -> str:
 
 
 def _changed_settings(key: str, row: object, known: dict[str, dict[str, Any]]) -> str:
-    """What of a session's settings is another than was shown last; most changes of a row are the daemon's own notes."""
+    """The settings that differ from those last shown; most changes of a row are not of its settings."""
     given = row if isinstance(row, dict) else {}
     settings = {name: given[name] for name in FIELDS.values() if given.get(name) is not None}
     before = known.get(key, {})

@@ -1,1 +1,1 @@
-"""What a command is, how a command line becomes one, and how it ends. Knows no command."""
+"""Declaration, parsing, help and error handling of commands. Knows no command."""

@@ -1,5 +1,5 @@
-"""What a command takes, as plain data: read by the quick parser, by click (help, mistakes, completion) and by the man
-page. Importing it must stay nearly free, so there is no click, no typing and no dataclass here.
+"""The declaration of a command, as plain data: used by the quick parser, by click (help, errors, completion) and for
+the man page. Importing this module has to stay quick, so it uses no click, no typing and no dataclasses.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Option:
 
     `kind` is flag, text, int (of at least 0), count (an int of at least 1), number (a float of at least 0) or duration
     (seconds, from `90`, `15m`, `90d`).
-    `complete` names what the shell offers: `key`, `agent` or `file`.
+    `complete` names what the shell completes: `key`, `agent` or `file`.
     """
 
     def __init__(
         self,
         flags: str,
-        help: str,  # click's word for it
+        help: str,  # named as in click
         *,
         kind: str = "text",
         metavar: str | None = None,
@@ -48,7 +48,7 @@ class Option:
         self.complete = complete
 
     def empty(self) -> object:
-        """The value where the option is not given."""
+        """The value if the option is not given."""
         if self.kind == "flag":
             return False
         return () if self.many else None
@@ -61,7 +61,7 @@ class Option:
 
 
 class Argument:
-    """A positional argument. `many` takes all that are left, and only the last one may; `shown` is its usage."""
+    """A positional argument. `many`: it takes all remaining ones, so it has to be the last; `shown` is its usage."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Argument:
 
 
 class Command:
-    """One verb. `run(args)` returns the exit status (None is 0). `examples` are whole command lines.
+    """A command. `run(args)` returns the exit status (None is 0). `examples` are whole command lines.
 
-    A command with `subcommands` (name -> Command) runs itself where no subcommand is given, if it has a `run`.
+    If a command has `subcommands` (name -> Command) and none is given, its own `run` is called, if it has one.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""What the shell offers for a key, an agent or a parameter: asked of the daemon; nothing where there is none."""
+"""Completions of keys, agents and parameters for the shell, from the daemon; none if it is not running."""
 
 from __future__ import annotations
 
 from sessiond.client.blocking import Client
 from sessiond.client.errors import ClientError
 
-# Somebody waits at the TAB key; a later answer is of no use.
+# The user is waiting after pressing TAB, so a later answer is useless.
 TIMEOUT_S = 0.5
 
 
@@ -31,7 +31,7 @@ _SOURCES = {"sessionKey": "key", "key": "key", "parentSessionKey": "key", "agent
 
 
 def offers_of_params(method: str | None, incomplete: str) -> list[str]:
-    """`NAME=` for each parameter of the method, and where a name is there already, `NAME=VALUE`."""
+    """`NAME=` for each parameter of the method; after a complete name `NAME=VALUE`."""
     from sessiond.cli.frame.params import schemas_of, values_of
 
     name, equals, _ = incomplete.partition("=")

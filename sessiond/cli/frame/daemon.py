@@ -1,4 +1,4 @@
-"""The daemon, as a command talks to it: one client with the command's options, and calls with a bound."""
+"""How commands call the daemon: a client with the options of the command, and calls with a time limit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sessiond.client.cancellation import Cancellation
     from sessiond.client.wire import Event
 
-# Ordinary calls take milliseconds; a daemon that needs this long is stuck, and the command says so.
+# Ordinary calls take milliseconds; if one takes this long, the daemon is stuck, and the command says so.
 CALL_TIMEOUT_S = 30.0
 LOOK_AGAIN_S = 0.05
 
 
 class CommandClient(Client):
-    """A client that takes labels and beginnings of session ids for keys, and names what was meant."""
+    """A client that also accepts labels and prefixes of session ids as keys, and suggests names in errors."""
 
     def call(
         self,
@@ -58,7 +58,7 @@ class CommandClient(Client):
             if method == "sessions.create" and field == "key":
                 raise names.describe_bad_key(given[field]) or error from None
             key = error.data.get("sessionKey")
-            # sessions_send makes no session, unlike chat.send, which carries the owner's messages.
+            # sessions_send does not create sessions, unlike chat.send, with which the owner sends.
             hint = names.hint_at_beginning(key or given[field]) if method == "sessions_send" else None
             meant = names.find_meant_session(plain, given[field], key, hint=hint)
         return super().call(method, {**given, field: meant}, timeout_s=timeout_s, cancellation=cancellation)
@@ -76,7 +76,7 @@ class CommandClient(Client):
             yield from super().subscribe(meant, cursor, **more)
 
     def _wait_for_start(self, error: DaemonNotRunning) -> None:
-        """Return when a daemon that is starting answers, saying how far it is; raises `error` where none is."""
+        """Return when a daemon that is starting answers, showing its progress; raises `error` if none is starting."""
         last_text = None
         while (text := start_progress(error.path)) is not None:
             if text != last_text:
@@ -92,7 +92,7 @@ class CommandClient(Client):
 
 
 def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
-    """Why there is no daemon, where it is the configuration that keeps it from starting."""
+    """The failure to report if no daemon runs because its configuration is bad."""
     from pathlib import Path
 
     from sessiond.config.settings import load
@@ -108,7 +108,7 @@ def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:
 
 
 def wait_for_daemon(client: Client, limit_s: float) -> None:
-    """Return when a daemon answers that is being started. DaemonNotRunning after `limit_s`."""
+    """Return when a daemon that is being started answers. DaemonNotRunning after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -127,7 +127,7 @@ def connect(args: Args) -> Client:
 
 
 def connect_quietly(args: Args) -> Client:
-    """A client beside that of `connect`, which says enough about lost connections for both."""
+    """A second client that prints nothing about lost connections, because that of `connect` does."""
     return CommandClient(args.socket, name="sessiond-cli", version=__version__)
 
 
@@ -138,13 +138,13 @@ def ask(args: Args, method: str, params: dict[str, Any] | None = None) -> Any:
 
 
 def ask_long(args: Args, method: str, params: dict[str, Any], what: str) -> Any:
-    """One call that may rightly take minutes; who looks on sees `what` takes so long."""
+    """One call that may take minutes; on a terminal a line shows `what` meanwhile."""
     with connect(args) as client, show_progress(what):
         return client.call(method, params)
 
 
 def drop_absent(params: dict[str, Any]) -> dict[str, Any]:
-    """`params` without what was not given (None, an empty tuple): absent is not null on the wire."""
+    """`params` without those that were not given (None, an empty tuple): on the wire absent differs from null."""
     return {name: value for name, value in params.items() if value is not None and value != ()}
 
 

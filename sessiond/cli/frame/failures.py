@@ -1,4 +1,4 @@
-"""How a command ends badly: the exit code of every error, and what is said on stderr. Source: cli.md, "Exit codes"."""
+"""Failures of commands: the exit code of every error, and its text on stderr. Source: cli.md, "Exit codes"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_FOUND = 4
 TIMED_OUT = 5
 PERMISSION = 77
 BAD_CONFIG = 78
-INTERRUPTED = 130  # as the shell has it: 128 + SIGINT
+INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
 # For the help and the man page; `serve` has the codes 69 and 74 of its own.
 EXIT_CODES = {
     0: "done",
@@ -82,12 +82,12 @@ _ARGUMENTS = {
 
 
 def exit_code_legend() -> str:
-    """Every exit code with its meaning, in a line."""
+    """All exit codes with their meanings, on one line."""
     return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 class CommandFailed(Exception):
-    """A command that cannot go on: the sentence for stderr, what to do next, and the exit code."""
+    """Ends a command: the sentence for stderr, a hint what to do next, and the exit code."""
 
     def __init__(self, message: str, *, hint: str | None = None, status: int = FAILED) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class CommandFailed(Exception):
 
 
 def describe(error: ClientError) -> CommandFailed:
-    """What a client's error means to the person at the command line."""
+    """The failure to report for an error of the client."""
     match error:
         case RpcError():
             message = in_words_of_the_command_line(error.message)
@@ -106,7 +106,7 @@ def describe(error: ClientError) -> CommandFailed:
             is_complete = error.reason == "run_not_found" or error.data.get("begun")
             hint = None if is_complete else _HINTS.get(error.slug)
             if hint is not None and "sessiond list" in hint and "sessiond list" in message:
-                hint = None  # the sentence says it
+                hint = None  # the message contains it already
             return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))
         case DaemonNotRunning():
             return CommandFailed(str(error), hint=START_IT, status=NOT_RUNNING)
@@ -126,7 +126,7 @@ def describe(error: ClientError) -> CommandFailed:
 
 
 def in_words_of_the_command_line(message: str) -> str:
-    """The daemon's sentence with options and commands in the place of parameters and methods."""
+    """A message of the daemon, with parameters and methods replaced by options and commands."""
     import re
 
     for method, command in _COMMANDS.items():
@@ -142,7 +142,7 @@ def _option(param: str) -> str:
 
 
 def report(failure: CommandFailed) -> int:
-    """Say it on stderr; the exit code."""
+    """Print the failure on stderr; its exit code."""
     say(failure.message)
     if failure.hint:
         note(failure.hint)
@@ -150,10 +150,10 @@ def report(failure: CommandFailed) -> int:
 
 
 def say(message: str) -> None:
-    """One finding on stderr."""
+    """Print an error message on stderr."""
     sys.stderr.write(f"sessiond: {escape(message, lines=True)}\n")
 
 
 def note(message: str) -> None:
-    """What goes beside the output, on stderr, so that stdout stays what was asked for."""
+    """Print a remark on stderr, so that stdout has the requested output only."""
     sys.stderr.write(f"  {escape(message, lines=True)}\n")

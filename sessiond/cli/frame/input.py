@@ -1,4 +1,4 @@
-"""Text that is given on the command line or on standard input, as the daemon takes it: UTF-8."""
+"""Text from the command line or standard input, decoded to what the daemon accepts: UTF-8."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def text_or_stdin(words: Sequence[str]) -> str:
-    """The words as one text; `-` alone is what standard input holds, without its last newline."""
+    """The words joined to one text; for a single `-` standard input, without its last newline."""
     if tuple(words) != ("-",):
         text = " ".join(words)
     else:
@@ -34,9 +34,9 @@ def text_or_stdin(words: Sequence[str]) -> str:
 
 
 def decode_words(value: Any) -> Any:
-    """`value` with the words of the command line in it as text; CommandFailed where one is no UTF-8.
+    """`value` with the words of the command line decoded; CommandFailed if one is not UTF-8.
 
-    Bytes that the locale does not know are half characters in Python. In a locale without UTF-8 they may be UTF-8.
+    Python represents bytes that the locale cannot decode as surrogates. In a locale without UTF-8 they may be UTF-8.
     """
     if isinstance(value, str):
         return value if value.isascii() else _decode_word(value)

@@ -1,4 +1,4 @@
-"""Whether the user's services go on after the last log-out. Asks systemd's files, not systemd."""
+"""Whether the user's services keep running after the last log-out. Reads systemd's files; does not call systemd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BOOTED = "/run/systemd/system"
 
 
 def advice(linger_folder: str = LINGER_FOLDER, booted: str = BOOTED) -> str | None:
-    """A sentence where systemd manages this user's services and will end them at log-out; None where all is well."""
+    """A sentence if systemd manages this user's services and would end them at log-out, else None."""
     if not os.path.isdir(booted) or not os.environ.get("XDG_RUNTIME_DIR"):
         return None
     import pwd

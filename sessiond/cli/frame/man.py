@@ -74,6 +74,6 @@ def _flags(option: Option) -> str:
 
 
 def _text(text: str) -> str:
-    """`text` as roff shows it literally: a line may not begin with a dot or a quote."""
+    """`text` escaped for roff: a line must not begin with a dot or a quote."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return "\\&" + escaped if escaped.startswith(".") else escaped

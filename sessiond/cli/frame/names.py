@@ -1,6 +1,6 @@
-"""What a person meant who wrote a name that is not there: a label, the beginning of an id or of a key, a near name.
+"""Resolve names that the daemon does not know: labels, prefixes of ids and keys; suggest the nearest name.
 
-Asks the daemon only after it has refused a name, so that names that are right cost nothing.
+The daemon is only asked after it has refused a name, so that correct names cost nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Call = Callable[[str, dict[str, Any]], Any]
 
-# Shorter beginnings fit too many names; git asks for some letters as well.
+# Shorter prefixes match too many names.
 MIN_PREFIX = 8
 MIN_KEY_DIGITS = 4
 MAX_CANDIDATES = 5
@@ -26,7 +26,7 @@ KEY_PARAMS = ("sessionKey", "key", "parentSessionKey")
 
 
 def missing_session(error: RpcError, params: dict[str, Any]) -> str | None:
-    """Which of the parameters names the session that is not there; None where that is not what the error says."""
+    """The parameter with the name of the missing session; None if the error is about something else."""
     if error.reason != "session_not_found":
         return None
     given = [name for name in KEY_PARAMS if isinstance(params.get(name), str)]
@@ -35,7 +35,7 @@ def missing_session(error: RpcError, params: dict[str, Any]) -> str | None:
 
 
 def describe_bad_key(text: str) -> CommandFailed | None:
-    """The refusal of what cannot become a session's key; None where it could."""
+    """The failure for a text that cannot be a session key; None if it can."""
     from sessiond.errors import InvalidParams
     from sessiond.model.keys import KeyRules, canonical_key
 
@@ -50,7 +50,7 @@ def describe_bad_key(text: str) -> CommandFailed | None:
 
 
 def hint_at_beginning(text: str) -> str | None:
-    """How the session of a key begins that nobody has written to yet; None for what is no whole key."""
+    """How to create the session of a key that does not exist yet; None if the text is not a complete key."""
     agent, _, rest = text.removeprefix("agent:").partition(":")
     if not text.startswith("agent:") or not rest:
         return None
@@ -58,12 +58,12 @@ def hint_at_beginning(text: str) -> str | None:
 
 
 def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: str | None = None) -> str:
-    """The key of the one session with the label, or the beginning of an id or of a key, that `text` is.
+    """The key of the only session for which `text` is a label or a prefix of its id or key.
 
-    CommandFailed with the nearest names, or with the candidates where there are several, and with `hint`. `key` is what
-    the daemon took an alias such as `main` for.
+    CommandFailed with the nearest names, or with the candidates if there are several, and with `hint`. `key` is the key
+    that the daemon derived from an alias such as `main`.
     """
-    # A table without room for a whole key shows its beginning with an ellipsis.
+    # Tables may show only the beginning of a key, with an ellipsis.
     text = text.removesuffix("…")
     # `search` looks at labels and session ids too.
     rows = call("sessions_list", {"search": text, "limit": 200})["sessions"]
@@ -90,17 +90,17 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
 
 
 def _begins_key(text: str, key: str) -> bool:
-    """Whether `text` is `key` up to somewhere in the UUID at its end. A name that a person gave is never completed."""
+    """Whether `text` is a prefix of `key` that ends within the UUID at its end. Chosen names are never completed."""
     head, _, last = key.rpartition(":")
     return is_uuid(last) and len(text) >= len(head) + 1 + MIN_KEY_DIGITS and key.startswith(text)
 
 
 def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
-    """The refusal of a name with the nearest one that there is; None for other errors."""
+    """The failure for an unknown name, with the nearest existing one; None for other errors."""
     try:
         return _explain(call, error, method, params)
     except ClientError:
-        return None  # a caller that may not list what there is
+        return None  # the caller may not list the names
 
 
 def _explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:
@@ -123,7 +123,7 @@ def _agent_of(params: dict[str, Any]) -> str:
 
 
 def nearest_hint(text: str, known: list[str], see: str) -> str:
-    """`did you mean …?`, or where the names are to be seen."""
+    """`did you mean …?`, or the command that shows the names."""
     from difflib import get_close_matches
 
     found = get_close_matches(text, known, 3)

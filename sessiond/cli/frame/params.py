@@ -1,6 +1,6 @@
-"""The params of a method as a person writes them: one JSON object, or NAME=VALUE words.
+"""Parse the params of a method from the command line: one JSON object, or NAME=VALUE words.
 
-What a value is follows from the method's own description (`rpc.discover`). Does no I/O but standard input.
+The types of values come from the method's description (`rpc.discover`). Does no I/O except standard input.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IN_WORDS = {
 
 
 def read_params(words: Sequence[str], method: str, discover: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The params that the words say. `discover` gives the daemon's OpenRPC document, asked only for NAME=VALUE."""
+    """The params in the words. `discover` returns the daemon's OpenRPC document, which only NAME=VALUE needs."""
     params: dict[str, Any] = {}
     document: dict[str, Any] | None = None
     for word in words:
@@ -66,7 +66,7 @@ def read_params(words: Sequence[str], method: str, discover: Callable[[], dict[s
 
 
 def schemas_of(document: dict[str, Any], method: str) -> dict[str, Schema] | None:
-    """The schema of each parameter of a method, references followed; None where there is no such method."""
+    """The schema of each parameter of a method, references resolved; None if there is no such method."""
     found = next((one for one in document["methods"] if method in (one["name"], *one.get("x-aliases", ()))), None)
     if found is None:
         return None
@@ -75,7 +75,7 @@ def schemas_of(document: dict[str, Any], method: str) -> dict[str, Schema] | Non
 
 
 def values_of(schema: Schema) -> list[str]:
-    """What the shell may offer for a value: the words of an enumeration, true and false."""
+    """The values that the shell can complete: those of an enumeration, true and false."""
     offered: list[str] = []
     for one in _alternatives(schema):
         offered += [str(value) for value in one.get("enum", ()) if value is not None]
@@ -96,7 +96,7 @@ def _object(word: str) -> dict[str, Any]:
 
 
 def _value(name: str, text: str, schema: Schema) -> Any:
-    """`text` as the schema takes it: as it stands where that is text, else as JSON."""
+    """The value of `text`: the text itself if the schema is a string, else parsed as JSON."""
     types = {one.get("type", "string") for one in _alternatives(schema)}
     try:
         value = json.loads(text)
@@ -114,7 +114,7 @@ def _value(name: str, text: str, schema: Schema) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it may as well be text: `label=2026` is a label."""
+    """Whether the value may also be meant as text: `label=2026` is a label."""
     return not isinstance(value, list | dict) and value is not None
 
 

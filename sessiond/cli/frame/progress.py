@@ -1,4 +1,4 @@
-"""A line that says what takes so long, on a terminal's stderr only; gone when it is done."""
+"""A progress line on stderr, if that is a terminal; it is removed at the end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-# Shorter work shows no line; the seconds in the line are counted at the same pace.
+# Shorter work shows no line; the line is updated at this interval.
 TICK_S = 1.0
 CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def show_progress(what: str) -> Iterator[None]:
-    """While the body runs, `what … 3s`, where somebody sees it."""
+    """Show `what … 3s` on a terminal while the body runs."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,8 +1,8 @@
-"""A command line that is plainly right, read without click.
+"""Parse a simple, correct command line without click.
 
-Importing click takes three times as long as starting Python, and most command lines need nothing of it: no help, no
-completion, no mistake to explain. Whatever is not plain is left to click (`tree`), which reads the same declarations;
-a test holds the two to the same answers.
+Importing click takes three times as long as starting Python, and most command lines do not need it: they ask for no
+help and no completion, and have no mistake to explain. All others are left to click (`tree`), which uses the same
+declarations; a test checks that both give the same results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def parse(words: list[str], find: Callable[[str], Command | None]) -> tuple[Command, Args] | None:
-    """The command and its arguments, or None where click must look at the line."""
+    """The command and its arguments; None if the line has to be parsed by click."""
     command = find(words[0]) if words else None
     if command is None:
         return None

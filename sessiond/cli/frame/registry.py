@@ -1,4 +1,4 @@
-"""Which commands there are, in the order of the help, and where each lives. Loads one when it is asked for."""
+"""The list of commands, in the order of the help, with their modules. Imports a module when its command is used."""
 
 from __future__ import annotations
 

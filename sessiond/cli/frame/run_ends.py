@@ -1,4 +1,4 @@
-"""How runs ended, for who follows sessions: asked for where no event tells it, or not all of it."""
+"""The ends of runs for commands that follow sessions: requested where events do not tell all of it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PAGE = {"limit": 20, "includeRuns": True}
 
 
 def is_run_end(event: Event) -> bool:
-    """Whether the event says that a run is over."""
+    """Whether the event is the end of a run."""
     return event.name == "sessions.changed" and event.get("phase") in _END_PHASES
 
 
 class SessionRunEnds:
-    """The ends of runs of one session, each given to `show(key, end)` once, as `sessions_history` has it.
+    """Calls `show(key, end)` once for each end of a run of one session; `end` is as in `sessions_history`.
 
-    For `Client.subscribe(key, with_changes=True)`: `on_connect` is its `on_connect`, and `take` is given every event.
+    For `Client.subscribe(key, with_changes=True)`: pass it `on_connect`, and pass every event to `take`.
     Ends count from `since_ms` on, which is before the first page was read; `shown` are those of that page.
     """
 
@@ -44,14 +44,14 @@ class SessionRunEnds:
         self._was_connected = False
 
     def on_connect(self) -> None:
-        """Show the ends since the page was read, for which no event comes; say where a lost connection is back."""
+        """Show the ends since the page was read, which have no event. Says so if a lost connection is back."""
         if self._was_connected:
             note("connected again")
         self._was_connected = True
         self._show_new()
 
     def take(self, event: Event) -> None:
-        """Show how a run ended as soon as an event says that one did."""
+        """Show how a run ended when its event comes."""
         if is_run_end(event):
             self._show_new()
 
@@ -66,23 +66,23 @@ class SessionRunEnds:
 
 
 class MissedRunEnds:
-    """The ends of runs that came while the connection was lost, each given to `show(key, end)`.
+    """Calls `show(key, end)` for each run that ended while the connection was lost.
 
-    For `Client.subscribe`: `on_connect` is its `on_connect`, and `take` is given every event. With `key` it is every
-    run of that session, else those that were seen to begin.
+    For `Client.subscribe`: pass it `on_connect`, and pass every event to `take`. With `key` all runs of that session
+    count, else those whose begin was seen.
     """
 
     def __init__(self, client: Client, key: str | None, show: ShowRunEnd) -> None:
         self._client, self._key, self._show = client, key, show
         self._was_connected = False
-        # Session key -> from which moment on (milliseconds since 1970) an end of its runs was not shown yet.
+        # Session key -> the time (milliseconds since 1970) from which on ends of its runs have not been shown.
         self._awaited: dict[str, int] = {}
-        # Session key and moment of the ends shown here. The daemon ends a run that its restart cut off about when the
-        # subscription stands again: the event of that end may come as well.
+        # Session key and time of the ends shown here. The daemon ends interrupted runs at about the time at which the
+        # subscription is renewed, so the event of such an end may come as well.
         self._told: set[tuple[str, int | None]] = set()
 
     def on_connect(self) -> None:
-        """The subscription stands: at first, or again."""
+        """The subscription was confirmed, for the first time or after a lost connection."""
         with suppress(ClientError):  # a caller may follow a session and not be allowed to list sessions or read them
             if self._was_connected:
                 note("connected again")
@@ -92,7 +92,7 @@ class MissedRunEnds:
                 self._begin()
 
     def take(self, event: Event) -> bool:
-        """Note which runs begin and end; whether the event tells more than was shown here."""
+        """Note which runs begin and end; False for the event of an end that was shown here already."""
         if is_run_end(event) and (event["sessionKey"], (event.get("row") or {}).get("endedAt")) in self._told:
             return False
         self._note(event)

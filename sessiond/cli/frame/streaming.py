@@ -1,4 +1,4 @@
-"""The reply of a run as it comes: a connection of its own that follows the session, and shows what is written in it."""
+"""Show the reply of a run while it is written, through a second connection that follows the session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sessiond.cli.frame.command import Args
 
-# Where the subscription takes longer than this, the reply is shown when it is whole.
+# If subscribing takes longer than this, the reply is shown when it is complete.
 SUBSCRIBE_S = 5.0
 
 
@@ -30,7 +30,7 @@ class ReplyStream(StreamedReply):
         self._follows = False
 
     def follow(self, key: str) -> None:
-        """Follow from now on; where there is no such session yet, nothing is shown."""
+        """Follow from now on. If the session does not exist yet, nothing is shown."""
         stands = threading.Event()
 
         def confirm() -> None:
@@ -49,13 +49,13 @@ class ReplyStream(StreamedReply):
 
     def begin(self, run_id: str) -> None:
         super().begin(run_id)
-        if not self._follows:  # the message made the session; the run's id begins with the session's
+        if not self._follows:  # the message created the session, whose id is in the run id
             self.follow(run_id.rpartition(".")[0])
 
 
 @contextmanager
 def stream_of(args: Args, key: str) -> Iterator[ReplyStream | None]:
-    """The stream of the next reply in a session; None where nobody looks at it: a pipe, a file, JSON, no wait."""
+    """The stream of the next reply in a session; None if it is not shown live: no terminal, JSON, no wait."""
     if args.json or args.no_wait or not sys.stdout.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""The declarations as a click command tree: help, mistakes, completion. Imported when the quick parser gives up."""
+"""The declarations as a click command tree: help, errors, completion. Imported if the quick parser gives up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reading(click.ParamType):  # type: ignore[type-arg]  # generic from click 
 
 
 class LazyGroup(click.Group):
-    """Loads a command's module when the command is asked for."""
+    """Imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(registry.COMMANDS)
@@ -76,7 +76,7 @@ def root() -> click.Group:
 
 
 def run(words: list[str]) -> int:
-    """Run a command line as click reads it; the exit status."""
+    """Parse a command line with click and run it; the exit status."""
     try:
         status = root().main(words, prog_name="sessiond", standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -93,7 +93,7 @@ def run(words: list[str]) -> int:
 
 
 def build(command: Command) -> click.Command:
-    """`command` as click has it."""
+    """`command` as a click command."""
     common: dict[str, Any] = {
         "name": command.name,
         "params": [*map(_argument, command.arguments), *map(_option, command.options)],

@@ -1,4 +1,4 @@
-"""Waiting for a run as `send` and `spawn` do, and what its end means for the exit status."""
+"""Wait for a run, as `send`, `spawn` and `wait` do, and map its end to an exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sessiond.client.blocking import Client
 
-# On a terminal the progress line counts seconds; elsewhere the daemon is asked as seldom as it allows.
+# On a terminal the progress line counts seconds; elsewhere each request waits as long as the daemon allows.
 TERMINAL_SLICE_S = 1.0
 QUIET_SLICE_S = 30.0
 
@@ -64,7 +64,7 @@ def _wait_with_progress(
 
 
 def describe_circle(where: str) -> str:
-    """Why nobody waits for a run that could only end after the one that asks."""
+    """Why the command does not wait for a run that cannot end before the caller's own run."""
     return f"not waiting: {where} waits for this very run"
 
 

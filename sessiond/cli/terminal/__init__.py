@@ -1,1 +1,1 @@
-"""Text for people: safe, fitted to the terminal, coloured where it may be. Knows no daemon and no command."""
+"""Output for people: escaped, fitted to the terminal, coloured if possible. Knows no daemon and no command."""

@@ -1,4 +1,4 @@
-"""On a terminal: a last line that is drawn over and over, and a reply that is shown while it comes."""
+"""Live output on a terminal: a last line that is redrawn, and a reply that is shown while it is written."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from sessiond.client.wire import Event
 
 CLEAR = "\r\x1b[K"
-# Only the end of a text is drawn; this is more than a line of any terminal.
+# Only the end of a text is drawn; this is longer than a line of any terminal.
 MAX_TAIL_CHARS = 1000
-# The last deltas of a run come on another connection than its end; they are waited for this long.
+# How long to wait for the last deltas of a run, which come on another connection than its end.
 LAST_WORDS_S = 2.0
 
 
 class LiveLine:
-    """The text of running replies in the last line of the terminal; on anything else nothing is drawn."""
+    """Draws the text of replies being written in the last line of the terminal. Draws nothing elsewhere."""
 
     def __init__(self, on: Screen) -> None:
         self._width = on.width if on.width is not None and sys.stdout.isatty() else None
@@ -28,7 +28,7 @@ class LiveLine:
         self._drawn = False
 
     def take(self, event: Event, head: str) -> None:
-        """Draw what the run of a `session.delta` has written, behind `head`."""
+        """Draw `head` and what the run of a `session.delta` has written so far."""
         if self._width is None:
             return
         run = str(event.get("runId"))
@@ -39,7 +39,7 @@ class LiveLine:
         self._drawn = True
 
     def clear(self, *, forget: bool = False) -> None:
-        """Make room for what stays; `forget` what was written so far, which is a message now."""
+        """Remove the line, before other output. With `forget` drop the text so far, because it is a message now."""
         if forget:
             self._texts.clear()
         if self._drawn:
@@ -48,14 +48,14 @@ class LiveLine:
 
 
 class StreamedReply:
-    """The reply of one run on stdout, as it comes. Fed by another thread than the one that ends it.
+    """The reply of one run on stdout, as it comes. One thread passes in events, another calls `end`.
 
-    Whose run it is may be known only after its first words: what comes before `begin` is kept.
+    The id of the run may be known only after its first delta, so deltas before `begin` are kept.
     """
 
     def __init__(self, *, last_words_s: float = LAST_WORDS_S) -> None:
         self._last_words_s = last_words_s
-        self._news = threading.Condition()  # guards what follows
+        self._news = threading.Condition()  # guards the attributes below
         self._run_id: str | None = None
         self._early: list[Event] = []
         self._text = ""
@@ -63,14 +63,14 @@ class StreamedReply:
         self._message_came = False
 
     def say_before(self, text: str) -> None:
-        """Write to stderr, as long as nothing of the reply is on the terminal."""
+        """Write to stderr, unless some of the reply is on the terminal already."""
         with self._news:
             if not self._text:
                 sys.stderr.write(text)
                 sys.stderr.flush()
 
     def begin(self, run_id: str) -> None:
-        """It is the reply of this run."""
+        """Show the reply of this run."""
         with self._news:
             self._run_id = run_id
             early, self._early = self._early, []
@@ -78,7 +78,7 @@ class StreamedReply:
                 self._show(event)
 
     def take(self, event: Event) -> None:
-        """An event of the session."""
+        """Handle an event of the session."""
         with self._news:
             if self._run_id is None:
                 self._early.append(event)
@@ -87,7 +87,7 @@ class StreamedReply:
             self._news.notify_all()
 
     def end(self, reply: str | None) -> bool:
-        """No more is shown; whether this very reply is on the terminal. Ends the line of what is."""
+        """Stop showing, and end the line; whether exactly this reply is on the terminal."""
         with self._news:
             wanted = (reply or "").strip()
             if self._text and wanted:
@@ -101,7 +101,7 @@ class StreamedReply:
             self._message_came = True
         if self._over or event.name != "session.delta" or event.get("runId") != self._run_id:
             return
-        if self._message_came:  # the text so far was a message of its own; the last one is the reply
+        if self._message_came:  # the text so far was an earlier message; the reply is the last one
             self._end_line()
             self._text, self._message_came = "", False
         text = str(event.get("text", ""))

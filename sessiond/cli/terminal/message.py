@@ -1,4 +1,4 @@
-"""A transcript message as lines for a person: text as it is, tool calls and results in short.
+"""Format transcript messages for people: text as it is, tool calls and results shortened.
 
 Source: store.md, "Messages".
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow", "run": "red"}
 ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
-# Scripts with letters that look like those of `from`.
+# Characters of other scripts that look like the letters of `from`.
 _LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "MATHEMATICAL", "MODIFIER")
-# This much of a tool's arguments or result is shown; --json has all of it.
+# How much of a tool's arguments or result is shown; --json has all of it.
 MAX_TOOL_CHARS = 200
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """All that a person reads of a message, one part a line; not escaped."""
+    """The text of a message for people, one line per part; not escaped."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -36,7 +36,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 def origin(message: dict[str, Any]) -> str:
-    """`[from KEY] ` where another session said it and no person; not escaped."""
+    """`[from KEY] ` for a message of another session, else empty; not escaped."""
     match message.get("provenance"):
         case {"kind": "inter_session", "sourceSessionKey": str(key)}:
             return f"[from {key.replace(']', chr(92) + ']')}] "
@@ -46,9 +46,9 @@ def origin(message: dict[str, Any]) -> str:
 
 
 def speaker_and_text(message: dict[str, Any]) -> str:
-    """Whose words they are, where not a person's, and the words; not escaped.
+    """The mark of `origin` and the text; not escaped.
 
-    Words that begin like the mark get a backslash, on every line: the mark is the daemon's alone.
+    Lines of the text that look like the mark get a backslash, so that no message can forge it.
     """
     lines = text_of(message).split("\n")
     return origin(message) + "\n".join("\\" + line if _imitates(line) else line for line in lines)
@@ -72,7 +72,7 @@ def _imitates(line: str) -> bool:
 
 
 def short(message: dict[str, Any]) -> str:
-    """A message on one line, safe to show."""
+    """A message on one line, escaped."""
     text = speaker_and_text(message)
     if message.get("role") in TOOL_ROLES:
         name = message.get("toolName") or message.get("role")
@@ -83,7 +83,7 @@ def short(message: dict[str, Any]) -> str:
 def paragraph(
     message: dict[str, Any], moment_ms: int | None, present_ms: int, screen: Screen, *, beside: Sequence[str] = ()
 ) -> list[str]:
-    """A message as `time role text`, further lines of the text under the first, and what came with it, safe to show."""
+    """A message as `time role text`, further lines indented, followed by the files that came with it; escaped."""
     role = str(message.get("role", "?"))
     when = clock(moment_ms, present_ms)
     who = pad(clip(one_line(role), ROLE_WIDTH), ROLE_WIDTH)

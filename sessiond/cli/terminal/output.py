@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# JSON leaves C1 controls, bidi and line separators as they are; as escapes they are the same JSON, and no terminal
-# obeys them. All of them can only stand inside strings.
+# JSON leaves C1 controls, bidi and line separators as they are; as escapes they are the same JSON, and have no
+# effect on a terminal. All of them can only occur inside strings.
 UNSAFE_IN_JSON = {
     point: f"\\u{point:04x}"
     for span in ((0x7F, 0xA0), (0x200E, 0x2010), (0x2028, 0x202F), (0x2066, 0x206A), (0x061C, 0x061D), (0xFEFF, 0xFF00))
@@ -33,7 +33,7 @@ def json_line(value: object, *, indent: int | None = None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate: UTF-8 cannot say it, JSON can
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode; a JSON escape can
         text = json.dumps(value, indent=indent, separators=separators)
     if not text.isascii() or "\x7f" in text:
         text = text.translate(UNSAFE_IN_JSON)

@@ -1,4 +1,4 @@
-"""Long output on a terminal goes through the person's pager, as git's does. Elsewhere it is written as it is."""
+"""Pass long output on a terminal through the user's pager, as git does. Elsewhere it is written directly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_SUCH_PROGRAM = 127
 
 
 def show_paged(texts: Sequence[str]) -> None:
-    """The texts, one a line; through $SESSIOND_PAGER, $PAGER or `less` where they are higher than the terminal."""
+    """Print the texts, one per line; through $SESSIOND_PAGER, $PAGER or `less` if they do not fit on the screen."""
     if not sys.stdout.isatty() or len(texts) < _terminal_height():
         lines(texts)
         return

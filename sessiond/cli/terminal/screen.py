@@ -1,4 +1,4 @@
-"""What a stream can show: how wide it is and whether it takes colour. Pads, clips and paints. Knows no tables."""
+"""The width of an output stream and whether it has colour. Pads, clips and colours text. Knows no tables."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ DEFAULT_WIDTH = 80
 
 
 class Screen:
-    """`width` is in columns, None where lines may be as long as they are (a pipe, a file)."""
+    """`width` is in columns; None for no limit (a pipe, a file)."""
 
     def __init__(self, width: int | None, *, colour: bool = False) -> None:
         self.width = width
         self.colour = colour
 
     def paint(self, text: str, style: str | None) -> str:
-        """`text` in a colour or weight of `_SGR`, where the stream takes it."""
+        """`text` in a style of `_SGR`, if the stream has colours."""
         return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if self.colour and style and text else text
 
 
 def screen_of(stream: TextIO | None = None) -> Screen:
-    """What `stream` (stdout) is. $COLUMNS is believed; colour is for terminals only and never with NO_COLOR."""
+    """The Screen of `stream` (stdout). $COLUMNS overrides the width; colour for terminals only, without NO_COLOR."""
     stream = stream or sys.stdout
     # Not shutil.get_terminal_size(): importing shutil takes as long as all of this package.
     columns = os.environ.get("COLUMNS", "")
@@ -80,7 +80,7 @@ def clip(text: str, width: int) -> str:
 
 
 def clip_key(key: str, width: int) -> str:
-    """A session's key in at most `width` columns: its UUID gives way first, down to the 8 digits that name it."""
+    """A session's key in at most `width` columns: first its UUID is shortened, down to 8 digits."""
     if columns_of(key) <= width:
         return key
     head, _, last = key.rpartition(":")
@@ -89,7 +89,7 @@ def clip_key(key: str, width: int) -> str:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether it has the form that the daemon gives to UUIDs."""
+    """Whether the text is a UUID in the form that the daemon uses."""
     groups = text.split("-")
     return [len(group) for group in groups] == [8, 4, 4, 4, 12] and set("".join(groups)) <= set("0123456789abcdef")
 
@@ -101,11 +101,11 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def clip_around(text: str, words: str, width: int) -> str:
-    """`text` in at most `width` columns with `words` in view, whichever case they have; its beginning without them."""
+    """At most `width` columns of `text` around `words` (case is ignored); its beginning if it does not contain them."""
     at = text.lower().find(words.lower())
     if columns_of(text) <= width or at < 0 or len(text.lower()) != len(text):
         return clip(text, width)
-    # The text behind the words says more, so the text before them gets a third of the room that is left.
+    # The text after the words tells more, so the text before them gets only a third of the remaining columns.
     before = max(0, width - columns_of(words) - 2) // 3
     start = at
     while start > 0 and columns_of(text[start - 1 : at]) <= before:

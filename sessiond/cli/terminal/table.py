@@ -1,4 +1,4 @@
-"""Rows as a table that fits its screen: wide columns give way first, then the least important ones go."""
+"""Format rows as a table that fits the screen: wide columns are narrowed first, then unimportant ones dropped."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GAP = "  "
 class Column:
     """`cell(row)` is the text of a row; `style` a colour, or a function from the text to one.
 
-    `least` is how narrow the column may get before it goes altogether, None: it is never clipped. Columns go in the
-    order of `keep`, the lowest first. A column that is empty in every row is not shown. `fit(text, width)` is what of
-    a text is shown where there is less room; its beginning unless said otherwise.
+    `least` is the width below which the column is dropped; None: it is never clipped. Columns are dropped in the order
+    of `keep`, the lowest first. A column that is empty in every row is not shown. `fit(text, width)`
+    shortens a text; the default keeps its beginning.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> li
     widths = {column: max(columns_of(text) for text in [column.title, *texts[column]]) for column in shown}
     if screen.width is not None:
         _fit(shown, widths, screen.width)
-        for column in shown:  # a fitted text may be shorter than the width it was given
+        for column in shown:  # a shortened text may be narrower than its width
             fitted = [columns_of(column.fit(text, widths[column])) for text in texts[column]]
             widths[column] = min(widths[column], max(columns_of(column.title), *fitted))
     if not rows or not shown:
@@ -61,7 +61,7 @@ def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> li
 
 
 def pairs(facts: Mapping[str, str | int | None], screen: Screen) -> list[str]:
-    """Names and values, one a line, the values under each other; what is None is left out."""
+    """Names and values, one per line, the values aligned; without those that are None."""
     given = {name: _text(value) for name, value in facts.items() if value is not None}
     width = max(map(columns_of, given), default=0)
     return [f"{screen.paint(pad(name, width), 'dim')}  {value}" for name, value in given.items()]

@@ -1,4 +1,4 @@
-"""Moments, durations and quantities in few characters. Knows the local time zone; the present is handed in."""
+"""Format times, durations and quantities in few characters. Uses the local time zone; the current time is passed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def now_ms() -> int:
 
 
 def moment_in(text: object) -> int | None:
-    """Milliseconds since 1970 of an ISO 8601 time; None where it is none."""
+    """An ISO 8601 time as milliseconds since 1970; None if it is not one."""
     from datetime import datetime
 
     try:
@@ -35,7 +35,7 @@ def ago(moment_ms: int | None, present_ms: int) -> str:
 
 
 def clock(moment_ms: int | None, present_ms: int) -> str:
-    """The local time `09:31:05`; with its date where that is not today's."""
+    """The local time `09:31:05`, with the date unless it is today."""
     if moment_ms is None:
         return "--:--:--"
     local = _local(moment_ms)

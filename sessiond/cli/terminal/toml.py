@@ -1,4 +1,4 @@
-"""A tree of plain values as TOML text. Writes what the configuration can hold; reads nothing."""
+"""Write plain values as TOML: the types that occur in the configuration. Reads nothing."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def _value(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """`text` as a basic string: JSON's escapes are TOML's too, but for pairs of surrogates."""
+    """`text` as a basic string: the escapes of JSON are valid in TOML, except surrogate pairs."""
     return json.dumps(text, ensure_ascii=False).translate(UNSAFE_IN_JSON)
