@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE_S
 
 from sessiond.errors import Stopping
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.committer import AppendPlace, Committer
@@ -62,7 +63,7 @@ async def bench(path: Path) -> AsyncIterator[Bench]:
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(committer.run)
-                yield Bench(committer, Folder("main", fd), path)
+                yield Bench(committer, Folder("main", fd, dialect=V3), path)
                 nursery.cancel_scope.cancel()
     finally:
         os.close(fd)
