@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (9, "374335c3e3ff33692c2a2c2b")
+PINNED = (9, "5efa61485db0ad40df40cc4b")
 
 
 def source_of_the_fold() -> str:
