@@ -9,7 +9,7 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def test_the_end_of_a_run_is_told_with_its_reply(call: Call, shared: Daemon, fresh: str) -> None:
+def test_a_wait_returns_how_the_run_ended_and_its_reply(call: Call, shared: Daemon, fresh: str) -> None:
     run_id = shared.call("chat.send", sessionKey=fresh, message="what?")["runId"]
     got = call("agent.wait", runId=run_id)
     assert (got["runId"], got["status"], got["reply"]) == (run_id, "ok", "what?")
@@ -23,7 +23,7 @@ def test_an_unknown_run_is_not_found(call: Call, fresh: str) -> None:
         assert failed.value.error["code"] == -32002
 
 
-def test_a_run_out_of_sight_is_not_found(call: Call, shared: Daemon, fresh: str) -> None:
+def test_a_run_of_an_invisible_session_is_not_found(call: Call, shared: Daemon, fresh: str) -> None:
     run_id = shared.call("chat.send", sessionKey=fresh, message="what?")["runId"]
     token = shared.call("tokens.mint", scopes=["read"], sessionKey="agent:other:main")["token"]
     with pytest.raises(CallFailed) as failed:

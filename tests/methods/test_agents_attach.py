@@ -1,4 +1,4 @@
-"""`agents.attach`: who may, and what an attached agent is given and may do."""
+"""`agents.attach`: who may attach, what an attached agent is sent, and what it may do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from support.method_calls import Call, CallFailed
 KEY = "agent:alice:main"
 
 
-async def answers(_: Program, params: dict[str, Any]) -> Any:
+async def answer_message(_: Program, params: dict[str, Any]) -> Any:
     return {"reply": f"alice heard: {params['message']}"}
 
 
-async def endless(_: Program, __: dict[str, Any]) -> Any:
+async def never_answer(_: Program, __: dict[str, Any]) -> Any:
     await trio.sleep_forever()
 
 
-def test_it_needs_a_lasting_connection(call: Call, request: pytest.FixtureRequest) -> None:
+def test_attaching_needs_a_lasting_connection(call: Call, request: pytest.FixtureRequest) -> None:
     over_http = "http" in request.node.callspec.id
     if over_http:
         with pytest.raises(CallFailed) as failed:
@@ -32,7 +32,7 @@ def test_it_needs_a_lasting_connection(call: Call, request: pytest.FixtureReques
         assert call("agents.attach", agentId="other") == {"agentId": "other", "attached": True}
 
 
-async def test_an_agent_that_is_no_id_is_refused(tmp_path: Path):
+async def test_an_invalid_agent_id_is_refused(tmp_path: Path):
     async with inside(tmp_path) as there, there.connect() as owner:
         for agent_id in ("", "Alice", "a b", "../x", "x" * 65):
             assert (await owner.failure("agents.attach", agentId=agent_id))["code"] == -32602
@@ -47,7 +47,7 @@ async def test_an_agent_that_is_not_configured_is_refused_with_the_lines_to_add(
         assert await owner.call("agents.attach", agentId="alice") == {"agentId": "alice", "attached": True}
 
 
-async def test_who_may_attach(tmp_path: Path):
+async def test_only_callers_with_the_scope_and_the_agent_may_attach(tmp_path: Path):
     async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
 
         async def attach(**token: Any) -> int | None:
@@ -63,7 +63,7 @@ async def test_who_may_attach(tmp_path: Path):
         assert await attach(scopes=["send"], sessionKey="agent:alice:telegram:group:1") == -32003
 
 
-async def test_the_token_of_a_run_attaches_nothing(tmp_path: Path):
+async def test_the_token_of_a_run_cannot_attach(tmp_path: Path):
     """A sub-agent with its run's token must not take over what else its agent does."""
     seen: list[int] = []
 
@@ -78,10 +78,10 @@ async def test_the_token_of_a_run_attaches_nothing(tmp_path: Path):
     assert seen == [-32003]
 
 
-async def test_a_run_is_a_request_and_its_answer_the_end(tmp_path: Path):
+async def test_a_run_is_sent_as_a_request_and_its_answer_ends_the_run(tmp_path: Path):
     async with (
         inside(tmp_path, attached("alice")) as there,
-        agent(there, "alice", answers) as alice,
+        agent(there, "alice", answer_message) as alice,
         there.connect() as owner,
     ):
         assert await owner.say(KEY, "hello") == "alice heard: hello"
@@ -116,7 +116,7 @@ async def test_the_runs_token_serves_on_a_second_connection_until_the_run_ends(t
             there.services.tokens.caller(tokens[0])
 
 
-async def test_calls_with_the_runs_id_are_its_sessions(tmp_path: Path):
+async def test_calls_with_a_runs_id_are_made_as_its_session(tmp_path: Path):
     async def act(made: Program, params: dict[str, Any]) -> Any:
         own = {"_meta": {"runId": params["runId"]}}
         page = await made.call("sessions_history", sessionKey="current", **own)
@@ -131,19 +131,19 @@ async def test_calls_with_the_runs_id_are_its_sessions(tmp_path: Path):
         assert await owner.say(KEY, "x") == "1 tree -32003"
 
 
-async def test_runs_wait_for_an_agent_that_is_not_there_and_start_when_it_comes(tmp_path: Path):
+async def test_runs_wait_for_an_agent_that_is_not_attached_and_start_when_it_attaches(tmp_path: Path):
     async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
         ids = [(await owner.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(3)]
         rows = (await owner.call("sessions_list"))["sessions"]
         assert (rows[0]["status"], rows[0]["queuedRuns"]) == ("queued", 3)
-        async with agent(there, "alice", answers) as alice:
+        async with agent(there, "alice", answer_message) as alice:
             for number, run_id in enumerate(ids):
                 ended = await owner.call("agent.wait", runId=run_id)
                 assert ended["reply"] == f"alice heard: {number}"
         assert [turn["message"] for turn in alice.turns] == ["0", "1", "2"]
 
 
-async def test_an_agent_that_does_not_come_in_time_ends_the_run(tmp_path: Path):
+async def test_a_run_ends_when_its_agent_does_not_attach_in_time(tmp_path: Path):
     config = attached("alice", more="[agents.defaults]\nqueueTtlSeconds = 0.2\n")
     async with inside(tmp_path, config) as there, there.connect() as owner:
         sent = await owner.call("chat.send", sessionKey=KEY, message="x")
@@ -154,24 +154,24 @@ async def test_an_agent_that_does_not_come_in_time_ends_the_run(tmp_path: Path):
         )
 
 
-async def test_a_lost_connection_ends_its_run_and_the_queued_ones_wait_for_the_next(tmp_path: Path):
+async def test_a_lost_connection_ends_its_run_and_queued_runs_wait_for_the_next_one(tmp_path: Path):
     async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
-        async with agent(there, "alice", endless) as alice:
+        async with agent(there, "alice", never_answer) as alice:
             lost = await owner.call("chat.send", sessionKey=KEY, message="lost")
             queued = await owner.call("chat.send", sessionKey=KEY, message="queued")
             await alice.got.wait()
         ended = await owner.call("agent.wait", runId=lost["runId"])
         assert (ended["status"], ended["error"]) == ("error", "agent alice lost its connection during the run")
         assert (await owner.call("agent.wait", runId=queued["runId"], timeoutMs=0))["status"] == "running"
-        async with agent(there, "alice", answers):
+        async with agent(there, "alice", answer_message):
             assert (await owner.call("agent.wait", runId=queued["runId"]))["reply"] == "alice heard: queued"
 
 
 async def test_several_connections_share_the_runs_of_an_agent(tmp_path: Path):
     async with (
         inside(tmp_path, attached("alice")) as there,
-        agent(there, "alice", endless) as one,
-        agent(there, "alice", endless) as other,
+        agent(there, "alice", never_answer) as one,
+        agent(there, "alice", never_answer) as other,
         there.connect() as owner,
     ):
         for number in range(4):
@@ -181,7 +181,7 @@ async def test_several_connections_share_the_runs_of_an_agent(tmp_path: Path):
 
 
 async def test_one_connection_may_run_several_agents(tmp_path: Path):
-    async with inside(tmp_path, attached("alice", "bob")) as there, program(there, answers) as both:
+    async with inside(tmp_path, attached("alice", "bob")) as there, program(there, answer_message) as both:
         for name in ("alice", "bob"):
             await both.call("agents.attach", agentId=name)
         async with there.connect() as owner:
@@ -191,8 +191,8 @@ async def test_one_connection_may_run_several_agents(tmp_path: Path):
     assert there.services.attached.counts() == {}
 
 
-async def test_many_agents_attached_do_many_sends_and_each_ends_once(tmp_path: Path):
-    """64 agents, and sends among them: all end, none twice."""
+async def test_many_attached_agents_sending_to_each_other_end_each_run_once(tmp_path: Path):
+    """64 agents send messages to each other: every run ends, and none ends twice."""
     count, sends = 64, 128
     config = """
 [tools.sessions]
@@ -227,14 +227,14 @@ agentToAgent = { maxPingPongTurns = 0 }
                 for number in range(sends):
                     sending.start_soon(send, number)
             assert sorted(replies) == sorted(("ok", str(number)) for number in range(sends))
-            # One turn for each, and none for an announcement: its words would go nowhere.
+            # One turn for each message, and none for an announcement: there is no channel that it could be posted to.
             turns = [turn["runId"] for made in programs for turn in made.turns]
             assert len(turns) == len(set(turns)) == sends
             nursery.cancel_scope.cancel()
 
 
 async def _opened(there: Any, nursery: trio.Nursery) -> Any:
-    """A connection that lasts as long as the nursery."""
+    """A connection that is open as long as the nursery."""
     ready: list[Any] = []
 
     async def hold(*, task_status: trio.TaskStatus[None]) -> None:

@@ -18,7 +18,7 @@ from sessiond.model.caller import Caller
 GROUP = "agent:main:telegram:group:-100"
 
 
-def test_it_needs_a_lasting_connection_and_the_scope(
+def test_attaching_needs_a_lasting_connection_and_the_scope(
     call: Call, shared: Daemon, fresh: str, request: pytest.FixtureRequest
 ) -> None:
     if "http" in request.node.callspec.id:
@@ -50,7 +50,7 @@ def test_it_needs_a_lasting_connection_and_the_scope(
         {},
     ],
 )
-async def test_what_is_no_channel_is_refused(tmp_path: Path, params: dict[str, Any]):
+async def test_an_invalid_channel_is_refused(tmp_path: Path, params: dict[str, Any]):
     async with inside(tmp_path) as there, there.connect() as owner:
         assert (await owner.failure("channels.attach", **params))["code"] == -32602
 
@@ -61,7 +61,7 @@ async def send(there: Any, text: str) -> None:
         await owner.call("agent.wait", runId=sent["runId"])
 
 
-async def test_what_waited_for_the_channel_comes_at_once_and_the_answer_acknowledges_it(tmp_path: Path):
+async def test_waiting_deliveries_are_sent_on_attaching_and_the_answer_acknowledges_them(tmp_path: Path):
     outbox = tmp_path / "store" / "outbox"
     async with inside(tmp_path) as there:
         for text in ("one", "two"):
@@ -85,12 +85,12 @@ async def test_an_adapter_that_answers_with_an_error_is_asked_again(tmp_path: Pa
         assert len({params["deliveryId"] for _, params in telegram.asked}) == 1
 
 
-async def test_a_delivery_whose_acknowledgement_is_lost_goes_to_the_next_adapter_under_its_id(tmp_path: Path):
-    async def never(made: Program, params: dict[str, Any]) -> Any:
+async def test_a_delivery_whose_acknowledgement_is_lost_goes_to_the_next_adapter_with_the_same_id(tmp_path: Path):
+    async def never_answer(made: Program, params: dict[str, Any]) -> Any:
         await trio.sleep_forever()
 
     async with inside(tmp_path) as there:
-        async with adapter(there, "telegram", never) as first:
+        async with adapter(there, "telegram", never_answer) as first:
             await send(there, "one")
             await first.got.wait()
         async with adapter(there, "telegram") as second:
@@ -109,7 +109,7 @@ async def test_dead_letters_are_counted(tmp_path: Path):
             assert telegram.asked == []
 
 
-async def test_a_command_delivers_where_one_is_configured(tmp_path: Path):
+async def test_a_configured_command_delivers(tmp_path: Path):
     out = tmp_path / "out"
     config = f'[channels.telegram]\ncommand = ["sh", "-c", "printf %s \\"$1\\" > {out}", "sh", "{{to}}: {{text}}"]\n'
     async with inside(tmp_path, config) as there:
@@ -145,8 +145,8 @@ async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path,
             await wide.call(method, **params)
 
 
-async def test_an_adapter_that_shows_a_new_token_is_asked_at_once(tmp_path: Path):
-    """Its first one had run out, and nobody looks again by the clock for whom there is nobody to deliver."""
+async def test_an_adapter_that_renews_its_expired_token_gets_its_deliveries_at_once(tmp_path: Path):
+    """Its first token had expired, and no timer tries again while a channel has no adapter."""
     now_ms = [1_795_300_000_000]
     async with inside(tmp_path, clock=Clock(wall_ms=lambda: now_ms[0])) as there, there.connect() as owner:
 

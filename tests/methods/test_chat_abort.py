@@ -1,4 +1,4 @@
-"""`chat.abort`: the runs of a session, or one of them. Nothing blocks it, and nothing of a program is left."""
+"""`chat.abort`: ends the runs of a session, or one of them. Nothing blocks it, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from support.method_calls import Call, CallFailed
 KEY = "agent:alice:main"
 
 
-def _lives(pid: str) -> bool:
-    """Whether the process is there, and not only waits to be collected by its parent."""
+def _is_alive(pid: str) -> bool:
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it goes between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends between opening and reading
         return False
 
 
-async def endless(_: Program, __: dict[str, Any]) -> Any:
+async def never_answer(_: Program, __: dict[str, Any]) -> Any:
     await trio.sleep_forever()
 
 
 @pytest.mark.parametrize("name", ["chat.abort", "sessions.abort"])
-def test_where_nothing_runs_nothing_is_aborted(call: Call, fresh: str, name: str) -> None:
+def test_without_a_run_nothing_is_aborted(call: Call, fresh: str, name: str) -> None:
     assert call(name, sessionKey=fresh) == {"aborted": False, "runIds": []}
     assert call(name, sessionKey=fresh, runId="no.such") == {"aborted": False, "runIds": []}
 
 
-def test_an_unknown_session_is_not_found_and_scope_is_asked_for(call: Call, shared: Any, fresh: str) -> None:
+def test_an_unknown_session_is_not_found_and_the_scope_is_required(call: Call, shared: Any, fresh: str) -> None:
     with pytest.raises(CallFailed) as failed:
         call("chat.abort", sessionKey="agent:main:none")
     assert failed.value.error["code"] == -32002
@@ -45,7 +45,7 @@ def test_an_unknown_session_is_not_found_and_scope_is_asked_for(call: Call, shar
 async def test_all_runs_of_a_session_or_one_of_them_are_aborted(tmp_path: Path):
     async with (
         inside(tmp_path, attached("alice")) as there,
-        agent(there, "alice", endless) as alice,
+        agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
         ids = [(await owner.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(4)]
@@ -63,7 +63,7 @@ async def test_all_runs_of_a_session_or_one_of_them_are_aborted(tmp_path: Path):
         assert (rows[0]["status"], rows[0]["abortedLastRun"]) == ("aborted", True)
 
 
-async def test_a_program_and_what_it_started_are_gone_when_the_answer_comes(tmp_path: Path):
+async def test_a_program_and_its_children_are_dead_when_the_abort_is_answered(tmp_path: Path):
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 300 & echo $$ $! > {pids}; wait"
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = ["sh", "-c", "{script}"] }}\n'
@@ -73,8 +73,8 @@ async def test_a_program_and_what_it_started_are_gone_when_the_answer_comes(tmp_
         got = await owner.call("chat.abort", sessionKey="main")
         assert got["runIds"] == [sent["runId"]]
         # The group has had its KILL by now; the kernel takes a moment to carry it out on all of its processes.
-        await until(lambda: not any(map(_lives, pids.read_text().split())))
-        # The place is free at once.
+        await until(lambda: not any(map(_is_alive, pids.read_text().split())))
+        # The run slot is free at once.
         again = await owner.call("chat.send", sessionKey="main", message="y")
         await until(lambda: there.services.supervisor.current("agent:main:main"))
         await owner.call("chat.abort", sessionKey="main", runId=again["runId"])

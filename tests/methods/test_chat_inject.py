@@ -32,13 +32,13 @@ def test_messages_are_appended_and_no_agent_runs(call: Call, shared: Daemon, fre
         ([{"role": "user", "content": 5}], "$.messages[0].content"),
     ],
 )
-def test_what_is_no_message_is_refused_by_its_place(call: Call, fresh: str, messages: Any, field: str) -> None:
+def test_an_invalid_message_is_refused_with_its_index(call: Call, fresh: str, messages: Any, field: str) -> None:
     with pytest.raises(CallFailed) as failed:
         call("chat.inject", sessionKey=fresh, messages=messages)
     assert (failed.value.error["code"], failed.value.error["data"]["field"]) == (-32602, field)
 
 
-def test_a_record_over_the_limit_is_refused_and_one_below_it_is_not(call: Call, shared: Daemon, fresh: str) -> None:
+def test_records_are_accepted_up_to_the_limit_and_not_beyond(call: Call, shared: Daemon, fresh: str) -> None:
     def text(size: int) -> list[dict[str, str]]:
         return [{"role": "user", "content": "x" * size}]
 
@@ -49,7 +49,7 @@ def test_a_record_over_the_limit_is_refused_and_one_below_it_is_not(call: Call, 
     assert failed.value.error["data"]["limit"] == "limits.maxRecordBytes"
 
 
-def test_a_missing_session_is_not_made(call: Call) -> None:
+def test_a_missing_session_is_not_created(call: Call) -> None:
     with pytest.raises(CallFailed) as failed:
         call("chat.inject", sessionKey=f"agent:main:{uuid4()}", messages=[{"role": "user", "content": "x"}])
     assert failed.value.error["code"] == -32002
@@ -65,7 +65,7 @@ def test_an_agent_writes_into_its_own_session_only(call: Call, shared: Daemon, f
     assert failed.value.error["code"] == -32003
 
 
-def test_the_content_of_files_in_a_recorded_spawn_is_not_stored(call: Call, shared: Daemon, fresh: str) -> None:
+def test_the_file_content_of_an_injected_spawn_call_is_not_stored(call: Call, shared: Daemon, fresh: str) -> None:
     files = {"task": "t", "attachments": [{"name": "a", "content": "very secret"}]}
     block = {"type": "toolCall", "id": "1", "name": "sessions_spawn", "arguments": files}
     call("chat.inject", sessionKey=fresh, messages=[{"role": "assistant", "content": [block]}])

@@ -1,4 +1,4 @@
-"""`chat.send`: messages, the owner's commands, who makes a session, what is delivered."""
+"""`chat.send`: messages, the owner's commands, who can create a session, what is delivered."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from support.real_daemon import Daemon
 GROUP = "agent:main:telegram:group:-100"
 
 
-class TestRoads:
+class TestOverEveryTransport:
     def test_a_message_is_accepted_and_runs(self, call: Call, shared: Daemon, fresh: str) -> None:
         sent = call("chat.send", sessionKey=fresh, message="what?")
         assert sent == {"runId": sent["runId"], "status": "accepted", "cursor": sent["cursor"]}
         assert shared.call("agent.wait", runId=sent["runId"])["reply"] == "what?"
 
     @pytest.mark.parametrize("name", ["sessions.send", "agent"])
-    def test_its_other_names_do_the_same(self, call: Call, fresh: str, name: str) -> None:
+    def test_its_aliases_do_the_same(self, call: Call, fresh: str, name: str) -> None:
         assert call(name, sessionKey=fresh, message="x")["status"] == "accepted"
 
-    def test_the_owner_makes_any_well_formed_key_of_a_configured_agent(self, call: Call, shared: Daemon) -> None:
+    def test_the_owner_can_create_any_valid_key_of_a_configured_agent(self, call: Call, shared: Daemon) -> None:
         key = f"agent:other:new:{uuid4()}"
         call("chat.send", sessionKey=key, message="x")
         assert shared.call("sessions.resolve", key=key)["key"] == key
@@ -46,20 +46,20 @@ class TestRoads:
             ({"sessionKey": "main", "message": "x", "provenance": {}}, -32602),
         ],
     )
-    def test_what_cannot_be_is_refused(self, call: Call, params: dict[str, Any], code: int) -> None:
+    def test_invalid_params_are_refused(self, call: Call, params: dict[str, Any], code: int) -> None:
         if params["sessionKey"] == "any word":
             params, code = {**params, "sessionKey": "any\nword"}, -32602
         with pytest.raises(CallFailed) as failed:
             call("chat.send", **params)
         assert failed.value.error["code"] == code
 
-    def test_a_token_makes_no_session(self, call: Call, shared: Daemon, fresh: str) -> None:
+    def test_a_token_cannot_create_a_session(self, call: Call, shared: Daemon, fresh: str) -> None:
         token = shared.call("tokens.mint", scopes=["send"], sessionKey=fresh)["token"]
         with pytest.raises(CallFailed) as failed:
             call("chat.send", by=token, sessionKey=f"agent:main:new:{uuid4()}", message="x")
         assert failed.value.error["code"] == -32002
 
-    def test_the_same_key_and_payload_is_the_same_run(self, call: Call, fresh: str) -> None:
+    def test_the_same_idempotency_key_and_params_give_the_same_run(self, call: Call, fresh: str) -> None:
         first = call("chat.send", sessionKey=fresh, message="x", idempotencyKey="k", timeoutSeconds=50)
         again = call("chat.send", sessionKey=fresh, message="x", idempotencyKey="k")
         assert again["runId"] == first["runId"]
@@ -67,9 +67,7 @@ class TestRoads:
             call("chat.send", sessionKey=fresh, message="x", idempotencyKey="k", thinking="low")
         assert failed.value.error["code"] == -32004
 
-    def test_send_off_stops_messages_and_send_on_lets_them_through(
-        self, call: Call, shared: Daemon, fresh: str
-    ) -> None:
+    def test_send_off_denies_messages_and_send_on_allows_them(self, call: Call, shared: Daemon, fresh: str) -> None:
         def say(text: str) -> Any:
             return call("chat.send", sessionKey=fresh, message=text)
 
@@ -80,7 +78,7 @@ class TestRoads:
             with pytest.raises(CallFailed) as failed:
                 call(method, sessionKey=fresh, message="x")
             assert failed.value.error["data"]["code"] == "send_denied"
-        # Neither the commands nor an abort are held up by it.
+        # Commands and aborts still work.
         assert say("/stop")["status"] == "handled"
         assert call("chat.abort", sessionKey=fresh) == {"aborted": False, "runIds": []}
         assert say("/send on")["reply"] == "Send policy set to on."
@@ -89,16 +87,16 @@ class TestRoads:
         assert "sendPolicy" not in shared.call("sessions_list", limit=200, search=fresh)["sessions"][0]
         assert say("/send")["reply"] == say("/send maybe")["reply"] == "Usage: /send on|off|inherit"
 
-    def test_a_command_in_a_sentence_is_a_message(self, call: Call, fresh: str) -> None:
+    def test_a_command_within_a_sentence_is_a_message(self, call: Call, fresh: str) -> None:
         for text in ("please /stop", "/stop it", "/send off now", "/unknown"):
             assert call("chat.send", sessionKey=fresh, message=text)["status"] == "accepted"
 
-    def test_a_command_by_a_token_is_a_message(self, call: Call, shared: Daemon, fresh: str) -> None:
+    def test_a_command_sent_by_a_token_is_a_message(self, call: Call, shared: Daemon, fresh: str) -> None:
         token = shared.call("tokens.mint", scopes=["send"], sessionKey=fresh)["token"]
         assert call("chat.send", by=token, sessionKey=fresh, message="/send off")["status"] == "accepted"
         assert "sendPolicy" not in shared.call("sessions_list", limit=200, search=fresh)["sessions"][0]
 
-    def test_reset_begins_a_new_conversation(self, call: Call, shared: Daemon, fresh: str) -> None:
+    def test_the_reset_command_begins_a_new_session(self, call: Call, shared: Daemon, fresh: str) -> None:
         before = shared.call("sessions.resolve", key=fresh)["sessionId"]
         got = call("chat.send", sessionKey=fresh, message="/reset")
         assert got == {
@@ -109,7 +107,7 @@ class TestRoads:
         assert shared.call("sessions.resolve", key=fresh)["sessionId"] != before
         assert shared.call("sessions_history", sessionKey=fresh)["messages"] == []
 
-    def test_commands_make_no_session_but_a_policy_needs_one(self, call: Call, shared: Daemon) -> None:
+    def test_commands_create_no_session_except_setting_a_policy(self, call: Call, shared: Daemon) -> None:
         key = f"agent:main:new:{uuid4()}"
         assert call("chat.send", sessionKey=key, message="/stop")["reply"] == "Nothing is running here."
         assert call("chat.send", sessionKey=key, message="/reset")["reply"] == "There is no conversation to reset."
@@ -121,15 +119,15 @@ class TestRoads:
         assert failed.value.error["code"] == -32002
 
 
-async def endless(_: Program, __: dict[str, Any]) -> Any:
+async def never_answer(_: Program, __: dict[str, Any]) -> Any:
     await trio.sleep_forever()
 
 
 @pytest.mark.parametrize(("runs", "reply"), [(1, "Stopped 1 run."), (3, "Stopped 3 runs.")])
-async def test_stop_ends_what_runs_and_what_waits_whatever_the_policy(tmp_path: Path, runs: int, reply: str):
+async def test_stop_ends_running_and_queued_runs_whatever_the_send_policy(tmp_path: Path, runs: int, reply: str):
     async with (
         inside(tmp_path, attached("alice")) as there,
-        agent(there, "alice", endless) as alice,
+        agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
         key = "agent:alice:main"
@@ -143,9 +141,13 @@ async def test_stop_ends_what_runs_and_what_waits_whatever_the_policy(tmp_path: 
         await until(lambda: alice.called_off)
 
 
-async def test_the_limit_of_a_run_is_the_params_else_the_configurations(tmp_path: Path):
+async def test_the_time_limit_of_a_run_is_the_parameter_or_else_the_configured_one(tmp_path: Path):
     config = attached("alice", more="[agents.defaults]\nrunTimeoutSeconds = 0.2\n")
-    async with inside(tmp_path, config) as there, agent(there, "alice", endless) as alice, there.connect() as owner:
+    async with (
+        inside(tmp_path, config) as there,
+        agent(there, "alice", never_answer) as alice,
+        there.connect() as owner,
+    ):
         key = "agent:alice:main"
         for params, error in (({}, "the run met its limit of 0.2 s"), ({"timeoutSeconds": 0.1}, "0.1 s")):
             run_id = (await owner.call("chat.send", sessionKey=key, message="x", **params))["runId"]
@@ -159,7 +161,7 @@ async def test_the_limit_of_a_run_is_the_params_else_the_configurations(tmp_path
         await owner.call("chat.abort", sessionKey=key, runId=sent["runId"])
 
 
-async def test_a_reply_is_delivered_where_that_was_asked_for(tmp_path: Path):
+async def test_a_reply_is_delivered_only_when_requested(tmp_path: Path):
     async with inside(tmp_path) as there, adapter(there, "telegram") as telegram, there.connect() as owner:
         await owner.say(GROUP, "not this one")
         for message, params in (("this one", {"deliver": True}), ("nor this", {"deliver": False})):
@@ -170,7 +172,7 @@ async def test_a_reply_is_delivered_where_that_was_asked_for(tmp_path: Path):
         assert telegram.asked[0][1]["to"] == "-100"
 
 
-async def test_a_session_where_sending_is_turned_off_meanwhile_delivers_nothing(tmp_path: Path):
+async def test_nothing_is_delivered_if_sending_is_denied_meanwhile(tmp_path: Path):
     async with inside(tmp_path) as there, there.connect() as owner:
         sent = await owner.call("chat.send", sessionKey=GROUP, message="hello", deliver=True)
         await owner.call("agent.wait", runId=sent["runId"])
@@ -191,7 +193,7 @@ class TestAttachments:
         {"name": "dot.png", "content": PNG, "encoding": "base64", "mimeType": "image/png"},
     ]
 
-    async def test_files_lie_in_the_workspace_and_images_stand_in_the_message(self, tmp_path: Path):
+    async def test_files_are_written_to_the_workspace_and_images_are_put_into_the_message(self, tmp_path: Path):
         async with (
             inside(tmp_path, attached("alice")) as there,
             agent(there, "alice", _look) as alice,
@@ -212,7 +214,7 @@ class TestAttachments:
                 {"type": "text", "text": "look"},
                 {"type": "image", "data": PNG, "mimeType": "image/png"},
             ]
-            # The same again is the same run, and writes no files.
+            # Repeating the request gives the same run and writes no files.
             assert (await owner.call("chat.send", **asked))["runId"] == sent["runId"]
             assert len(list(folder.parent.iterdir())) == 1
 
@@ -224,7 +226,7 @@ class TestAttachments:
             ([{"name": "x", "content": ""}, {"name": "X", "content": ""}], "attachments_duplicate_name"),
         ],
     )
-    async def test_the_rules_are_those_of_a_spawn_and_a_refusal_writes_nothing(
+    async def test_attachment_rules_are_those_of_a_spawn_and_a_refusal_writes_nothing(
         self, tmp_path: Path, files: list[dict[str, Any]], code: str
     ):
         async with inside(tmp_path) as there, there.connect() as owner:

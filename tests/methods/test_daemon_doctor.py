@@ -15,7 +15,7 @@ from support.real_daemon import Daemon
 from sessiond.model.caller import Caller
 
 
-async def test_the_daemon_looks_into_its_own_store_and_repairs_it(tmp_path: Path) -> None:
+async def test_the_daemon_checks_and_repairs_its_own_store(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.say("main", "hello")
         store = daemon.services.store
@@ -38,14 +38,14 @@ async def test_the_daemon_looks_into_its_own_store_and_repairs_it(tmp_path: Path
             "written again: the indexes of 1 agent",
         ]
         assert path.stat().st_mode & 0o777 == 0o600
-        # It may be a write of the daemon's own.
+        # Young files are left: this could be a write of the daemon that is under way.
         assert fresh.exists()
         index = json.loads((path.parent / "sessions.json").read_bytes())
         assert index["agent:main:main"]["messageCount"] == 2
 
 
 @pytest.mark.parametrize("forged", [{"messageCount": 7, "label": "forged"}, {"sessionKey": "agent:main:forged"}])
-async def test_what_the_daemon_knows_and_its_transcript_does_not_say_is_read_anew(
+async def test_an_entry_that_differs_from_its_transcript_is_found_and_read_again(
     tmp_path: Path, forged: dict[str, Any]
 ) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
@@ -78,13 +78,13 @@ async def test_what_the_daemon_knows_and_its_transcript_does_not_say_is_read_ane
         assert [one["what"] for one in again if one["thing"] == "repaired"] == done[1:]
 
 
-async def test_what_cannot_be_repaired_is_named_and_the_rest_is_repaired(tmp_path: Path) -> None:
+async def test_a_failed_repair_is_reported_and_the_rest_is_repaired(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         store = daemon.services.store
         for key in ("agent:main:main", "agent:bob:main"):
             await store.create(key, key.split(":")[1])
         agents = store.path / "agents"
-        # A folder in its place: as root nothing else keeps a file from being written.
+        # A folder in its place: as root nothing else makes writing the file fail.
         (agents / "bob/sessions/sessions.json").mkdir(mode=0o700)
         fixed = (await client.call("daemon.doctor", fix=True))["findings"]
         (unsaved,) = [one for one in fixed if one["level"] == "error"]
@@ -108,7 +108,7 @@ async def test_what_cannot_be_repaired_is_named_and_the_rest_is_repaired(tmp_pat
         assert set(json.loads((agents / "bob/sessions/sessions.json").read_bytes())) == {"agent:bob:main"}
 
 
-async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_where_it_was_not(tmp_path: Path) -> None:
+async def test_a_torn_new_index_is_rewritten_if_it_is_ours_and_otherwise_left(tmp_path: Path) -> None:
     agents = tmp_path / "store/agents"
     async with inside(tmp_path) as daemon:
         store = daemon.services.store
@@ -129,7 +129,7 @@ async def test_a_new_torn_index_is_written_again_where_it_was_ours_and_left_wher
         assert not list(agents.rglob("*.damaged"))
 
 
-async def test_it_is_for_the_owner(tmp_path: Path) -> None:
+async def test_the_doctor_needs_an_admin_that_is_not_bound_to_a_session(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")
         async with daemon.connect(narrow) as agent:
@@ -152,7 +152,7 @@ def test_the_command_line_reports_and_repairs(daemon: Daemon) -> None:
     assert "is 0600 now" in daemon.cli("doctor", "--offline", "--fix").stdout
 
 
-async def test_messages_that_a_rewrite_in_place_removed_are_told(tmp_path: Path) -> None:
+async def test_messages_removed_by_a_rewrite_in_place_are_reported(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         for number in range(3):
             await client.say("main", f"number {number}")
@@ -166,28 +166,28 @@ async def test_messages_that_a_rewrite_in_place_removed_are_told(tmp_path: Path)
             found = (await client.call("daemon.doctor"))["findings"]
             return [one["what"] for one in found if one["thing"] == session.path and one["level"] == "warn"]
 
-        async def until_count(count: int) -> None:
+        async def wait_for_count(count: int) -> None:
             with trio.fail_after(PATIENCE_S):
                 while session.entry.message_count != count:
                     daemon.services.feed.poke(session)
                     await client.call("ping")
 
-        # As programs do that empty the file and write it anew, and as others that put a new one in its place.
+        # Some programs truncate the file and write it again, others replace it by a new one.
         path.write_bytes(b"")
-        await until_count(0)
+        await wait_for_count(0)
         path.write_bytes(header + b"".join(lines[:4]))
         kept = sum(b'"type":"message"' in line for line in lines[:4])
-        await until_count(kept)
+        await wait_for_count(kept)
         (told,) = await losses()
         assert told.endswith(f": 6 messages were there, and {kept} of them now")
-        # A file's time lags behind by a tick: what is said right after it counts as of before.
+        # The time of a file lags behind by a tick: a message right after it would count as from before.
         written_ns = path.stat().st_mtime_ns
         while time.time_ns() < written_ns + 100_000_000:  # noqa: ASYNC110
             await trio.sleep(0.01)
         await client.say("main", "and on")
         (told,) = await losses()
         assert told.endswith(f": 6 messages were there, and {kept} of them now")
-    # Known as long as the index is; read by another daemon, and by none.
+    # The loss is noted in the index, so that the next daemon reports it too.
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         found = (await client.call("daemon.doctor"))["findings"]
         assert any(str(one["what"]).endswith(f"and {kept} of them now") for one in found)

@@ -1,4 +1,4 @@
-"""Who may be told of what, asked for every event."""
+"""Which caller may see which event: the filter that is asked for every event."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sessiond.store.store import Custom
 MINE, CHILD, OTHER = "agent:main:mine", "agent:other:subagent:x", "agent:main:other"
 
 
-def holder(*scopes: str, **more: str) -> Caller:
+def token_caller(*scopes: str, **more: str) -> Caller:
     return Caller(kind="token", scopes=frozenset(scopes), session_key=MINE, token_id="t", **more)  # type: ignore[arg-type]
 
 
-async def test_a_caller_is_told_of_its_tree_and_without_read_not_what_was_said(tmp_path: Path) -> None:
+async def test_a_caller_gets_events_of_visible_sessions_and_messages_only_with_the_scope_read(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         store = daemon.services.store
         for key, spawner in ((MINE, None), (CHILD, MINE), (OTHER, None)):
             await store.create(key, key.split(":")[1], spawned_by=spawner)
         reads, lists = (
-            EventFilter(daemon.services, holder("read", "list")),
-            EventFilter(daemon.services, holder("list")),
+            EventFilter(daemon.services, token_caller("read", "list")),
+            EventFilter(daemon.services, token_caller("list")),
         )
         owner = EventFilter(daemon.services, OWNER)
         for key, visible in ((MINE, True), (CHILD, True), (OTHER, False)):
@@ -34,23 +34,23 @@ async def test_a_caller_is_told_of_its_tree_and_without_read_not_what_was_said(t
             assert owner.sees(key, None, True)
 
 
-async def test_a_session_that_is_gone_is_judged_by_where_it_came_from(tmp_path: Path) -> None:
+async def test_events_of_a_deleted_session_are_filtered_by_its_spawner(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         store = daemon.services.store
         await store.create(MINE, "main")
-        sees = EventFilter(daemon.services, holder("list")).sees
+        sees = EventFilter(daemon.services, token_caller("list")).sees
         assert (sees(CHILD, MINE, False), sees(CHILD, OTHER, False), sees(CHILD, None, False)) == (True, False, False)
-        # The word of the catalog counts for more than that of the event.
+        # Where the session is in the catalog, its spawner there counts, not that of the event.
         await store.create(CHILD, "other", [Custom("sessiond/entry", {"label": "x"})], spawned_by=OTHER)
         assert not sees(CHILD, MINE, False)
 
 
-async def test_other_rules_count_from_the_next_event_on(tmp_path: Path) -> None:
+async def test_a_changed_configuration_applies_from_the_next_event_on(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         services = daemon.services
         for key in (MINE, OTHER):
             await services.store.create(key, "main")
-        sees = EventFilter(services, holder("read")).sees
+        sees = EventFilter(services, token_caller("read")).sees
         assert not sees(OTHER, None, True)
         config = services.config
         wide = msgspec.structs.replace(config.tools.sessions, visibility="agent")
@@ -58,13 +58,13 @@ async def test_other_rules_count_from_the_next_event_on(tmp_path: Path) -> None:
         assert sees(OTHER, None, True)
 
 
-async def test_a_token_that_has_died_is_told_nothing(tmp_path: Path) -> None:
+async def test_an_expired_or_revoked_token_gets_no_events(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         services = daemon.services
         await services.store.create(MINE, "main")
-        expired = msgspec.structs.replace(holder("read"), expires_at_ms=services.clock.wall_ms())
+        expired = msgspec.structs.replace(token_caller("read"), expires_at_ms=services.clock.wall_ms())
         assert not EventFilter(services, expired).sees(MINE, None, True)
-        of_a_run = msgspec.structs.replace(holder("read"), run_id="ended")
+        of_a_run = msgspec.structs.replace(token_caller("read"), run_id="ended")
         assert not EventFilter(services, of_a_run).sees(MINE, None, True)
         text, claims = await services.tokens.mint(
             scopes=frozenset({"read"}), session_key=MINE, agent_id=None, sandboxed=False, ttl_seconds=60

@@ -8,7 +8,7 @@ from support.method_calls import Call
 from support.real_daemon import Daemon
 
 
-def test_rows_have_a_title_and_a_glimpse_of_the_last_message(call: Call, shared: Daemon) -> None:
+def test_rows_have_a_title_and_a_preview_of_the_last_message(call: Call, shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
     shared.reply(key, "please summarise   the\nwhole book")
     [row] = call("sessions.list", search=key)["sessions"]

@@ -1,4 +1,4 @@
-"""Text that was cut within an emoji, and what a program keeps to itself, by every road on which messages are read."""
+"""Text that was cut within an emoji, and system prompts, in every method that reads messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _write(store: Path, *messages: dict[str, Any]) -> Path:
     return file
 
 
-async def test_half_a_character_is_shown_and_stays_in_the_file(tmp_path: Path) -> None:
+async def test_a_lone_surrogate_is_shown_as_a_replacement_character_and_stays_in_the_file(tmp_path: Path) -> None:
     file = _write(tmp_path / "store", CUT, {"role": "assistant", "content": "fine", "model": "m\udc00"})
     before = file.read_bytes()
     assert b"\\ud83d" in before
@@ -45,7 +45,7 @@ async def test_half_a_character_is_shown_and_stays_in_the_file(tmp_path: Path) -
     assert file.read_bytes().startswith(before)
 
 
-async def test_a_prompt_of_the_program_itself_is_neither_shown_nor_counted(tmp_path: Path) -> None:
+async def test_system_prompts_are_neither_shown_nor_counted(tmp_path: Path) -> None:
     prompt = {"role": "system", "content": "You are kept to yourself."}
     _write(tmp_path / "store", prompt, {"role": "user", "content": "hello"}, prompt)
     async with inside(tmp_path) as daemon, daemon.connect() as client:

@@ -1,4 +1,5 @@
-"""Files that come with messages: noted before they are written, claimed by their session, gone with it."""
+"""Files sent with messages: noted in the spawn journal before they are written, claimed by a record, removed with
+the session."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ OTHER = "agent:main:telegram:group:-100"
 HALF = "22222222-2222-4222-8222-222222222222"
 
 
-def folders(tmp_path: Path) -> list[str]:
+def attachment_folders(tmp_path: Path) -> list[str]:
     root = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
 
 
-def notes(tmp_path: Path) -> list[str]:
+def journal_notes(tmp_path: Path) -> list[str]:
     root = tmp_path / "store" / "spawning"
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
 
 
-async def send(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
+async def send_file(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
     sent = await owner.call("chat.send", sessionKey=key, message="take this", attachments=[FILE])
     await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     session: str = there.services.store.catalog.by_key[key].session_id
@@ -37,39 +38,39 @@ async def send(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
 
 
 @pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
-async def test_files_of_messages_go_with_their_session(tmp_path: Path, method: str) -> None:
+async def test_files_of_messages_are_removed_with_their_session(tmp_path: Path, method: str) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key=OTHER)
-        session_id = await send(there, owner, OTHER)
-        other = await send(there, owner)
-        assert len(folders(tmp_path)) == 2
-        assert {note.partition(".")[2] for note in notes(tmp_path)} == {session_id, other}
+        session_id = await send_file(there, owner, OTHER)
+        other = await send_file(there, owner)
+        assert len(attachment_folders(tmp_path)) == 2
+        assert {note.partition(".")[2] for note in journal_notes(tmp_path)} == {session_id, other}
         await owner.call(method, key=OTHER)
-        await until(lambda: len(folders(tmp_path)) == 1)
-        await until(lambda: [note.partition(".")[2] for note in notes(tmp_path)] == [other])
+        await until(lambda: len(attachment_folders(tmp_path)) == 1)
+        await until(lambda: [note.partition(".")[2] for note in journal_notes(tmp_path)] == [other])
 
 
-async def test_files_of_a_session_that_was_put_away_go_at_the_next_start_if_a_crash_came_first(tmp_path: Path) -> None:
+async def test_after_a_crash_files_of_an_archived_session_are_removed_at_the_next_start(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key=OTHER)
-        session_id = await send(there, owner, OTHER)
-        there.services.session_changes.on_put_away = lambda _session: None  # the daemon dies right there
+        session_id = await send_file(there, owner, OTHER)
+        there.services.session_changes.on_put_away = lambda _session: None  # as if the daemon died right here
         await owner.call("sessions.delete", key=OTHER)
-    assert [note.partition(".")[2] for note in notes(tmp_path)] == [session_id]
+    assert [note.partition(".")[2] for note in journal_notes(tmp_path)] == [session_id]
     async with inside(tmp_path):
-        await until(lambda: not folders(tmp_path))
-        await until(lambda: not notes(tmp_path))
+        await until(lambda: not attachment_folders(tmp_path))
+        await until(lambda: not journal_notes(tmp_path))
 
 
 @pytest.mark.parametrize("stage", ["noted", "writing", "written", "accepted"])
-async def test_what_a_crash_leaves_is_removed_unless_a_record_claims_it(tmp_path: Path, stage: str) -> None:
+async def test_files_left_by_a_crash_are_removed_unless_a_record_claims_them(tmp_path: Path, stage: str) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
-        session_id = await send(there, owner)
-    (claimed,) = folders(tmp_path)
+        session_id = await send_file(there, owner)
+    (claimed,) = attachment_folders(tmp_path)
     attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     note = tmp_path / "store" / "spawning" / (claimed if stage == "accepted" else HALF)
     if stage == "accepted":
-        # The record is there; the note was not yet changed, or a power cut brought the first one back.
+        # The record is written; the note was not yet updated, or a power cut restored its first version.
         (tmp_path / "store" / "spawning" / f"{claimed}.{session_id}").unlink()
     elif stage != "noted":
         (attachments / HALF).mkdir()
@@ -78,32 +79,32 @@ async def test_what_a_crash_leaves_is_removed_unless_a_record_claims_it(tmp_path
             (attachments / HALF / "manifest.json").write_text(json.dumps({"count": 1}))
     note.write_text(f"main {session_id}\n")
     async with inside(tmp_path):
-        assert folders(tmp_path) == [claimed]
-        assert notes(tmp_path) == [f"{claimed}.{session_id}"]
+        assert attachment_folders(tmp_path) == [claimed]
+        assert journal_notes(tmp_path) == [f"{claimed}.{session_id}"]
 
 
-async def test_half_a_note_is_removed(tmp_path: Path) -> None:
+async def test_a_torn_journal_note_is_removed(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
-        session_id = await send(there, owner)
-    (claimed,) = folders(tmp_path)
+        session_id = await send_file(there, owner)
+    (claimed,) = attachment_folders(tmp_path)
     (tmp_path / "store" / "spawning" / HALF).write_text(f"main {session_id[:16]}")
     async with inside(tmp_path):
-        assert notes(tmp_path) == [f"{claimed}.{session_id}"]
+        assert journal_notes(tmp_path) == [f"{claimed}.{session_id}"]
 
 
 async def test_a_note_of_a_session_that_cannot_be_read_stays_with_its_files(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
-        await send(there, owner)
+        await send_file(there, owner)
     note = tmp_path / "store" / "spawning" / HALF
     note.write_text("main 99999999-9999-4999-8999-999999999999\n")
     attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     (attachments / HALF).mkdir()
     async with inside(tmp_path):
-        assert HALF in folders(tmp_path)
-        assert HALF in notes(tmp_path)
+        assert HALF in attachment_folders(tmp_path)
+        assert HALF in journal_notes(tmp_path)
 
 
-async def test_one_message_that_comes_twice_at_once_leaves_its_files_once(tmp_path: Path) -> None:
+async def test_a_message_sent_twice_at_once_leaves_one_set_of_files(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as one, there.connect() as other:
         await one.call("sessions.create", key="main")
         runs: set[str] = set()
@@ -119,8 +120,8 @@ async def test_one_message_that_comes_twice_at_once_leaves_its_files_once(tmp_pa
             nursery.start_soon(ask, other)
         (run_id,) = runs
         await one.call("agent.wait", runId=run_id, timeoutMs=PATIENCE_S * 1000)
-        assert len(folders(tmp_path)) == 1
-        assert [note.partition(".")[0] for note in notes(tmp_path)] == folders(tmp_path)
+        assert len(attachment_folders(tmp_path)) == 1
+        assert [note.partition(".")[0] for note in journal_notes(tmp_path)] == attachment_folders(tmp_path)
 
 
 async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -> None:
@@ -130,12 +131,12 @@ async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -
         (tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw").symlink_to("/")
         failed = await owner.failure("chat.send", sessionKey="main", message="x", attachments=[FILE])
         assert failed["data"]["code"] == "attachments_symlink"
-        assert notes(tmp_path) == []
+        assert journal_notes(tmp_path) == []
 
 
-async def test_doctor_names_files_that_are_nobodys(tmp_path: Path) -> None:
+async def test_doctor_names_files_that_no_session_claims(tmp_path: Path) -> None:
     async with inside(tmp_path) as there, there.connect() as owner:
-        await send(there, owner)
+        await send_file(there, owner)
         spawned = await owner.call("sessions_spawn", task="x", attachments=[FILE], cleanup="keep")
         await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=PATIENCE_S * 1000)
         findings = (await owner.call("daemon.doctor"))["findings"]
@@ -160,7 +161,7 @@ TOKEN = Caller(
 @pytest.mark.parametrize("caller", [OWNER, TOKEN], ids=["owner", "token"])
 @pytest.mark.parametrize("method", ["chat.send", "sessions_spawn"])
 async def test_no_caller_can_have_the_daemon_read_a_file(tmp_path: Path, caller: Caller, method: str) -> None:
-    """A path is read by the client, with the client's rights; the daemon has none to lend."""
+    """A path must be read by the client with its own rights: the daemon's rights are not the caller's."""
     secret = tmp_path / "secret.txt"
     secret.write_text("the heron is grey")
     said = {"task": "x"} if method == "sessions_spawn" else {"sessionKey": "main", "message": "x"}
@@ -175,4 +176,4 @@ async def test_no_caller_can_have_the_daemon_read_a_file(tmp_path: Path, caller:
             with pytest.raises(Refused) as refused:
                 await asking.call(method, **said, attachments=[attachment])
             assert refused.value.args[0]["code"] == -32602, refused.value
-    assert folders(tmp_path) == []
+    assert attachment_folders(tmp_path) == []

@@ -9,7 +9,7 @@ from support.real_daemon import Daemon
 CLIENT = {"name": "test", "version": "1"}
 
 
-def test_the_owner_learns_who_it_is(call: Call) -> None:
+def test_initialize_tells_the_owner_who_it_is(call: Call) -> None:
     got = call("initialize", protocol=1, client=CLIENT)
     assert got["protocol"] == 1
     assert got["server"]["name"] == "sessiond"
@@ -23,7 +23,7 @@ def test_the_owner_learns_who_it_is(call: Call) -> None:
     }
 
 
-def test_a_token_narrows_the_owner(call: Call, shared: Daemon) -> None:
+def test_showing_a_token_narrows_the_owner(call: Call, shared: Daemon) -> None:
     token = shared.call("tokens.mint", scopes=["list"], sessionKey="main", sandboxed=True)["token"]
     got = call("initialize", protocol=1, client=CLIENT, token=token)
     assert got["caller"] == {
@@ -34,7 +34,7 @@ def test_a_token_narrows_the_owner(call: Call, shared: Daemon) -> None:
     }
 
 
-def test_another_protocol_is_refused_with_the_supported_ones(call: Call) -> None:
+def test_an_unsupported_protocol_version_is_refused_with_the_supported_ones(call: Call) -> None:
     with pytest.raises(CallFailed) as failed:
         call("initialize", protocol=2, client=CLIENT)
     assert failed.value.error["code"] == -32602

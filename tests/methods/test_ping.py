@@ -6,7 +6,7 @@ import pytest
 from support.method_calls import Call, CallFailed
 
 
-def test_ping_answers_with_nothing(call: Call) -> None:
+def test_ping_answers_with_an_empty_object(call: Call) -> None:
     assert call("ping") == {}
 
 

@@ -15,13 +15,13 @@ from support.patience import PATIENCE_S
 KEY = "agent:bob:main"
 
 
-async def answers(program: Program, params: dict[str, Any]) -> Any:
+async def answer_ok(program: Program, params: dict[str, Any]) -> Any:
     await trio.lowlevel.checkpoint()
     return {"reply": "ok"}
 
 
 async def collect(owner: Connection, asked: list[int]) -> list[dict[str, Any]]:
-    """The answers to these requests, in their order; they come in any."""
+    """The answers to these requests, in the order of the requests; they may arrive in any order."""
     found: dict[Any, dict[str, Any]] = {}
     while not found.keys() >= set(asked):
         message = await owner.receive()
@@ -30,9 +30,9 @@ async def collect(owner: Connection, asked: list[int]) -> list[dict[str, Any]]:
     return [found[request] for request in asked]
 
 
-async def test_fifty_messages_in_a_row_run_in_that_order(tmp_path: Path):
+async def test_fifty_pipelined_messages_run_in_order(tmp_path: Path):
     texts = [f"m{number}" for number in range(50)]
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answers) as bob:
+    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answer_ok) as bob:
         async with there.connect() as owner:
             await owner.call("sessions.create", key=KEY)
             asked = [await owner.send("chat.send", sessionKey=KEY, message=text) for text in texts]
@@ -42,9 +42,9 @@ async def test_fifty_messages_in_a_row_run_in_that_order(tmp_path: Path):
         assert [turn["message"] for turn in bob.turns] == texts
 
 
-async def test_every_kind_of_message_keeps_its_place_also_where_the_first_one_makes_the_session(tmp_path: Path):
+async def test_pipelined_messages_of_every_kind_keep_their_order_even_if_the_first_creates_the_session(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
-        # Nobody is attached yet: what is accepted waits, and shows in which order it was.
+        # No agent is attached yet: accepted messages wait, and so show the order in which they were accepted.
         asked = [
             await owner.send("chat.send", sessionKey=KEY, message="m0"),
             await owner.send("sessions_send", sessionKey=KEY, message="m1", timeoutSeconds=0),
@@ -53,14 +53,14 @@ async def test_every_kind_of_message_keeps_its_place_also_where_the_first_one_ma
             await owner.send("sessions_send", sessionKey=KEY, message="m3", timeoutSeconds=30),
             await owner.send("sessions.send", sessionKey=KEY, message="m4"),
         ]
-        async with agent(there, "bob", answers) as bob:
+        async with agent(there, "bob", answer_ok) as bob:
             *_, last = [one["result"] for one in await collect(owner, asked)]
             await owner.call("agent.wait", runId=last["runId"])
         primary = [turn["message"] for turn in bob.turns if turn["step"] == "primary"]
         assert primary == ["m0", "m1", "m2", "m3", "m4"]
 
 
-async def test_a_request_that_is_refused_or_called_off_holds_up_nobody(tmp_path: Path):
+async def test_a_refused_or_cancelled_request_does_not_block_those_behind_it(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         refused = [await owner.send("chat.send", sessionKey="agent:nobody:x", message="x") for _ in range(3)]
@@ -73,7 +73,7 @@ async def test_a_request_that_is_refused_or_called_off_holds_up_nobody(tmp_path:
         assert called_off["error"]["code"] == -32800
 
 
-async def test_many_messages_at_once_keep_their_place_though_they_are_looked_at_for_long(tmp_path: Path):
+async def test_requests_with_many_messages_keep_their_order_though_checking_them_takes_long(tmp_path: Path):
     def inject(*texts: str) -> dict[str, Any]:
         return {"sessionKey": KEY, "messages": [{"role": "user", "content": text} for text in texts]}
 
@@ -94,7 +94,7 @@ async def test_many_messages_at_once_keep_their_place_though_they_are_looked_at_
     assert [text for text in said if text != "two"] == [*many, "one", long, "three"]
 
 
-async def test_many_messages_are_refused_by_the_place_of_the_bad_one_and_nothing_is_written(tmp_path: Path):
+async def test_of_many_messages_an_invalid_one_is_named_by_index_and_none_is_written(tmp_path: Path):
     messages: list[Any] = [{"role": "user", "content": "x"} for _ in range(300)]
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
@@ -107,14 +107,14 @@ async def test_many_messages_are_refused_by_the_place_of_the_bad_one_and_nothing
 MANY = [{"role": "user", "content": "x" * 100} for _ in range(1000)]
 
 
-def stored(folder: Path) -> int:
-    """The messages in the only file of the folder."""
+def count_stored_messages(folder: Path) -> int:
+    """The number of messages in the only transcript of the folder."""
     [file] = folder.glob("*.jsonl")
     return file.read_text().count('"type":"message"')
 
 
 @pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
-async def test_a_session_is_deleted_or_reset_behind_many_messages_that_came_before(tmp_path: Path, method: str):
+async def test_a_delete_or_reset_waits_for_the_many_messages_requested_before_it(tmp_path: Path, method: str):
     key, sessions = "agent:bob:short", tmp_path / "store" / "agents" / "bob" / "sessions"
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as reader:
         await owner.call("sessions.create", key=key)
@@ -125,13 +125,13 @@ async def test_a_session_is_deleted_or_reset_behind_many_messages_that_came_befo
         ]
         injected, archived = await collect(owner, asked)
         assert (len(injected["result"]["ids"]), archived["result"]["archived"]) == (1000, True)
-        assert stored(sessions / "archive") == 1000
+        assert count_stored_messages(sessions / "archive") == 1000
         for _ in range(1000):
             await reader.event("session.message")
 
 
-async def test_whatever_writes_to_the_session_comes_behind_many_messages_that_came_before(tmp_path: Path):
-    """Also the run of the very program that sends them, which ends with the answer to another request."""
+async def test_later_writes_to_the_session_are_stored_after_the_many_messages_requested_before(tmp_path: Path):
+    """Even the end of a run whose agent sends the messages itself and answers `run.start` on the same connection."""
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as bob:
         await owner.call("sessions.create", key=KEY)
         await bob.call("agents.attach", agentId="bob")
@@ -161,7 +161,7 @@ async def test_whatever_writes_to_the_session_comes_behind_many_messages_that_ca
     assert len(behind) >= 2 and min(behind) > many[-1]
 
 
-async def test_many_messages_are_stored_though_their_client_leaves_at_once_as_few_are(tmp_path: Path):
+async def test_many_messages_are_stored_like_few_even_if_their_client_disconnects_at_once(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         await owner.call("sessions.messages.subscribe", key=KEY)
@@ -173,7 +173,7 @@ async def test_many_messages_are_stored_though_their_client_leaves_at_once_as_fe
                     await owner.event("session.message")
 
 
-async def test_many_messages_that_are_called_off_are_stored_as_few_are(tmp_path: Path):
+async def test_many_messages_are_stored_like_few_even_if_the_request_is_cancelled(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         asked = await owner.send("chat.inject", sessionKey=KEY, messages=MANY)
@@ -181,4 +181,4 @@ async def test_many_messages_that_are_called_off_are_stored_as_few_are(tmp_path:
         behind = await owner.send("chat.inject", sessionKey=KEY, messages=MANY[:1])
         cancelled, kept = await collect(owner, [asked, behind])
         assert cancelled["error"]["code"] == -32800 and "result" in kept
-        assert stored(tmp_path / "store" / "agents" / "bob" / "sessions") == 1001
+        assert count_stored_messages(tmp_path / "store" / "agents" / "bob" / "sessions") == 1001

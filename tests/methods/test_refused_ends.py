@@ -1,4 +1,4 @@
-"""What stops runs does not wait for a disk that refuses their ends: nobody can say how long it will."""
+"""Stopping runs does not wait for a disk that refuses to store their ends: the disk may refuse for ever."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sessiond.errors import StorageError
 PARENT, CHILD = "agent:alice:parent", "agent:alice:child"
 
 
-async def endless(_: Program, params: dict[str, Any]) -> Any:
+async def hang_if_live(_: Program, params: dict[str, Any]) -> Any:
     if params["message"] == "live":
         await trio.sleep_forever()
     return {"reply": "ended"}
 
 
 class FullDisk:
-    """Refuses the ends of runs while `full`."""
+    """Makes the store refuse run ends while `full`."""
 
     def __init__(self, there: Inside) -> None:
         self.full = True
@@ -40,9 +40,9 @@ class FullDisk:
 
 
 @asynccontextmanager
-async def two_live(folder: Path) -> AsyncIterator[tuple[FullDisk, Connection, list[str]]]:
+async def start_two_runs(folder: Path) -> AsyncIterator[tuple[FullDisk, Connection, list[str]]]:
     """A session and its child with a run each that does not end by itself, and their run ids."""
-    async with inside(folder, attached("alice")) as there, agent(there, "alice", endless) as alice:
+    async with inside(folder, attached("alice")) as there, agent(there, "alice", hang_if_live) as alice:
         async with there.connect() as owner:
             await owner.call("sessions.create", key=PARENT)
             await owner.call("sessions.create", key=CHILD, parentSessionKey=PARENT)
@@ -60,31 +60,31 @@ async def two_live(folder: Path) -> AsyncIterator[tuple[FullDisk, Connection, li
         ("sessions.delete", {"key": PARENT}),
     ],
 )
-async def test_who_stops_a_run_is_told_that_its_end_is_not_on_disk(
+async def test_stopping_a_run_reports_that_its_end_is_not_on_disk(
     tmp_path: Path, method: str, params: dict[str, Any]
 ) -> None:
-    async with two_live(tmp_path) as (disk, owner, ids):
-        for _ in range(2):  # at once, too, where the end was refused before
+    async with start_two_runs(tmp_path) as (disk, owner, ids):
+        for _ in range(2):  # also without waiting where the end was refused before
             refused = await owner.failure(method, **params)
             assert refused["code"] == -32009
             assert "stopped, but its end is not on disk yet" in refused["message"]
-        # Nothing of it stands in the way of those who come next.
+        # Later messages are not blocked.
         await owner.call("chat.inject", sessionKey=PARENT, messages=[{"role": "user", "content": "meanwhile"}])
         disk.full = False
         assert (await owner.call("agent.wait", runId=ids[0], timeoutMs=PATIENCE_S * 1000))["status"] == "aborted"
         await owner.call(method, **params)
 
 
-async def test_kill_stops_the_whole_tree_before_it_says_so(tmp_path: Path) -> None:
-    async with two_live(tmp_path) as (disk, owner, ids):
+async def test_kill_stops_the_whole_tree_before_it_reports_the_error(tmp_path: Path) -> None:
+    async with start_two_runs(tmp_path) as (disk, owner, ids):
         assert (await owner.failure("sessions.kill", key=PARENT))["code"] == -32009
         disk.full = False
         for run_id in ids:
             assert (await owner.call("agent.wait", runId=run_id, timeoutMs=PATIENCE_S * 1000))["status"] == "aborted"
 
 
-async def test_a_steer_is_accepted_and_goes_on_when_the_disk_takes_the_end(tmp_path: Path) -> None:
-    async with two_live(tmp_path) as (disk, owner, ids):
+async def test_a_steer_is_accepted_and_runs_when_the_end_can_be_written(tmp_path: Path) -> None:
+    async with start_two_runs(tmp_path) as (disk, owner, ids):
         steered = await owner.call("sessions.steer", key=PARENT, message="instead")
         assert steered["interrupted"] == [ids[0]]
         disk.full = False

@@ -27,7 +27,7 @@ def test_the_document_has_every_method_once(call: Call) -> None:
     assert document["openrpc"].startswith("1.")
 
 
-def test_the_document_is_one_by_the_official_meta_schema() -> None:
+def test_the_document_validates_against_the_official_meta_schema() -> None:
     meta, json_schema = (json.loads((META / name).read_text()) for name in ("meta-schema.json", "json-schema.json"))
     resources = [
         (address, Resource.from_contents(json_schema, default_specification=DRAFT7))
@@ -35,7 +35,7 @@ def test_the_document_is_one_by_the_official_meta_schema() -> None:
     ]
     validator = Draft7Validator(meta, registry=Registry().with_resources(resources))
     assert [error.message for error in validator.iter_errors(DOCUMENT)] == []
-    # That it finds anything at all: also in a schema, which the other of the two is about.
+    # Make sure that the validation can fail, also within a schema, which is what the second meta-schema checks.
     broken = json.loads(json.dumps(DOCUMENT))
     broken["methods"][0]["params"][0]["schema"]["minimum"] = "low"
     del broken["methods"][1]["name"]
@@ -43,13 +43,13 @@ def test_the_document_is_one_by_the_official_meta_schema() -> None:
 
 
 def test_required_parameters_come_before_the_others() -> None:
-    """The OpenRPC specification asks for it, and its meta-schema cannot."""
+    """The OpenRPC specification requires it, but its meta-schema cannot express it."""
     for method in DOCUMENT["methods"]:
         needed = [param["required"] for param in method["params"]]
         assert needed == sorted(needed, reverse=True), method["name"]
 
 
-def test_a_schema_stands_behind_every_reference() -> None:
+def test_every_reference_resolves_to_a_schema() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     references = {one["$ref"] for one in _objects(DOCUMENT) if "$ref" in one}
     assert {reference.removeprefix("#/components/schemas/") for reference in references} <= set(schemas)
@@ -57,7 +57,7 @@ def test_a_schema_stands_behind_every_reference() -> None:
         Draft7Validator.check_schema(schema)
 
 
-def test_every_method_parameter_and_field_is_described_in_a_sentence() -> None:
+def test_every_method_parameter_and_field_has_a_description() -> None:
     described = {method["name"]: method["description"] for method in DOCUMENT["methods"]}
     for method in DOCUMENT["methods"]:
         described |= {f"{method['name']} {param['name']}": param.get("description", "") for param in method["params"]}
@@ -69,7 +69,7 @@ def test_every_method_parameter_and_field_is_described_in_a_sentence() -> None:
     assert len(described) > 400
 
 
-def test_a_time_or_a_length_of_time_is_described_with_its_unit() -> None:
+def test_descriptions_of_times_and_durations_name_the_unit() -> None:
     units = {"Ms": "millisecond", "Seconds": "second", "At": "milliseconds since 1970", "Minutes": "minutes"}
     wrong = [
         (name, field)
@@ -81,7 +81,7 @@ def test_a_time_or_a_length_of_time_is_described_with_its_unit() -> None:
     assert wrong == []
 
 
-def test_a_default_that_there_is_fits_its_own_schema() -> None:
+def test_every_default_validates_against_its_own_schema() -> None:
     for method in DOCUMENT["methods"]:
         for param in method["params"]:
             schema = {**param["schema"], "components": DOCUMENT["components"]}

@@ -1,4 +1,4 @@
-"""`run.event`: what an attached agent shows and appends while it lives a run."""
+"""`run.event`: what an attached agent shows and appends during a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.patience import PATIENCE_S
 KEY = "agent:alice:main"
 
 
-async def test_deltas_and_tools_are_live_and_messages_are_stored_in_order(tmp_path: Path):
+async def test_deltas_and_tool_events_are_live_and_messages_are_stored_in_order(tmp_path: Path):
     async def act(made: Program, params: dict[str, Any]) -> Any:
         async def tell(kind: str, **more: Any) -> None:
             await made.notify("run.event", runId=params["runId"], type=kind, **more)
@@ -63,9 +63,7 @@ async def test_deltas_and_tools_are_live_and_messages_are_stored_in_order(tmp_pa
         ({"type": "delta", "text": "x", "runId": "other"}, -32002),
     ],
 )
-async def test_an_event_that_is_none_is_refused_where_an_answer_is_wanted(
-    tmp_path: Path, event: dict[str, Any], code: int
-):
+async def test_an_invalid_event_is_refused_if_sent_as_a_request(tmp_path: Path, event: dict[str, Any], code: int):
     codes: list[int] = []
 
     async def act(made: Program, params: dict[str, Any]) -> Any:
@@ -81,7 +79,7 @@ async def test_an_event_that_is_none_is_refused_where_an_answer_is_wanted(
     assert len(page["messages"]) == 2
 
 
-async def test_nobody_speaks_for_a_run_that_another_connection_lives_or_that_is_over(tmp_path: Path):
+async def test_events_for_a_run_of_another_connection_or_an_ended_run_are_refused(tmp_path: Path):
     async def act(made: Program, params: dict[str, Any]) -> Any:
         await made.gate.wait()
         return {"reply": "done"}
@@ -98,7 +96,7 @@ async def test_nobody_speaks_for_a_run_that_another_connection_lives_or_that_is_
                 await alice.call("run.event", **event)
 
 
-async def test_the_content_of_attachments_never_reaches_the_transcript(tmp_path: Path):
+async def test_attachment_content_is_never_stored_in_the_transcript(tmp_path: Path):
     call = {
         "type": "toolCall",
         "id": "1",

@@ -1,4 +1,4 @@
-"""Who waits for which run, for how long, and what a message waits for."""
+"""Waiting for runs: cycles, time limits, and agents that disconnect."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def meta(params: dict[str, Any]) -> dict[str, Any]:
     return {"runId": params["runId"]}
 
 
-async def answers(program: Program, params: dict[str, Any]) -> Any:
+async def answer_ok(program: Program, params: dict[str, Any]) -> Any:
     await trio.lowlevel.checkpoint()
     return {"reply": "ok"}
 
 
-async def waits(program: Program, params: dict[str, Any]) -> Any:
+async def wait_for_gate(program: Program, params: dict[str, Any]) -> Any:
     await program.gate.wait()
     return {"reply": "ok"}
 
 
-async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
+async def test_a_wait_that_would_close_a_cycle_ends_at_once(tmp_path: Path):
     """Alice waits for Bob's run, and Bob for Alice's; and a run that waits for itself."""
     told: dict[str, Any] = {}
     runs: dict[str, str] = {}
@@ -54,7 +54,7 @@ async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
         runs["bob"] = params["runId"]
         ready.set()
         await until(lambda: "self" in told)
-        # Alice's wait is on its way, or will be.
+        # Alice's wait has been sent, or soon will be.
         await until(lambda: there_runs()["alice"].waits_for)
         told["bob"] = await program.call(
             "agent.wait", runId=runs["alice"], timeoutMs=PATIENCE_S * 1000, _meta=meta(params)
@@ -83,11 +83,11 @@ async def test_a_wait_that_would_close_a_circle_ends_at_once(tmp_path: Path):
     assert (told["alice"]["status"], told["alice"]["reply"]) == ("ok", "b")
 
 
-async def test_a_waiter_from_outside_with_the_token_of_a_session_is_not_its_run(tmp_path: Path):
+async def test_a_wait_with_a_sessions_token_does_not_count_as_its_run_waiting(tmp_path: Path):
     more = OPEN + "[agents.defaults]\nmaxConcurrent = 1\n"
     async with inside(tmp_path, attached("alice", "bob", more=more)) as there, there.connect() as owner:
         services = there.app.services
-        async with agent(there, "alice", waits) as alice, agent(there, "bob", answers):
+        async with agent(there, "alice", wait_for_gate) as alice, agent(there, "bob", answer_ok):
             for key in (ALICE, BOB):
                 await owner.call("sessions.create", key=key)
             await owner.call("chat.send", sessionKey=ALICE, message="x")
@@ -98,15 +98,15 @@ async def test_a_waiter_from_outside_with_the_token_of_a_session_is_not_its_run(
                 asked = await outside.send("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 1000)
                 run = services.supervisor.registry.live[queued]
                 await until(lambda: run.listeners)
-                # Alice's run keeps its place: she waits for nothing.
+                # Alice's run keeps its run slot: it does not wait for anything.
                 assert services.supervisor.current(ALICE).waits_for == {}
                 assert run.status == "queued"
                 alice.gate.set()
                 assert (await outside.answer(asked))["result"]["status"] == "ok"
 
 
-async def test_a_fraction_of_a_second_is_waited_for(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", waits), there.connect() as owner:
+async def test_a_timeout_may_be_a_fraction_of_a_second(tmp_path: Path):
+    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", wait_for_gate), there.connect() as owner:
         await owner.call("sessions.create", key=BOB)
         got = await owner.call("sessions_send", sessionKey=BOB, message="x", timeoutSeconds=0.2)
         assert (got["status"], got["error"]) == (
@@ -116,10 +116,10 @@ async def test_a_fraction_of_a_second_is_waited_for(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", range(5))
-async def test_a_message_in_the_moment_in_which_the_agent_goes_waits_for_it(tmp_path: Path, number: int):
+async def test_a_message_sent_while_the_agent_disconnects_waits_for_its_return(tmp_path: Path, number: int):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=BOB)
-        async with agent(there, "bob", answers) as bob:
+        async with agent(there, "bob", answer_ok) as bob:
             await bob.connection.close()
             if number % 2:
                 await trio.lowlevel.checkpoint()
@@ -128,17 +128,17 @@ async def test_a_message_in_the_moment_in_which_the_agent_goes_waits_for_it(tmp_
         await until(lambda: not there.app.services.attached.counts())
         await until(lambda: there.app.services.supervisor.current(BOB) is None)
         assert not run.done.is_set()
-        async with agent(there, "bob", answers) as again:
+        async with agent(there, "bob", answer_ok) as again:
             assert (await owner.call("agent.wait", runId=run_id))["reply"] == "ok"
             assert [turn["message"] for turn in again.turns] == ["hello"]
         messages = (await owner.call("chat.history", sessionKey=BOB))["messages"]
         assert [one["role"] for one in messages] == ["user", "assistant"]
 
 
-async def test_a_run_whose_agent_went_can_be_stopped_and_is_interrupted_by_a_restart(tmp_path: Path):
+async def test_a_run_whose_agent_disconnected_can_be_stopped_and_is_interrupted_by_a_restart(tmp_path: Path):
     async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=BOB)
-        async with agent(there, "bob", answers) as bob:
+        async with agent(there, "bob", answer_ok) as bob:
             await bob.connection.close()
             first = (await owner.call("chat.send", sessionKey=BOB, message="one"))["runId"]
             second = (await owner.call("chat.send", sessionKey=BOB, message="two"))["runId"]
@@ -146,7 +146,7 @@ async def test_a_run_whose_agent_went_can_be_stopped_and_is_interrupted_by_a_res
         assert (await owner.call("chat.abort", sessionKey=BOB, runId=first))["runIds"] == [first]
     async with (
         inside(tmp_path, attached("bob")) as there,
-        agent(there, "bob", answers),
+        agent(there, "bob", answer_ok),
         there.connect() as owner,
     ):
         assert (await owner.call("agent.wait", runId=first))["status"] == "aborted"

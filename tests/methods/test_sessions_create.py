@@ -10,18 +10,18 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def test_a_session_without_a_key_gets_one(call: Call) -> None:
+def test_a_session_created_without_a_key_gets_one(call: Call) -> None:
     got = call("sessions.create")
     assert got["key"].startswith("agent:main:dashboard:")
     assert got["created"] is True
 
 
-def test_an_existing_key_is_no_error(call: Call, fresh: str, shared: Daemon) -> None:
+def test_creating_an_existing_key_is_not_an_error(call: Call, fresh: str, shared: Daemon) -> None:
     known = shared.call("sessions.resolve", key=fresh)
     assert call("sessions.create", key=fresh) == {**known, "created": False}
 
 
-def test_label_model_and_parent_stand_on_the_row(call: Call, shared: Daemon, fresh: str) -> None:
+def test_label_model_and_parent_are_shown_in_the_row(call: Call, shared: Daemon, fresh: str) -> None:
     label = str(uuid4())
     got = call("sessions.create", label=label, model="m-1", parentSessionKey=fresh)
     [row] = shared.call("sessions_list", label=label)["sessions"]
@@ -54,13 +54,13 @@ def test_a_label_in_use_is_a_conflict(call: Call, shared: Daemon) -> None:
         ({"label": "a\nb"}, -32602),
     ],
 )
-def test_what_cannot_be_made_is_refused(call: Call, params: dict[str, str], code: int) -> None:
+def test_invalid_params_are_refused(call: Call, params: dict[str, str], code: int) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions.create", **params)
     assert failed.value.error["code"] == code
 
 
-def test_many_at_the_same_time_make_one_session(shared: Daemon) -> None:
+def test_simultaneous_calls_create_one_session(shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda _: shared.call("sessions.create", key=key), range(16)))
@@ -68,7 +68,7 @@ def test_many_at_the_same_time_make_one_session(shared: Daemon) -> None:
     assert sum(one["created"] for one in got) == 1
 
 
-def test_of_many_who_want_a_label_at_the_same_time_one_gets_it(shared: Daemon) -> None:
+def test_of_simultaneous_calls_for_a_label_one_gets_it(shared: Daemon) -> None:
     label = str(uuid4())
     with ThreadPoolExecutor(8) as pool:
 

@@ -27,7 +27,7 @@ async def test_a_deleted_session_is_gone_from_lists_and_its_transcript_is_in_the
         assert await client.say(KEY, "a new one") == "a new one"
 
 
-async def test_the_main_session_stays(tmp_path: Path) -> None:
+async def test_the_main_session_cannot_be_deleted(tmp_path: Path) -> None:
     config = '[session]\nmainKey = "home"'
     async with inside(tmp_path, config) as daemon, daemon.connect() as client:
         await client.say("main", "hello")
@@ -37,7 +37,7 @@ async def test_the_main_session_stays(tmp_path: Path) -> None:
         assert (await client.call("sessions.delete", key="agent:main:other"))["deleted"]
 
 
-async def test_older_transcripts_of_the_key_do_not_take_its_place(tmp_path: Path) -> None:
+async def test_older_transcripts_of_the_key_do_not_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "store" / "agents" / "main" / "sessions"
     folder.mkdir(parents=True)
     for year in (2020, 2021, 2022):
@@ -55,7 +55,7 @@ async def test_older_transcripts_of_the_key_do_not_take_its_place(tmp_path: Path
     ]
 
 
-async def test_who_could_see_a_session_hears_that_it_is_gone(tmp_path: Path) -> None:
+async def test_followers_who_could_see_a_session_hear_of_its_deletion(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         parent = "agent:main:parent"
         await client.call("sessions.create", key=parent)

@@ -11,22 +11,22 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def fill(shared: Daemon, key: str, count: int) -> list[dict[str, Any]]:
+def inject_numbered(shared: Daemon, key: str, count: int) -> list[dict[str, Any]]:
     messages = [{"role": "user", "content": f"m{n}", "odd": {"b": 1, "a": [1.50]}} for n in range(count)]
     shared.call("chat.inject", sessionKey=key, messages=messages)
     return messages
 
 
-def test_messages_come_back_as_they_stand_oldest_first(call: Call, shared: Daemon, fresh: str) -> None:
-    messages = fill(shared, fresh, 3)
+def test_messages_are_returned_unchanged_and_oldest_first(call: Call, shared: Daemon, fresh: str) -> None:
+    messages = inject_numbered(shared, fresh, 3)
     got = call("sessions_history", sessionKey=fresh, limit=3)
     assert got["messages"] == messages
     assert [position["seq"] for position in got["positions"]] == [3, 4, 5]
     assert (got["sessionKey"], got["hasMore"], got["skipped"], got["contentRedacted"]) == (fresh, True, 0, False)
 
 
-def test_older_pages_join_without_gap_or_repetition(call: Call, shared: Daemon, fresh: str) -> None:
-    fill(shared, fresh, 7)
+def test_pages_join_without_gap_or_repetition(call: Call, shared: Daemon, fresh: str) -> None:
+    inject_numbered(shared, fresh, 7)
     pages: list[list[str]] = []
     cursor: dict[str, str] = {}
     while True:
@@ -38,14 +38,14 @@ def test_older_pages_join_without_gap_or_repetition(call: Call, shared: Daemon, 
     assert pages == [[1], [2, 3, 4, 5], [6, 7, 8, 9]]
 
 
-def test_tool_results_are_left_out_unless_asked_for(call: Call, shared: Daemon, fresh: str) -> None:
+def test_tool_results_are_left_out_unless_requested(call: Call, shared: Daemon, fresh: str) -> None:
     tool = {"role": "toolResult", "toolCallId": "1", "toolName": "x", "content": [], "isError": False}
     shared.call("chat.inject", sessionKey=fresh, messages=[tool])
     assert call("sessions_history", sessionKey=fresh, limit=1)["messages"][0]["role"] == "assistant"
     assert call("sessions_history", sessionKey=fresh, limit=1, includeTools=True)["messages"] == [tool]
 
 
-def test_a_message_over_the_size_is_replaced_by_a_placeholder(call: Call, shared: Daemon, fresh: str) -> None:
+def test_a_message_over_the_size_limit_is_replaced_by_a_placeholder(call: Call, shared: Daemon, fresh: str) -> None:
     shared.call("chat.inject", sessionKey=fresh, messages=[{"role": "user", "content": "x" * 5000}])
     got = call("sessions_history", sessionKey=fresh, limit=1, maxBytes=1000)
     [message] = got["messages"]
@@ -62,7 +62,7 @@ def test_a_page_ends_before_it_is_too_large_and_says_so(call: Call, shared: Daem
     assert got["hasMore"]
 
 
-def test_cursors_of_another_session_and_made_up_ones_are_refused(call: Call, shared: Daemon, fresh: str) -> None:
+def test_cursors_of_another_session_and_forged_ones_are_refused(call: Call, shared: Daemon, fresh: str) -> None:
     other = f"agent:main:test:{uuid4()}"
     shared.reply(other, "secret")
     foreign = shared.call("sessions_history", sessionKey=other)["cursor"]
@@ -72,7 +72,7 @@ def test_cursors_of_another_session_and_made_up_ones_are_refused(call: Call, sha
         assert (failed.value.error["code"], failed.value.error["data"]["field"]) == (-32602, "$.cursor")
 
 
-def test_bad_lines_are_counted_and_passed_over(call: Call, shared: Daemon, fresh: str) -> None:
+def test_bad_lines_are_counted_and_skipped(call: Call, shared: Daemon, fresh: str) -> None:
     path = Path(call("sessions_list", search=fresh)["sessions"][0]["transcriptPath"])
     with path.open("ab") as file:
         file.write(b"torn {\n" + b'{"type":"message","message":{"role":"user","content":"after"}}\n')
@@ -81,7 +81,7 @@ def test_bad_lines_are_counted_and_passed_over(call: Call, shared: Daemon, fresh
     assert (got["messages"][-1]["content"], got["skipped"]) == ("after", 1)
 
 
-def test_an_unknown_session_and_one_out_of_sight_get_the_same_answer(call: Call, shared: Daemon, fresh: str) -> None:
+def test_an_unknown_and_an_invisible_session_get_the_same_answer(call: Call, shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["read"], sessionKey="agent:other:main")["token"]
     errors = []
     for key in (fresh, fresh[:-1] + "x"):

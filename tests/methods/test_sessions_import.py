@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "openclaw-store"
 SID = "0e821bfa-101c-4841-b9ad-71d2ff5627e8"
 
 
-def _print_of(folder: Path) -> dict[str, Any]:
+def _fingerprint(folder: Path) -> dict[str, Any]:
     """Every name below a folder with its content, mode and times."""
     return {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.lstat().st_mtime_ns,
@@ -28,7 +28,7 @@ def _head(session_id: str, at: str = "2026-01-01T00:00:00.000Z") -> dict[str, An
     return {"type": "session", "version": 3, "id": session_id, "timestamp": at, "cwd": "/home"}
 
 
-def _said(text: str) -> dict[str, Any]:
+def _message(text: str) -> dict[str, Any]:
     message = {"role": "user", "content": text, "timestamp": 1_767_225_600_000}
     return {
         "type": "message",
@@ -51,8 +51,8 @@ def _skipped(done: dict[str, Any]) -> dict[str, str]:
     return {row["path"]: row["reason"] for row in done["skipped"]}
 
 
-async def test_a_real_openclaw_folder_comes_over_whole_and_stays_as_it_is(tmp_path: Path) -> None:
-    before = _print_of(GOLDEN)
+async def test_a_real_openclaw_folder_is_imported_completely_and_left_unchanged(tmp_path: Path) -> None:
+    before = _fingerprint(GOLDEN)
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         done = await client.call("sessions.import", path=str(GOLDEN))
         assert done["skipped"] == []
@@ -60,11 +60,11 @@ async def test_a_real_openclaw_folder_comes_over_whole_and_stays_as_it_is(tmp_pa
         for row in done["imported"]:
             source = GOLDEN / row["path"]
             if source.name == "sessions.json":
-                continue  # one that only the index knows
+                continue  # a session that is only in the index
             session = store.catalog.by_id[row["sessionId"]]
             copied = (store.path / session.path).read_bytes()
             assert copied.startswith(source.read_bytes())
-            # One record more: the adoption.
+            # One more record: the adoption.
             assert copied.count(b"\n") == source.read_bytes().count(b"\n") + 1
             assert (store.path / session.path).stat().st_mode & 0o777 == 0o600
             assert row["archived"] is (".jsonl." in source.name)
@@ -77,33 +77,33 @@ async def test_a_real_openclaw_folder_comes_over_whole_and_stays_as_it_is(tmp_pa
         assert again["imported"] == []
         assert set(_skipped(again).values()) == {"a session with this id is here already"}
         assert len(again["skipped"]) == len(done["imported"])
-        files = _print_of(store.path / "agents")
-    assert _print_of(GOLDEN) == before
-    # What a start makes of it is what the import made of it.
+        files = _fingerprint(store.path / "agents")
+    assert _fingerprint(GOLDEN) == before
+    # A restart reads the same entries as the import made.
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.call("sessions_history", sessionKey="main"))["messages"] == history["messages"]
-        kept = {name: facts for name, facts in _print_of(daemon.services.store.path / "agents").items() if facts[2]}
+        kept = {name: facts for name, facts in _fingerprint(daemon.services.store.path / "agents").items() if facts[2]}
         assert {name for name in kept if name.endswith(".jsonl")} == {name for name in files if name.endswith(".jsonl")}
         assert (await client.call("sessions.import", path=str(GOLDEN)))["imported"] == []
 
 
-async def test_names_agents_and_what_is_passed_over(tmp_path: Path) -> None:
+async def test_file_names_agents_and_skipped_files_are_reported(tmp_path: Path) -> None:
     source = tmp_path / "openclaw"
     main = source / "agents" / "main" / "sessions"
     other = source / "agents" / "Other" / "sessions"
-    _write(main, "plain.jsonl", _head("plain"), _said("hello"))
-    _write(main, "twice.jsonl", _head("twice"), _said("now"))
-    _write(main, "twice.jsonl.deleted.2026-01-02T03-04-05.678Z", _head("twice"), _said("then"))
-    _write(main, "gone.jsonl.reset.2026-01-02T03-04-05Z", _head("gone"), _said("before"))
+    _write(main, "plain.jsonl", _head("plain"), _message("hello"))
+    _write(main, "twice.jsonl", _head("twice"), _message("now"))
+    _write(main, "twice.jsonl.deleted.2026-01-02T03-04-05.678Z", _head("twice"), _message("then"))
+    _write(main, "gone.jsonl.reset.2026-01-02T03-04-05Z", _head("gone"), _message("before"))
     _write(main, "plain.jsonl.bak.2026-01-02T03-04-05.678Z", _head("plain"))
     _write(main, "keep.deleted.keep.jsonl", _head("keep"))
-    _write(main, "sid-topic-a%2Fb.jsonl", _head("sid"), _said("in a thread"))
+    _write(main, "sid-topic-a%2Fb.jsonl", _head("sid"), _message("in a thread"))
     _write(main, "usage.jsonl", {"some": "log"})
     _write(main, "empty.jsonl")
-    half = _write(main, "half.jsonl", _head("half"), _said("whole"), _said("x"))
+    half = _write(main, "half.jsonl", _head("half"), _message("whole"), _message("x"))
     half.write_bytes(half.read_bytes() + b'{"type":"mess')
     _write(main, "notes.txt", "not ours")
-    _write(other, "own.jsonl", _head("own"), _said("another agent"))
+    _write(other, "own.jsonl", _head("own"), _message("another agent"))
     (main / "link.jsonl").symlink_to(main / "plain.jsonl")
     (source / "agents" / "linked").symlink_to(source / "agents" / "main")
     (source / "agents" / "not an agent").mkdir()
@@ -145,16 +145,16 @@ async def test_names_agents_and_what_is_passed_over(tmp_path: Path) -> None:
         assert catalog.by_id["plain"].entry.channel == "telegram"
         assert catalog.by_id["only-settings"].entry.thinking_level == "high"
         assert catalog.corrupt_records == 0
-        # Nothing is left under a temporary name, and no file is younger than it was.
+        # No temporary file is left, and the files keep their times.
         sessions = daemon.services.store.path / "agents" / "main" / "sessions"
         assert [path.name for path in sessions.iterdir() if path.name.startswith(".")] == []
         assert (sessions / "plain.jsonl").stat().st_mtime == 1_700_000_000
         assert await client.say("agent:main:telegram:group:7", "and on") == "and on"
 
 
-async def test_a_session_that_is_here_is_not_displaced(tmp_path: Path) -> None:
+async def test_an_import_does_not_displace_an_existing_session(tmp_path: Path) -> None:
     sessions = tmp_path / "openclaw" / "agents" / "main" / "sessions"
-    _write(sessions, "theirs.jsonl", _head("theirs", "2999-01-01T00:00:00.000Z"), _said("hello"))
+    _write(sessions, "theirs.jsonl", _head("theirs", "2999-01-01T00:00:00.000Z"), _message("hello"))
     index = {"agent:main:main": {"sessionId": "theirs"}, "agent:main:work": {"sessionId": "only-settings"}}
     (sessions / "sessions.json").write_text(json.dumps(index))
     async with inside(tmp_path) as daemon, daemon.connect() as client:
@@ -179,13 +179,13 @@ async def test_followers_hear_of_imported_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["relative/path", "/nowhere/at/all", "/dev/null", "/proc/version", "/usr"])
-async def test_a_path_that_is_no_such_folder_is_refused(tmp_path: Path, path: str) -> None:
+async def test_a_path_that_is_not_an_openclaw_folder_is_refused(tmp_path: Path, path: str) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         error = await client.failure("sessions.import", path=path)
         assert (error["code"], error["data"]["field"]) == (-32602, "$.path")
 
 
-async def test_the_store_itself_is_refused_and_so_is_whom_it_is_not_for(tmp_path: Path) -> None:
+async def test_importing_the_store_itself_or_by_a_session_token_is_refused(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.failure("sessions.import", path=str(tmp_path / "store")))["code"] == -32602
         narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")

@@ -1,4 +1,4 @@
-"""`sessions_inbox`: what is sent to a session of an MCP client is kept for it, whatever happens to the daemon."""
+"""`sessions_inbox`: messages to a session of an MCP client are kept until it reads them, also over a crash."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), sessio
 
 
 @pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Inside]:
+async def daemon_parts(tmp_path: Path) -> AsyncIterator[Inside]:
     async with inside(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def owner(parts: Inside) -> AsyncIterator[Connection]:
-    async with parts.connect() as connection:
+async def owner(daemon_parts: Inside) -> AsyncIterator[Connection]:
+    async with daemon_parts.connect() as connection:
         await connection.call("sessions.create", key=KEY)
         yield connection
 
 
 @pytest.fixture
-async def reader(parts: Inside, owner: Connection) -> AsyncIterator[Connection]:
-    async with parts.connect(READER) as connection:
+async def reader(daemon_parts: Inside, owner: Connection) -> AsyncIterator[Connection]:
+    async with daemon_parts.connect(READER) as connection:
         yield connection
 
 
-async def tell(owner: Connection, *texts: str, **more: Any) -> list[Any]:
+async def send_to_inbox(owner: Connection, *texts: str, **more: Any) -> list[Any]:
     return [await owner.call("chat.send", sessionKey=KEY, message=text, **more) for text in texts]
 
 
-def texts(page: dict[str, Any]) -> list[str]:
+def texts_of(page: dict[str, Any]) -> list[str]:
     return [message["text"] for message in page["messages"]]
 
 
-def test_only_sessions_of_mcp_clients_are_inboxes() -> None:
+def test_only_sessions_of_mcp_clients_have_inboxes() -> None:
     assert is_inbox("agent:main:mcp:reader")
     assert not is_inbox("agent:mcp:main")
     assert not is_inbox("agent:main:subagent:mcp:reader")
 
 
 async def test_a_message_to_an_inbox_is_kept_and_no_agent_runs(owner, reader) -> None:
-    (sent,) = await tell(owner, "are you there?")
+    (sent,) = await send_to_inbox(owner, "are you there?")
     assert {**sent, "runId": "", "cursor": ""} == {"runId": "", "status": "accepted", "cursor": "", "reason": "inbox"}
     page = await reader.call("sessions_inbox")
     (message,) = page["messages"]
@@ -70,42 +70,42 @@ async def test_a_message_to_an_inbox_is_kept_and_no_agent_runs(owner, reader) ->
     assert [message["role"] for message in history["messages"]] == ["user"]
 
 
-async def test_whoever_waits_for_the_kept_run_learns_that_it_is_over(owner) -> None:
-    (sent,) = await tell(owner, "hello")
+async def test_the_run_of_a_kept_message_has_already_ended(owner) -> None:
+    (sent,) = await send_to_inbox(owner, "hello")
     ended = await owner.call("agent.wait", runId=sent["runId"])
     assert {name: ended[name] for name in ("status", "sessionKey")} == {"status": "ok", "sessionKey": KEY}
     assert "reply" not in ended
 
 
-async def test_unread_messages_come_again_until_the_cursor_says_that_they_are_done(owner, reader) -> None:
-    await tell(owner, "one", "two")
+async def test_unread_messages_are_returned_again_until_the_cursor_acknowledges_them(owner, reader) -> None:
+    await send_to_inbox(owner, "one", "two")
     first = await reader.call("sessions_inbox")
-    assert texts(first) == texts(await reader.call("sessions_inbox")) == ["one", "two"]
-    await tell(owner, "three")
-    assert texts(await reader.call("sessions_inbox", cursor=first["cursor"])) == ["three"]
-    # Said once: from now on also where no cursor is given.
-    assert texts(await reader.call("sessions_inbox")) == ["three"]
+    assert texts_of(first) == texts_of(await reader.call("sessions_inbox")) == ["one", "two"]
+    await send_to_inbox(owner, "three")
+    assert texts_of(await reader.call("sessions_inbox", cursor=first["cursor"])) == ["three"]
+    # The acknowledgement is remembered: it also counts for later calls without a cursor.
+    assert texts_of(await reader.call("sessions_inbox")) == ["three"]
 
 
-async def test_the_cursor_of_a_message_reads_on_behind_that_message(owner, reader) -> None:
-    await tell(owner, "one", "two", "three")
+async def test_the_cursor_of_a_message_continues_after_that_message(owner, reader) -> None:
+    await send_to_inbox(owner, "one", "two", "three")
     page = await reader.call("sessions_inbox")
-    assert texts(await reader.call("sessions_inbox", cursor=page["messages"][1]["cursor"])) == ["three"]
+    assert texts_of(await reader.call("sessions_inbox", cursor=page["messages"][1]["cursor"])) == ["three"]
 
 
-async def test_an_older_cursor_rereads_and_does_not_move_the_mark_back(owner, reader) -> None:
-    await tell(owner, "one", "two")
+async def test_an_older_cursor_reads_again_without_marking_messages_unread(owner, reader) -> None:
+    await send_to_inbox(owner, "one", "two")
     page = await reader.call("sessions_inbox")
     await reader.call("sessions_inbox", cursor=page["cursor"])
-    assert texts(await reader.call("sessions_inbox", cursor=page["messages"][0]["cursor"])) == ["two"]
-    assert texts(await reader.call("sessions_inbox")) == []
+    assert texts_of(await reader.call("sessions_inbox", cursor=page["messages"][0]["cursor"])) == ["two"]
+    assert texts_of(await reader.call("sessions_inbox")) == []
 
 
-async def test_polling_an_empty_inbox_writes_nothing(parts, owner, reader) -> None:
-    await tell(owner, "one")
+async def test_polling_an_empty_inbox_writes_nothing(daemon_parts, owner, reader) -> None:
+    await send_to_inbox(owner, "one")
     cursor = (await reader.call("sessions_inbox"))["cursor"]
     cursor = (await reader.call("sessions_inbox", cursor=cursor))["cursor"]
-    session = parts.services.store.catalog.by_key[KEY]
+    session = daemon_parts.services.store.catalog.by_key[KEY]
     before = session.entry.file.folded_to
     for _ in range(3):
         cursor = (await reader.call("sessions_inbox", cursor=cursor))["cursor"]
@@ -114,23 +114,23 @@ async def test_polling_an_empty_inbox_writes_nothing(parts, owner, reader) -> No
 
 async def test_a_wait_ends_with_the_next_message(owner, reader) -> None:
     request = await reader.send("sessions_inbox", wait=25)
-    await tell(owner, "at last")
+    await send_to_inbox(owner, "at last")
     answer = await reader.answer(request)
-    assert texts(answer["result"]) == ["at last"]
+    assert texts_of(answer["result"]) == ["at last"]
 
 
-async def test_a_wait_ends_with_nothing_after_its_time(reader) -> None:
+async def test_a_wait_times_out_with_no_messages(reader) -> None:
     with trio.fail_after(PATIENCE_S):
-        assert texts(await reader.call("sessions_inbox", wait=1)) == []
+        assert texts_of(await reader.call("sessions_inbox", wait=1)) == []
 
 
-async def test_a_wait_can_be_called_off(reader) -> None:
+async def test_a_wait_can_be_cancelled(reader) -> None:
     request = await reader.send("sessions_inbox", wait=3600)
     await reader._stream.send_all(b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":%d}}\n' % request)
     assert (await reader.answer(request))["error"]["code"] == -32800
 
 
-async def test_the_owner_has_no_inbox_and_is_told_what_to_use(owner) -> None:
+async def test_the_owner_has_no_inbox_and_the_error_says_what_to_use(owner) -> None:
     error = await owner.failure("sessions_inbox")
     assert (error["code"], error["data"]["code"]) == (-32602, "no_session")
     assert "`sessions_history` reads any session" in error["message"]
@@ -144,35 +144,35 @@ async def test_a_cursor_of_another_session_is_refused(owner, reader) -> None:
 
 
 async def test_a_full_inbox_comes_in_pages_of_fifty(owner, reader) -> None:
-    await tell(owner, *map(str, range(inbox.PAGE_MESSAGES + 1)))
+    await send_to_inbox(owner, *map(str, range(inbox.PAGE_MESSAGES + 1)))
     first = await reader.call("sessions_inbox")
     second = await reader.call("sessions_inbox", cursor=first["cursor"])
     assert (len(first["messages"]), first["hasMore"]) == (50, True)
-    assert (texts(second), second["hasMore"]) == (["50"], False)
+    assert (texts_of(second), second["hasMore"]) == (["50"], False)
 
 
-async def test_a_page_ends_where_its_messages_get_too_long(owner, reader) -> None:
+async def test_a_page_is_limited_by_the_length_of_its_messages(owner, reader) -> None:
     long = "x" * (inbox.PAGE_BYTES // 2)
-    await tell(owner, long, long, "short")
+    await send_to_inbox(owner, long, long, "short")
     page = await reader.call("sessions_inbox")
-    assert ([len(text) for text in texts(page)], page["hasMore"]) == ([len(long), len(long)], True)
-    assert texts(await reader.call("sessions_inbox", cursor=page["cursor"])) == ["short"]
+    assert ([len(text) for text in texts_of(page)], page["hasMore"]) == ([len(long), len(long)], True)
+    assert texts_of(await reader.call("sessions_inbox", cursor=page["cursor"])) == ["short"]
 
 
-async def test_the_same_idempotency_key_keeps_one_message(owner, reader) -> None:
-    first, second = await tell(owner, "once", "once", idempotencyKey="k")
+async def test_the_same_idempotency_key_stores_one_message(owner, reader) -> None:
+    first, second = await send_to_inbox(owner, "once", "once", idempotencyKey="k")
     assert first["runId"] == second["runId"]
-    assert texts(await reader.call("sessions_inbox")) == ["once"]
+    assert texts_of(await reader.call("sessions_inbox")) == ["once"]
 
 
-async def test_what_the_reader_writes_into_its_own_transcript_is_no_message_to_it(reader) -> None:
+async def test_messages_that_the_reader_injects_itself_are_not_in_its_inbox(reader) -> None:
     note = {"role": "assistant", "content": "a note of my own"}
     await reader.call("chat.inject", sessionKey="current", messages=[note])
-    assert texts(await reader.call("sessions_inbox")) == []
+    assert texts_of(await reader.call("sessions_inbox")) == []
 
 
 async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
-    await tell(owner, "Authorization: Bearer abcdefghijklmnopqrstuvwxyz0123456789")
+    await send_to_inbox(owner, "Authorization: Bearer abcdefghijklmnopqrstuvwxyz0123456789")
     (message,) = (await reader.call("sessions_inbox"))["messages"]
     assert "abcdefghijklmnop" not in message["text"]
 
@@ -180,29 +180,29 @@ async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
 @pytest.mark.parametrize(
     ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
 )
-async def test_a_session_whose_messages_are_kept_is_not_begun_anew_for_its_age(tmp_path, method, target) -> None:
+async def test_messages_kept_for_an_inbox_do_not_trigger_the_idle_reset(tmp_path, method, target) -> None:
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
     async with inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 1 }\n', clock=clock) as made:
         async with made.connect() as owner, made.connect(READER) as reader:
             await owner.call("sessions.create", key=KEY)
-            await tell(owner, "one")
+            await send_to_inbox(owner, "one")
             shift[0] = 600_000
             await owner.call(method, **{target: KEY, "message": "two"})
-            assert texts(await reader.call("sessions_inbox")) == ["one", "two"]
+            assert texts_of(await reader.call("sessions_inbox")) == ["one", "two"]
 
 
-async def test_an_attached_agent_gets_the_messages_instead(parts, owner, reader) -> None:
-    async with parts.connect() as agent:
+async def test_with_an_attached_agent_messages_run_instead_of_being_kept(daemon_parts, owner, reader) -> None:
+    async with daemon_parts.connect() as agent:
         await agent.call("agents.attach", agentId="main")
-        (sent,) = await tell(owner, "for the agent")
+        (sent,) = await send_to_inbox(owner, "for the agent")
         assert "reason" not in sent
         while (message := await agent.receive()).get("method") != "run.start":
             pass
         assert message["params"]["message"] == "for the agent"
 
 
-async def test_nothing_is_lost_or_repeated_over_a_kill(daemon) -> None:
+async def test_no_message_is_lost_or_repeated_when_the_daemon_is_killed(daemon) -> None:
     daemon.start()
     daemon.call("sessions.create", key=KEY)
     token = daemon.call("tokens.mint", sessionKey=KEY, scopes=["read"])["token"]
@@ -222,11 +222,11 @@ async def test_nothing_is_lost_or_repeated_over_a_kill(daemon) -> None:
     done = read(cursor=first["messages"][0]["cursor"])
     daemon.kill()
     daemon.start()
-    assert texts(read()) == texts(done) == ["two"]
+    assert texts_of(read()) == texts_of(done) == ["two"]
 
 
-async def test_a_torn_write_leaves_no_run_for_an_agent(daemon) -> None:
-    # The end of the run is torn off: a start must neither run an agent on it nor lose the message.
+async def test_after_a_torn_write_the_message_is_kept_and_no_agent_runs(daemon) -> None:
+    # The record of the run's end is torn off: a restart must neither run an agent for the message nor lose it.
     daemon.start()
     daemon.call("sessions.create", key=KEY)
     daemon.call("chat.send", sessionKey=KEY, message="kept")
@@ -240,13 +240,13 @@ async def test_a_torn_write_leaves_no_run_for_an_agent(daemon) -> None:
     assert [(message["role"], message["content"]) for message in history["messages"]] == [("user", "kept")]
 
 
-async def test_the_owner_reads_the_inbox_of_a_program_and_marks_it_as_the_program_does(owner, reader) -> None:
-    await tell(owner, "one", "two")
+async def test_the_owner_can_read_and_mark_a_programs_inbox_by_its_key(owner, reader) -> None:
+    await send_to_inbox(owner, "one", "two")
     page = await owner.call("sessions_inbox", sessionKey="mcp:reader")
-    assert (page["sessionKey"], texts(page)) == (KEY, ["one", "two"])
-    assert texts(await reader.call("sessions_inbox")) == ["one", "two"]
-    assert texts(await owner.call("sessions_inbox", sessionKey=KEY, cursor=page["cursor"])) == []
-    assert texts(await reader.call("sessions_inbox")) == []
+    assert (page["sessionKey"], texts_of(page)) == (KEY, ["one", "two"])
+    assert texts_of(await reader.call("sessions_inbox")) == ["one", "two"]
+    assert texts_of(await owner.call("sessions_inbox", sessionKey=KEY, cursor=page["cursor"])) == []
+    assert texts_of(await reader.call("sessions_inbox")) == []
 
 
 async def test_a_session_with_an_agent_has_no_inbox(owner) -> None:
@@ -255,9 +255,13 @@ async def test_a_session_with_an_agent_has_no_inbox(owner) -> None:
     assert (error["code"], error["data"]["code"]) == (-32602, "no_inbox")
 
 
-async def test_the_inbox_of_another_session_is_not_for_whoever_may_read_that_session(tmp_path: Path) -> None:
+async def test_reading_a_session_does_not_allow_reading_its_inbox(tmp_path: Path) -> None:
     config = '[tools.sessions]\nvisibility = "agent"\n'
-    async with inside(tmp_path, config) as parts, parts.connect() as owner, parts.connect(READER) as reader:
+    async with (
+        inside(tmp_path, config) as daemon_parts,
+        daemon_parts.connect() as owner,
+        daemon_parts.connect(READER) as reader,
+    ):
         await owner.call("sessions.create", key=KEY)
         await owner.call("sessions.create", key="mcp:other")
         await reader.call("sessions_history", sessionKey="agent:main:mcp:other")
@@ -266,23 +270,27 @@ async def test_the_inbox_of_another_session_is_not_for_whoever_may_read_that_ses
         await reader.call("sessions_inbox", sessionKey=KEY)
 
 
-async def test_what_was_read_stays_read_in_a_copy_of_the_store_with_another_key(tmp_path: Path) -> None:
+async def test_read_messages_stay_read_in_a_copy_of_the_store_with_another_key(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
-    async with inside(tmp_path / "a") as parts, parts.connect() as owner, parts.connect(READER) as reader:
+    async with (
+        inside(tmp_path / "a") as daemon_parts,
+        daemon_parts.connect() as owner,
+        daemon_parts.connect(READER) as reader,
+    ):
         await owner.call("sessions.create", key=KEY)
-        await tell(owner, "one", "two")
+        await send_to_inbox(owner, "one", "two")
         await reader.call("sessions_inbox", cursor=(await reader.call("sessions_inbox"))["cursor"])
-        await tell(owner, "three")
-        store = parts.services.store.path
+        await send_to_inbox(owner, "three")
+        store = daemon_parts.services.store.path
     transcripts = [path.relative_to(store) for path in store.rglob("*.jsonl") if "sessions" in path.parts]
     copies = {path: (store / path).read_bytes() for path in transcripts}
     cut = {path: data.replace(b'"one"', b'"oneone"') for path, data in copies.items()}
     for name, files, unread in (("b", copies, ["three"]), ("c", cut, ["oneone", "two", "three"])):
-        async with inside(tmp_path / name) as parts:
-            there = parts.services.store.path
+        async with inside(tmp_path / name) as daemon_parts:
+            there = daemon_parts.services.store.path
         for path, data in files.items():
             (there / path).parent.mkdir(parents=True, exist_ok=True)
             (there / path).write_bytes(data)
-        async with inside(tmp_path / name) as parts, parts.connect(READER) as reader:
-            assert texts(await reader.call("sessions_inbox")) == unread
+        async with inside(tmp_path / name) as daemon_parts, daemon_parts.connect(READER) as reader:
+            assert texts_of(await reader.call("sessions_inbox")) == unread

@@ -1,4 +1,4 @@
-"""`sessions.kill` and `POST /sessions/{key}/kill`: a session's runs and those of all that it spawned."""
+"""`sessions.kill` and `POST /sessions/{key}/kill`: end the runs of a session and of all that it spawned."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from support.real_daemon import Daemon
 TREE = ["agent:alice:main", "agent:alice:subagent:1", "agent:alice:subagent:2", "agent:alice:subagent:3"]
 
 
-async def endless(_: Program, __: dict[str, Any]) -> Any:
+async def never_answer(_: Program, __: dict[str, Any]) -> Any:
     await trio.sleep_forever()
 
 
-def test_where_nothing_runs_nothing_is_killed(call: Call, fresh: str) -> None:
+def test_without_a_run_nothing_is_killed(call: Call, fresh: str) -> None:
     assert call("sessions.kill", key=fresh) == {"killed": False, "runIds": []}
 
 
-def test_it_is_the_admins(call: Call, shared: Daemon, fresh: str) -> None:
+def test_kill_needs_the_scope_admin(call: Call, shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["send", "spawn"], sessionKey=fresh)["token"]
     with pytest.raises(CallFailed) as failed:
         call("sessions.kill", by=token, key=fresh)
@@ -34,10 +34,10 @@ def test_it_is_the_admins(call: Call, shared: Daemon, fresh: str) -> None:
     assert failed.value.error["code"] == -32002
 
 
-async def test_a_session_and_all_its_descendants_are_ended_and_nobody_else(tmp_path: Path):
+async def test_runs_of_a_session_and_its_descendants_are_ended_and_no_others(tmp_path: Path):
     async with (
         inside(tmp_path, attached("alice", more="[agents.defaults]\nmaxConcurrent = 9\n")) as there,
-        agent(there, "alice", endless) as alice,
+        agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
         parents = [None, TREE[0], TREE[1], TREE[1]]
@@ -55,7 +55,7 @@ async def test_a_session_and_all_its_descendants_are_ended_and_nobody_else(tmp_p
         assert await owner.call("sessions.kill", key=TREE[0]) == {"killed": True, "runIds": [ids[0]]}
 
 
-def test_the_route_says_whether_anything_was_killed(shared: Daemon, fresh: str) -> None:
+def test_the_http_route_says_whether_anything_was_killed(shared: Daemon, fresh: str) -> None:
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(shared.socket), verify=False)) as client:
         got = client.post(f"http://d/sessions/{fresh}/kill")
         assert (got.status_code, got.json()) == (200, {"ok": True, "killed": False})

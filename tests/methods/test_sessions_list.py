@@ -10,16 +10,16 @@ from support.real_daemon import Daemon
 
 
 @pytest.fixture
-def another(shared: Daemon) -> str:
+def older_key(shared: Daemon) -> str:
     key = f"agent:main:test:{uuid4()}"
     shared.reply(key, "hello")
     return key
 
 
-def test_the_newest_comes_first_with_its_row(call: Call, shared: Daemon, another: str, fresh: str) -> None:
+def test_rows_are_sorted_newest_first(call: Call, shared: Daemon, older_key: str, fresh: str) -> None:
     got = call("sessions_list", limit=1)
     [row] = got["sessions"]
-    assert row["key"] != another
+    assert row["key"] != older_key
     assert (row["key"], row["kind"], row["channel"], row["status"]) == (fresh, "other", "unknown", "ok")
     assert row["messageCount"] == 2
     assert row["transcriptPath"].startswith(str(shared.store))
@@ -41,14 +41,14 @@ def test_pages_join_without_gap_or_repetition(call: Call, shared: Daemon) -> Non
     assert sorted(seen) == sorted(keys)
 
 
-def test_messages_come_with_the_rows_without_tool_results(call: Call, shared: Daemon, fresh: str) -> None:
+def test_rows_can_include_messages_without_tool_results(call: Call, shared: Daemon, fresh: str) -> None:
     tool = {"role": "toolResult", "toolCallId": "1", "toolName": "x", "content": [], "isError": False}
     shared.call("chat.inject", sessionKey=fresh, messages=[tool, {"role": "user", "content": "last"}])
     [row] = call("sessions_list", search=fresh, messageLimit=2)["sessions"]
     assert [message["role"] for message in row["messages"]] == ["assistant", "user"]
 
 
-def test_filters_come_before_the_limit(call: Call, shared: Daemon, fresh: str) -> None:
+def test_filters_apply_before_the_limit(call: Call, shared: Daemon, fresh: str) -> None:
     cron = f"cron:{uuid4()}"
     shared.reply(cron, "tick")
     shared.reply(fresh, "later")
@@ -63,13 +63,13 @@ def test_the_limit_is_floored_and_clamped(call: Call, fresh: str, given: float, 
     assert len(call("sessions_list", limit=given)["sessions"]) <= most
 
 
-def test_a_limit_that_is_no_number_is_refused_by_name(call: Call) -> None:
+def test_a_limit_that_is_not_a_number_is_refused_by_name(call: Call) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions_list", limit="many")
     assert (failed.value.error["code"], failed.value.error["data"]["field"]) == (-32602, "$.limit")
 
 
-def test_a_cursor_that_is_none_is_refused(call: Call) -> None:
+def test_an_invalid_cursor_is_refused(call: Call) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions_list", cursor="nonsense")
     assert failed.value.error["data"]["field"] == "$.cursor"

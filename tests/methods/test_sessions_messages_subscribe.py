@@ -12,36 +12,36 @@ from support.real_daemon import Daemon
 from support.single_calls import ROADS
 from support.subscribed_connections import HEARING, Hearing, Refused
 
-# Of the right shape, with a tag that nobody has made.
+# Of the right form, with a tag that the daemon has not made.
 FORGED = "0-0-000000000000"
 
 
 @pytest.fixture(params=sorted(HEARING))
-def road(request: pytest.FixtureRequest) -> type[Hearing]:
-    road: type[Hearing] = HEARING[request.param]
-    return road
+def transport(request: pytest.FixtureRequest) -> type[Hearing]:
+    transport: type[Hearing] = HEARING[request.param]
+    return transport
 
 
-def say(daemon: Daemon, key: str, *texts: str) -> dict[str, Any]:
+def inject_text(daemon: Daemon, key: str, *texts: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": text} for text in texts]
     got: dict[str, Any] = daemon.call("chat.inject", sessionKey=key, messages=messages)
     return got
 
 
-def row(daemon: Daemon, key: str) -> dict[str, Any]:
+def read_row(daemon: Daemon, key: str) -> dict[str, Any]:
     found: dict[str, Any] = next(row for row in daemon.rows() if row["key"] == key)
     return found
 
 
-def write(daemon: Daemon, key: str, line: bytes) -> None:
-    """Append as a stranger."""
-    fd = os.open(row(daemon, key)["transcriptPath"], os.O_WRONLY | os.O_APPEND)
+def append_directly(daemon: Daemon, key: str, line: bytes) -> None:
+    """Append to the file as another program does."""
+    fd = os.open(read_row(daemon, key)["transcriptPath"], os.O_WRONLY | os.O_APPEND)
     os.write(fd, line)
     os.close(fd)
 
 
-def test_what_is_appended_comes_with_its_place(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_appended_messages_arrive_with_their_cursor(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         before = shared.call("sessions_history", sessionKey=fresh)
         got = hearing.call("sessions.messages.subscribe", key=fresh)
         assert got == {"subscribed": True, "key": fresh, "cursor": before["cursor"]}
@@ -62,10 +62,12 @@ def test_what_is_appended_comes_with_its_place(road: type[Hearing], shared: Daem
         )
 
 
-def test_a_strangers_line_comes_too_and_as_it_stands(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_a_line_that_another_program_appends_arrives_unchanged(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
-        write(
+        append_directly(
             shared, fresh, b'{"type":"message","id":"ours","message":{"role":"user","content":"\\u00e9","own":1.50}}\n'
         )
         method, params = hearing.event()
@@ -73,43 +75,43 @@ def test_a_strangers_line_comes_too_and_as_it_stands(road: type[Hearing], shared
         assert params["message"] == {"role": "user", "content": "é", "own": 1.5}
 
 
-def test_from_a_cursor_everything_behind_it_and_then_what_comes(
-    road: type[Hearing], shared: Daemon, fresh: str
+def test_from_a_cursor_all_later_messages_are_replayed_before_new_ones(
+    transport: type[Hearing], shared: Daemon, fresh: str
 ) -> None:
-    say(shared, fresh, "a")
-    cursor = say(shared, fresh, "b")["cursor"]
-    say(shared, fresh, "c", "d")
-    with road(shared) as hearing:
+    inject_text(shared, fresh, "a")
+    cursor = inject_text(shared, fresh, "b")["cursor"]
+    inject_text(shared, fresh, "c", "d")
+    with transport(shared) as hearing:
         assert hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)["cursor"] == cursor
         assert hearing.said(2) == ["c", "d"]
-        say(shared, fresh, "e")
+        inject_text(shared, fresh, "e")
         assert hearing.said(1) == ["e"]
 
 
-def test_what_is_followed_already_is_not_repeated(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_subscribing_again_repeats_nothing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         cursor = hearing.call("sessions.messages.subscribe", key=fresh)["cursor"]
-        say(shared, fresh, "a", "b")
+        inject_text(shared, fresh, "a", "b")
         hearing.call("sessions.subscribe")
         hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
         hearing.call("sessions.messages.subscribe", key=fresh)
-        say(shared, fresh, "c")
+        inject_text(shared, fresh, "c")
         heard = [hearing.event() for _ in range(4)]
         assert [params["message"]["content"] for method, params in heard if method == "session.message"] == list("abc")
         assert [params["phase"] for method, params in heard if method == "sessions.changed"] == ["message"]
 
 
-def test_an_older_cursor_reads_again_from_there(shared: Daemon, fresh: str) -> None:
-    cursor = say(shared, fresh, "a")["cursor"]
-    say(shared, fresh, "b")
+def test_an_older_cursor_replays_from_there(shared: Daemon, fresh: str) -> None:
+    cursor = inject_text(shared, fresh, "a")["cursor"]
+    inject_text(shared, fresh, "b")
     with HEARING["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
-        say(shared, fresh, "c")
+        inject_text(shared, fresh, "c")
         hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
         assert hearing.said(3) == ["c", "b", "c"]
 
 
-def test_live_text_and_tools_of_a_run_come_without_the_changes(shared: Daemon) -> None:
+def test_live_text_and_tool_events_of_a_run_arrive_without_session_changes(shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
     shared.call("sessions.create", key=key)
     with HEARING["ndjson"](shared) as hearing:
@@ -122,43 +124,47 @@ def test_live_text_and_tools_of_a_run_come_without_the_changes(shared: Daemon) -
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_a_reset_is_told_and_followed(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_a_reset_is_announced_and_the_new_transcript_followed(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
-        say(shared, fresh, "old")
+        inject_text(shared, fresh, "old")
         new_id = shared.call("sessions.reset", key=fresh)["sessionId"]
-        say(shared, fresh, "new")
+        inject_text(shared, fresh, "new")
         heard = [hearing.event() for _ in range(3)]
         assert [method for method, _ in heard] == ["session.message", "session.resync", "session.message"]
         resync = heard[1][1]
         assert (resync["sessionKey"], resync["reason"]) == (fresh, "reset")
         assert (heard[2][1]["sessionId"], heard[2][1]["seq"]) == (new_id, 1)
-        # The cursor of the resync is one to subscribe from.
-        with road(shared) as again:
+        # The cursor of the resync can be subscribed from.
+        with transport(shared) as again:
             again.call("sessions.messages.subscribe", key=fresh, cursor=resync["cursor"])
             assert again.said(1) == ["new"]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "0", "0-0", "0-0-zzzzzzzzzzzz", "-1-0-000000000000", FORGED])
-def test_what_is_no_cursor_or_a_forged_one_is_refused(
-    road: type[Hearing], shared: Daemon, fresh: str, cursor: str
+def test_an_invalid_or_forged_cursor_is_refused(
+    transport: type[Hearing], shared: Daemon, fresh: str, cursor: str
 ) -> None:
-    with road(shared) as hearing:
+    with transport(shared) as hearing:
         with pytest.raises(Refused) as refused:
             hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
         error = refused.value.error
         assert (error["code"], error["data"]["field"]) == (-32602, "$.cursor")
         assert error["data"]["code"] == ("cursor_stale" if cursor == FORGED else "cursor_invalid")
-        # Nothing is followed after a refusal.
-        say(shared, fresh, "unheard")
+        # A refused subscription follows nothing.
+        inject_text(shared, fresh, "unheard")
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_the_cursor_of_another_session_shows_nothing_of_either(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_the_cursor_of_another_session_is_refused_and_reveals_nothing(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
     other = f"agent:main:test:{uuid4()}"
     shared.reply(other, "hello")
     cursor = shared.call("sessions_history", sessionKey=other)["positions"][0]["cursor"]
-    with road(shared) as hearing:
+    with transport(shared) as hearing:
         with pytest.raises(Refused) as refused:
             hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
         assert refused.value.error["data"]["code"] == "cursor_stale"
@@ -166,12 +172,12 @@ def test_the_cursor_of_another_session_shows_nothing_of_either(road: type[Hearin
 
 
 @pytest.mark.parametrize("how", ["replaced", "in place", "in place at the same length"])
-def test_a_cursor_from_before_the_file_was_written_anew_is_answered_with_all_of_it(
+def test_a_cursor_from_before_a_rewrite_of_the_file_replays_the_whole_file(
     shared: Daemon, fresh: str, tmp_path: Path, how: str
 ) -> None:
-    before = say(shared, fresh, "first")["cursor"]
-    say(shared, fresh, "a", "b")
-    path = Path(row(shared, fresh)["transcriptPath"])
+    before = inject_text(shared, fresh, "first")["cursor"]
+    inject_text(shared, fresh, "a", "b")
+    path = Path(read_row(shared, fresh)["transcriptPath"])
     text = path.read_bytes().replace(b"first", b"other" if how.endswith("length") else b"something else")
     with HEARING["ndjson"](shared) as watching:
         watching.call("sessions.messages.subscribe", key=fresh)
@@ -193,16 +199,16 @@ def test_a_cursor_from_before_the_file_was_written_anew_is_answered_with_all_of_
             assert heard[-3:] == [said, "a", "b"]
 
 
-def test_a_cursor_from_before_resets_brings_what_came_before_each_of_them(
-    road: type[Hearing], shared: Daemon, fresh: str
+def test_a_cursor_from_before_resets_replays_each_transcript_since(
+    transport: type[Hearing], shared: Daemon, fresh: str
 ) -> None:
-    cursor = say(shared, fresh, "had")["cursor"]
-    say(shared, fresh, "tail 1", "tail 2")
+    cursor = inject_text(shared, fresh, "had")["cursor"]
+    inject_text(shared, fresh, "tail 1", "tail 2")
     shared.call("sessions.reset", key=fresh)
-    say(shared, fresh, "between")
+    inject_text(shared, fresh, "between")
     shared.call("sessions.reset", key=fresh)
-    say(shared, fresh, "new")
-    with road(shared) as hearing:
+    inject_text(shared, fresh, "new")
+    with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
         heard = [hearing.event() for _ in range(6)]
         assert [params.get("reason") or params["message"]["content"] for _, params in heard] == [
@@ -213,20 +219,20 @@ def test_a_cursor_from_before_resets_brings_what_came_before_each_of_them(
             "reset",
             "new",
         ]
-        # The cursor of the last resync is one to subscribe from.
-        with road(shared) as again:
+        # The cursor of the last resync can be subscribed from.
+        with transport(shared) as again:
             again.call("sessions.messages.subscribe", key=fresh, cursor=heard[4][1]["cursor"])
             assert again.said(1) == ["new"]
 
 
 def test_start_is_before_the_first_message(shared: Daemon, fresh: str) -> None:
-    say(shared, fresh, "a")
+    inject_text(shared, fresh, "a")
     with HEARING["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh, cursor="start")
         assert hearing.said(3)[-1] == "a"
 
 
-def test_an_unknown_an_invisible_and_an_archived_session_are_not_found(shared: Daemon, fresh: str) -> None:
+def test_unknown_invisible_and_archived_sessions_are_not_found(shared: Daemon, fresh: str) -> None:
     archived = shared.call("sessions_history", sessionKey=fresh)["sessionId"]
     shared.call("sessions.reset", key=fresh)
     token = shared.call("tokens.mint", scopes=["read"], sessionKey="agent:other:main")["token"]
@@ -242,28 +248,28 @@ def test_an_unknown_an_invisible_and_an_archived_session_are_not_found(shared: D
             assert refused.value.error["code"] == -32002, key
 
 
-def test_it_needs_the_scope_read(shared: Daemon, fresh: str) -> None:
+def test_subscribing_needs_the_scope_read(shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["list", "send"], sessionKey=fresh)["token"]
     with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
     assert refused.value.error["code"] == -32003
 
 
-@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
-def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
-    answer = ROADS[road](shared, "sessiond", None, "sessions.messages.subscribe", {"key": fresh})
+@pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
+def test_plain_http_requests_cannot_subscribe(shared: Daemon, fresh: str, transport: str) -> None:
+    answer = ROADS[transport](shared, "sessiond", None, "sessions.messages.subscribe", {"key": fresh})
     assert answer["error"]["code"] == -32006
 
 
-def test_a_revoked_token_hears_nothing_more(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_a_revoked_token_gets_no_more_events(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
     minted = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)
-    with road(shared, minted["token"]) as hearing:
+    with transport(shared, minted["token"]) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
-        say(shared, fresh, "heard")
+        inject_text(shared, fresh, "heard")
         assert hearing.said(1) == ["heard"]
         shared.call("tokens.revoke", id=minted["id"])
-        say(shared, fresh, "secret")
-        with pytest.raises(Exception) as ended:  # each client library has its own error for the end
+        inject_text(shared, fresh, "secret")
+        with pytest.raises(Exception) as ended:  # each client library has its own error for the end of a connection
             hearing.event()
         assert not isinstance(ended.value, TimeoutError)
 
@@ -273,6 +279,6 @@ def test_secrets_are_masked_for_a_token_and_not_for_the_owner(shared: Daemon, fr
     with HEARING["ndjson"](shared) as owner, HEARING["ndjson"](shared, token) as other:
         for hearing in (owner, other):
             hearing.call("sessions.messages.subscribe", key=fresh)
-        say(shared, fresh, "password=hunter2hunter2")
+        inject_text(shared, fresh, "password=hunter2hunter2")
         assert owner.said(1) == ["password=hunter2hunter2"]
         assert "hunter2" not in other.said(1)[0]

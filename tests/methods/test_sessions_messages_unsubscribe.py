@@ -9,17 +9,17 @@ from support.subscribed_connections import HEARING, Hearing, Refused
 
 
 @pytest.fixture(params=sorted(HEARING))
-def road(request: pytest.FixtureRequest) -> type[Hearing]:
-    road: type[Hearing] = HEARING[request.param]
-    return road
+def transport(request: pytest.FixtureRequest) -> type[Hearing]:
+    transport: type[Hearing] = HEARING[request.param]
+    return transport
 
 
 def inject(daemon: Daemon, key: str, *texts: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
 
 
-def test_nothing_comes_afterwards(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_no_events_arrive_after_unsubscribing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
         inject(shared, fresh, "heard")
         assert hearing.said(1) == ["heard"]
@@ -29,7 +29,7 @@ def test_nothing_comes_afterwards(road: type[Hearing], shared: Daemon, fresh: st
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_everything_goes_on_where_that_is_followed(shared: Daemon, fresh: str) -> None:
+def test_a_subscription_to_all_sessions_goes_on(shared: Daemon, fresh: str) -> None:
     with HEARING["ndjson"](shared) as hearing:
         hearing.call("sessions.subscribe")
         hearing.call("sessions.messages.subscribe", key=fresh)
@@ -38,7 +38,7 @@ def test_everything_goes_on_where_that_is_followed(shared: Daemon, fresh: str) -
         assert hearing.said(1) == ["heard"]
 
 
-def test_a_replay_that_is_under_way_ends(shared: Daemon, fresh: str) -> None:
+def test_unsubscribing_ends_a_replay_under_way(shared: Daemon, fresh: str) -> None:
     start = shared.call("sessions_history", sessionKey=fresh, limit=1, cursor=None)["positions"][0]["cursor"]
     for _ in range(5):
         inject(shared, fresh, *(f"{number} " + "x" * 2000 for number in range(500)))
@@ -52,9 +52,7 @@ def test_a_replay_that_is_under_way_ends(shared: Daemon, fresh: str) -> None:
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_a_deleted_session_can_still_be_left_by_who_followed_it_and_is_unknown_to_others(
-    shared: Daemon, fresh: str
-) -> None:
+def test_followers_can_unsubscribe_from_a_deleted_session_and_others_get_not_found(shared: Daemon, fresh: str) -> None:
     with HEARING["ndjson"](shared) as hearing, HEARING["ndjson"](shared) as other:
         hearing.call("sessions.messages.subscribe", key=fresh)
         shared.call("sessions.delete", key=fresh)
@@ -66,12 +64,14 @@ def test_a_deleted_session_can_still_be_left_by_who_followed_it_and_is_unknown_t
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_not_following_is_no_error(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_unsubscribing_without_a_subscription_is_not_an_error(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
         assert hearing.call("sessions.messages.unsubscribe", key=fresh) == {"subscribed": False, "key": fresh}
 
 
-@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
-def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
-    answer = ROADS[road](shared, "sessiond", None, "sessions.messages.unsubscribe", {"key": fresh})
+@pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
+def test_plain_http_requests_cannot_unsubscribe(shared: Daemon, fresh: str, transport: str) -> None:
+    answer = ROADS[transport](shared, "sessiond", None, "sessions.messages.unsubscribe", {"key": fresh})
     assert answer["error"]["code"] == -32006

@@ -39,7 +39,7 @@ async def _refused(client: Connection, **params: Any) -> tuple[int, str | None]:
     return error["code"], error["data"].get("field") or error["data"].get("code")
 
 
-async def test_every_setting_is_set_in_one_record_and_shown_in_the_row(tmp_path: Path) -> None:
+async def test_all_settings_are_set_in_one_record_and_shown_in_the_row(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         spelt = {"label": "  the work ", "thinkingLevel": "HIGH", "verboseLevel": " On", "model": " big "}
@@ -51,7 +51,7 @@ async def test_every_setting_is_set_in_one_record_and_shown_in_the_row(tmp_path:
         assert record["data"] == {**ALL, "modelOverride": "big", "modelProvider": None}
 
 
-async def test_null_clears_and_what_is_left_out_stays(tmp_path: Path) -> None:
+async def test_null_clears_a_setting_and_an_omitted_one_stays(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         await client.call("sessions.patch", key=KEY, **ALL)
@@ -66,7 +66,7 @@ async def test_null_clears_and_what_is_left_out_stays(tmp_path: Path) -> None:
         assert _shown(cleared["row"]) == {}
 
 
-async def test_a_patch_of_nothing_writes_nothing(tmp_path: Path) -> None:
+async def test_a_patch_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         assert _shown((await client.call("sessions.patch", key=KEY))["row"]) == {}
@@ -89,7 +89,9 @@ async def test_a_patch_of_nothing_writes_nothing(tmp_path: Path) -> None:
         ({"deliveryContext": {"channel": ""}}, "$.deliveryContext.channel"),
     ],
 )
-async def test_a_value_that_is_none_changes_nothing(tmp_path: Path, params: dict[str, Any], field: str) -> None:
+async def test_an_invalid_value_is_refused_and_changes_nothing(
+    tmp_path: Path, params: dict[str, Any], field: str
+) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         assert await _refused(client, **{"sendPolicy": "deny", **params}) == (-32602, field)
@@ -107,7 +109,7 @@ async def test_a_value_that_is_none_changes_nothing(tmp_path: Path, params: dict
         {"color": "red"},
     ],
 )
-async def test_what_has_not_the_shape_is_named(tmp_path: Path, params: dict[str, Any]) -> None:
+async def test_a_value_of_the_wrong_type_is_refused_by_name(tmp_path: Path, params: dict[str, Any]) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         error = await client.failure("sessions.patch", key=KEY, **params)
@@ -115,7 +117,7 @@ async def test_what_has_not_the_shape_is_named(tmp_path: Path, params: dict[str,
         assert next(iter(params)) in error["message"]
 
 
-async def test_the_longest_label_and_the_largest_context_are_taken(tmp_path: Path) -> None:
+async def test_the_longest_label_and_the_largest_context_are_accepted(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         wanted = {"label": "x" * 512, "displayName": "é" * 512, "contextTokens": 2**53}
@@ -133,7 +135,7 @@ async def test_a_model_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
         assert (await client.call("sessions.patch", key=KEY, model="big"))["row"]["model"] == "big"
 
 
-async def test_a_label_belongs_to_one_session_of_an_agent_also_when_two_take_it_at_once(tmp_path: Path) -> None:
+async def test_a_label_belongs_to_one_session_of_an_agent_even_if_two_take_it_at_once(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as other:
         second = "agent:main:second"
         await client.call("sessions.create", key=KEY)
@@ -154,7 +156,7 @@ async def test_a_label_belongs_to_one_session_of_an_agent_also_when_two_take_it_
         await client.call("sessions.patch", key=winner[0], label="home")
 
 
-async def test_missing_and_invisible_sessions_answer_alike_and_admin_is_needed(tmp_path: Path) -> None:
+async def test_missing_and_invisible_sessions_get_the_same_answer_and_admin_is_needed(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         child = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:child")

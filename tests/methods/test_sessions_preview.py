@@ -10,21 +10,21 @@ from sessiond.model.caller import Caller
 READ = frozenset(["list", "read"])
 
 
-async def _said(client: Connection, key: str, *said: tuple[str, Any]) -> None:
+async def _inject(client: Connection, key: str, *said: tuple[str, Any]) -> None:
     await client.call("sessions.create", key=key)
     messages = [{"role": role, "content": content} for role, content in said]
     await client.call("chat.inject", sessionKey=key, messages=messages)
 
 
-async def _items(client: Connection, key: str = "main", **params: Any) -> list[dict[str, str]]:
+async def _read_items(client: Connection, key: str = "main", **params: Any) -> list[dict[str, str]]:
     (found,) = (await client.call("sessions.preview", keys=[key], **params))["previews"]
     items: list[dict[str, str]] = found["items"]
     return items
 
 
-async def test_each_key_is_answered_in_its_place(tmp_path: Path) -> None:
+async def test_keys_are_answered_in_the_order_asked(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
-        await _said(
+        await _inject(
             client,
             "main",
             ("user", "hello\n  there"),
@@ -46,16 +46,16 @@ async def test_each_key_is_answered_in_its_place(tmp_path: Path) -> None:
 
 async def test_limits_are_clamped(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
-        await _said(client, "main", *((("user", f"{number} " + "word " * 1000)) for number in range(60)))
+        await _inject(client, "main", *((("user", f"{number} " + "word " * 1000)) for number in range(60)))
         for limit, count in ((None, 12), (0, 1), (1, 1), (50, 50), (51, 50), (7.8, 7)):
-            assert len(await _items(client, **({} if limit is None else {"limit": limit}))) == count
+            assert len(await _read_items(client, **({} if limit is None else {"limit": limit}))) == count
         for chars, most in ((None, 240), (0, 20), (20, 20), (2000, 2000), (2001, 2000)):
-            items = await _items(client, limit=2, **({} if chars is None else {"maxChars": chars}))
+            items = await _read_items(client, limit=2, **({} if chars is None else {"maxChars": chars}))
             assert [item["text"][:2] for item in items] == ["58", "59"]
             assert all(most * 0.6 <= len(item["text"]) <= most and item["text"].endswith("…") for item in items)
 
 
-async def test_no_keys_and_too_many_are_refused(tmp_path: Path) -> None:
+async def test_empty_too_long_and_invalid_lists_of_keys_are_refused(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.failure("sessions.preview", keys=[]))["code"] == -32602
         assert len((await client.call("sessions.preview", keys=["main"] * 64))["previews"]) == 64
@@ -65,10 +65,10 @@ async def test_no_keys_and_too_many_are_refused(tmp_path: Path) -> None:
         assert (error["code"], error["data"]["field"]) == (-32602, "$.keys[1]")
 
 
-async def test_invisible_is_missing_and_text_needs_read(tmp_path: Path) -> None:
+async def test_an_invisible_session_is_missing_and_text_needs_the_scope_read(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
-        await _said(client, "agent:main:other", ("user", "hello"))
-        await _said(client, "agent:main:own", ("user", "hello"))
+        await _inject(client, "agent:main:other", ("user", "hello"))
+        await _inject(client, "agent:main:own", ("user", "hello"))
         own = {"session_key": "agent:main:own", "agent_id": "main"}
         async with daemon.connect(Caller(kind="token", scopes=READ, **own)) as agent:
             found = await agent.call("sessions.preview", keys=["agent:main:other", "agent:main:none", "current"])
@@ -80,10 +80,10 @@ async def test_invisible_is_missing_and_text_needs_read(tmp_path: Path) -> None:
 async def test_a_secret_is_masked_before_it_is_cut(tmp_path: Path) -> None:
     secret = "sk-" + "abcdefghij" * 10
     async with inside(tmp_path) as daemon, daemon.connect() as client:
-        await _said(client, "main", ("user", f"key {secret}"), ("user", "x " * 40_000 + secret))
+        await _inject(client, "main", ("user", f"key {secret}"), ("user", "x " * 40_000 + secret))
         own = {"session_key": "agent:main:main", "agent_id": "main"}
         async with daemon.connect(Caller(kind="token", scopes=READ, **own)) as agent:
-            first, second = await _items(agent, "current", maxChars=60)
+            first, second = await _read_items(agent, "current", maxChars=60)
             assert first["text"] == "key sk-abc…ghij"
             assert "sk-" not in second["text"]
-        assert (await _items(client, maxChars=60))[0]["text"].startswith("key sk-abcdefghijabc")
+        assert (await _read_items(client, maxChars=60))[0]["text"].startswith("key sk-abcdefghijabc")

@@ -28,7 +28,7 @@ def _names(found: dict[str, Any]) -> list[str]:
     return [row["sessionId"] for row in found["removed"]]
 
 
-async def test_what_would_go_is_shown_and_goes_only_when_confirmed(tmp_path: Path) -> None:
+async def test_transcripts_to_delete_are_shown_and_deleted_only_when_confirmed(tmp_path: Path) -> None:
     old, older = _write(tmp_path, "old", OLD), _write(tmp_path, "older", OLD - DAY)
     live = _write(tmp_path, "live", OLD - 2 * DAY, where="")
     superseded = _write(tmp_path, "superseded", OLD - 3 * DAY, where="", key="agent:main:live")
@@ -59,7 +59,7 @@ async def test_what_would_go_is_shown_and_goes_only_when_confirmed(tmp_path: Pat
         assert len((await client.call("sessions_list", includeArchived=True))["sessions"]) == 3
 
 
-async def test_the_age_is_met_to_the_millisecond(tmp_path: Path) -> None:
+async def test_the_age_limit_is_exact_to_the_millisecond(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key="agent:main:a")
         await client.call("sessions.delete", key="agent:main:a")
@@ -69,7 +69,7 @@ async def test_the_age_is_met_to_the_millisecond(tmp_path: Path) -> None:
         assert (await client.failure("sessions.prune"))["code"] == -32602
 
 
-async def test_a_file_that_is_another_now_is_kept_with_the_reason(tmp_path: Path) -> None:
+async def test_a_file_that_changed_meanwhile_is_kept_and_the_reason_given(tmp_path: Path) -> None:
     grown, gone, link, good = (_write(tmp_path, name, OLD) for name in ("grown", "gone", "link", "good"))
     outside = tmp_path / "outside"
     outside.write_text("precious")
@@ -90,7 +90,7 @@ async def test_a_file_that_is_another_now_is_kept_with_the_reason(tmp_path: Path
         assert outside.read_text() == "precious"
 
 
-async def test_one_who_sees_only_some_sessions_prunes_only_those(tmp_path: Path) -> None:
+async def test_a_caller_prunes_only_the_sessions_it_can_see(tmp_path: Path) -> None:
     mine, other = _write(tmp_path, "mine", OLD), _write(tmp_path, "other", OLD)
     caller = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:mine", agent_id="main")
     async with inside(tmp_path) as daemon, daemon.connect(caller) as agent:

@@ -21,7 +21,7 @@ runtime = { type = "exec", command = ["sh", "-c", "read line; sleep 60"] }
 
 
 def _texts(path: Path) -> list[str]:
-    """What users said in a transcript."""
+    """The texts of the user messages in a transcript."""
     found = []
     for line in path.read_text().splitlines():
         record = json.loads(line)
@@ -35,7 +35,7 @@ def _folder(daemon: Inside) -> Path:
     return path
 
 
-async def test_a_reset_gives_a_new_session_and_archives_the_old_transcript(tmp_path: Path) -> None:
+async def test_a_reset_creates_a_new_session_and_archives_the_old_transcript(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         old = await client.call("sessions.create", key=KEY)
         await client.say(KEY, "hello")
@@ -47,12 +47,12 @@ async def test_a_reset_gives_a_new_session_and_archives_the_old_transcript(tmp_p
         assert [path.stem for path in _folder(daemon).glob("*.jsonl")] == [done["sessionId"]]
         history = await client.call("sessions_history", sessionKey=KEY)
         assert (history["sessionId"], history["messages"]) == (done["sessionId"], [])
-        # The old one is found by its id.
+        # The old session can still be read by its id.
         assert len((await client.call("sessions_history", sessionKey=old["sessionId"]))["messages"]) == 2
         assert await client.say(KEY, "again") == "again"
 
 
-async def test_settings_and_lineage_outlive_a_reset_and_what_was_counted_does_not(tmp_path: Path) -> None:
+async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key="agent:main:parent")
         await client.call("sessions.create", key=KEY, parentSessionKey="agent:main:parent", label="home")
@@ -99,7 +99,7 @@ async def test_settings_and_lineage_outlive_a_reset_and_what_was_counted_does_no
         assert store.catalog.children_of("agent:main:parent") == [KEY]
 
 
-async def test_a_reset_aborts_the_live_run_and_the_queued_ones_first(tmp_path: Path) -> None:
+async def test_a_reset_first_aborts_the_live_and_the_queued_runs(tmp_path: Path) -> None:
     async with inside(tmp_path, SLOW) as daemon, daemon.connect() as client:
         runs = [(await client.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(3)]
         old = daemon.services.store.catalog.by_key[KEY]
@@ -113,7 +113,7 @@ async def test_a_reset_aborts_the_live_run_and_the_queued_ones_first(tmp_path: P
         assert sorted(ends) == ["aborted"] * 3 + ["accepted"] * 3 + ["running"]
 
 
-async def test_followers_are_told_to_read_again_and_get_what_comes_after(tmp_path: Path) -> None:
+async def test_followers_get_a_resync_and_then_the_new_messages(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         async with daemon.connect() as follower, daemon.connect() as reader:
             await client.say(KEY, "before")
@@ -131,7 +131,7 @@ async def test_followers_are_told_to_read_again_and_get_what_comes_after(tmp_pat
                 assert (said["sessionId"], said["seq"], said["message"]["content"]) == (done["sessionId"], 1, "after")
 
 
-async def test_messages_sent_while_resets_go_on_are_all_kept_and_each_run_has_its_end(tmp_path: Path) -> None:
+async def test_no_message_sent_during_resets_is_lost_and_every_run_ends(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as owner:
         await owner.say(KEY, "first")
         accepted: dict[str, str] = {}
@@ -155,7 +155,7 @@ async def test_messages_sent_while_resets_go_on_are_all_kept_and_each_run_has_it
         folder = _folder(daemon)
         files = [*folder.glob("*.jsonl"), *(folder / "archive").glob("*.jsonl")]
         everything = b"".join(path.read_bytes() for path in files).decode()
-        # Told once each: as a message, or in the record of a run that was aborted before it began.
+        # Each is stored once: as a message, or in the record of a run that was aborted before it began.
         for text in accepted:
             assert everything.count(f'"{text}"') >= 1, text
         assert len(list(folder.glob("*.jsonl"))) == 1
@@ -168,7 +168,7 @@ async def _with_connection(daemon: Inside, work: Any, *args: Any) -> None:
         await work(connection, *args)
 
 
-async def test_deletes_and_sends_at_once_leave_each_message_in_some_transcript(tmp_path: Path) -> None:
+async def test_simultaneous_deletes_and_sends_leave_each_message_in_some_transcript(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         accepted: list[str] = []
 
@@ -193,18 +193,18 @@ async def test_deletes_and_sends_at_once_leave_each_message_in_some_transcript(t
         assert len(accepted) == 60
 
 
-async def test_a_caller_who_goes_away_leaves_no_half_reset(tmp_path: Path) -> None:
+async def test_a_caller_that_disconnects_leaves_no_half_done_reset(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as owner:
         for _ in range(20):
             await owner.say(KEY, "hello")
             async with daemon.connect() as hasty:
                 await hasty.send("sessions.reset", key=KEY)
                 await trio.lowlevel.checkpoint()
-            # Whatever came of it, the key has a session, and nothing waits for ever.
+            # Whether it was carried out or not, the key has a session, and nothing hangs.
             assert await owner.say(KEY, "hello again") == "hello again"
 
 
-async def test_one_whose_header_is_of_the_future_is_reset_too(tmp_path: Path) -> None:
+async def test_a_session_with_a_header_of_a_future_version_can_be_reset(tmp_path: Path) -> None:
     folder = tmp_path / "store" / "agents" / "main" / "sessions"
     folder.mkdir(parents=True)
     header = {"type": "session", "version": 3, "id": "future", "timestamp": "2999-01-01T00:00:00.000Z", "cwd": "/"}
@@ -216,20 +216,20 @@ async def test_one_whose_header_is_of_the_future_is_reset_too(tmp_path: Path) ->
         assert daemon.services.store.catalog.by_key[KEY].session_id == done["sessionId"]
 
 
-async def test_a_transcript_that_somebody_removed_cannot_be_archived_but_the_key_begins_anew(tmp_path: Path) -> None:
+async def test_a_session_whose_transcript_was_removed_can_be_reset_without_an_archive(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         old = await client.call("sessions.create", key=KEY)
         reset = client.send("sessions.reset", key=KEY)
         (_folder(daemon) / f"{old['sessionId']}.jsonl").unlink()
         answer = await client.answer(await reset)
-        # Either the watcher was quicker, and there is no such session, or it was not.
+        # If the watcher was quicker, the session is already gone.
         if "result" in answer:
             assert answer["result"]["archived"] is False
         else:
             assert answer["error"]["code"] == -32002
 
 
-async def test_missing_and_invisible_sessions_answer_alike(tmp_path: Path) -> None:
+async def test_missing_and_invisible_sessions_get_the_same_answer(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         stranger = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:other")
@@ -240,7 +240,7 @@ async def test_missing_and_invisible_sessions_answer_alike(tmp_path: Path) -> No
         assert there["message"].replace("work", "none") == gone["message"]
 
 
-async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_one_does_not(tmp_path: Path) -> None:
+async def test_a_message_after_the_idle_limit_resets_the_session_and_a_repeated_one_does_not(tmp_path: Path) -> None:
     config = '[session]\nreset = { mode = "idle", idleMinutes = 60 }'
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
@@ -255,7 +255,7 @@ async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_
         shift[0] = 60 * 60_000 + 1000
         assert (await client.call("chat.send", **first))["runId"] == run_id
         assert services.store.catalog.by_key[KEY] is old
-        # However many come at once, they begin one conversation together.
+        # Several messages at once trigger a single reset.
         async with trio.open_nursery() as nursery:
             for number in range(5):
                 nursery.start_soon(_with_connection, daemon, _say, str(number))
@@ -268,9 +268,7 @@ async def test_a_message_to_an_old_conversation_begins_a_new_one_and_a_repeated_
 @pytest.mark.parametrize(
     ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
 )
-async def test_by_whichever_method_a_new_message_begins_a_new_conversation(
-    tmp_path: Path, method: str, target: str
-) -> None:
+async def test_a_new_message_by_any_method_triggers_the_idle_reset(tmp_path: Path, method: str, target: str) -> None:
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
     async with (
@@ -298,7 +296,7 @@ async def _say(connection: Connection, text: str) -> None:
 
 
 @pytest.mark.system
-def test_a_kill_between_any_two_steps_of_a_reset_loses_nothing(daemon: Daemon) -> None:
+def test_a_kill_during_a_reset_loses_nothing(daemon: Daemon) -> None:
     daemon.start()
     for attempt in range(6):
         daemon.reply("main", f"kept {attempt}")
@@ -315,5 +313,5 @@ def test_a_kill_between_any_two_steps_of_a_reset_loses_nothing(daemon: Daemon) -
         said = [text for path in daemon.store.rglob("*.jsonl") for text in _texts(path)]
         assert sorted(said) == [f"kept {n}" for n in range(attempt + 1)]
     daemon.call("sessions.reset", key="main")
-    # One that was killed before its first byte never was a session.
+    # A new transcript whose writing was killed before its first byte is empty and does not count.
     assert len([path for path in daemon.transcripts() if path.stat().st_size]) == 1

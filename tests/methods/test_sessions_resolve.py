@@ -9,7 +9,7 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def test_a_key_an_id_and_a_label_lead_to_the_same_session(call: Call, shared: Daemon) -> None:
+def test_a_key_an_id_and_a_label_resolve_to_the_same_session(call: Call, shared: Daemon) -> None:
     label = f"label {uuid4()}"
     made = shared.call("sessions.create", label=label)
     wanted = {"key": made["key"], "sessionId": made["sessionId"]}
@@ -20,7 +20,7 @@ def test_a_key_an_id_and_a_label_lead_to_the_same_session(call: Call, shared: Da
 
 
 @pytest.mark.parametrize("params", [{}, {"key": "main", "label": "x"}])
-def test_exactly_one_name_is_wanted(call: Call, params: dict[str, str]) -> None:
+def test_exactly_one_of_key_id_and_label_must_be_given(call: Call, params: dict[str, str]) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions.resolve", **params)
     assert failed.value.error["code"] == -32602
@@ -42,13 +42,13 @@ def test_exactly_one_name_is_wanted(call: Call, params: dict[str, str]) -> None:
         ("agent:main:../../x", -32002),
     ],
 )
-def test_words_that_are_no_session_are_refused_as_documented(call: Call, key: str, code: int) -> None:
+def test_names_of_no_session_are_refused_as_documented(call: Call, key: str, code: int) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions.resolve", key=key)
     assert failed.value.error["code"] == code
 
 
-def test_aliases_reach_nothing_that_the_key_does_not(call: Call, shared: Daemon, fresh: str) -> None:
+def test_an_alias_gives_no_access_that_the_key_does_not_give(call: Call, shared: Daemon, fresh: str) -> None:
     shared.reply("main", "hello")
     row = shared.call("sessions.resolve", key="main")
     token = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)["token"]

@@ -57,19 +57,19 @@ A = {"name": "a.txt", "content": "a"}
 
 
 @pytest.fixture(scope="module")
-def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def spawn_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made = Daemon(tmp_path_factory.mktemp("spawning")).start(CONFIG)
     yield made
     made.stop()
 
 
 @pytest.fixture(params=sorted(ROADS))
-def spawn(request: pytest.FixtureRequest, spawning: Daemon) -> Call:
+def spawn(request: pytest.FixtureRequest, spawn_daemon: Daemon) -> Call:
     """`spawn(by=token, **params)` over each transport in turn. CallFailed for an error."""
     road = ROADS[request.param]
 
     def ask(by: str | None = None, **params: Any) -> Any:
-        answer = road(spawning, "sessiond", by, "sessions_spawn", {"task": "do it", **params})
+        answer = road(spawn_daemon, "sessiond", by, "sessions_spawn", {"task": "do it", **params})
         if "error" in answer:
             raise CallFailed(answer["error"])
         return answer["result"]
@@ -95,35 +95,35 @@ def refusal(spawn: Call, **params: Any) -> tuple[int, str, str]:
     return error["code"], error["data"].get("code"), error["message"]
 
 
-def row(daemon: Daemon, key: str) -> dict[str, Any]:
+def find_row(daemon: Daemon, key: str) -> dict[str, Any]:
     [found] = daemon.call("sessions_list", search=key, limit=1)["sessions"]
     assert isinstance(found, dict)
     return found
 
 
-def test_a_spawn_is_accepted_and_runs_in_a_session_of_its_own(spawn: Call, spawning: Daemon) -> None:
-    key, token = requester(spawning)
+def test_a_spawn_is_accepted_and_runs_in_its_own_session(spawn: Call, spawn_daemon: Daemon) -> None:
+    key, token = requester(spawn_daemon)
     label = str(uuid4())
     got = spawn(by=token, label=label, agentId="helper", model="m-1", thinking="HIGH")
     child = got["childSessionKey"]
     assert got == {"status": "accepted", "runId": got["runId"], "childSessionKey": child, "mode": "run"}
     assert child.startswith("agent:helper:subagent:")
-    assert spawning.call("agent.wait", runId=got["runId"])["reply"] == "do it"
-    found = row(spawning, child)
+    assert spawn_daemon.call("agent.wait", runId=got["runId"])["reply"] == "do it"
+    found = find_row(spawn_daemon, child)
     assert (found["spawnedBy"], found["label"], found["model"]) == (key, label, "m-1")
     assert found["thinkingLevel"] == "high"
-    assert row(spawning, key)["childSessions"] == [child]
-    first = spawning.call("sessions_history", sessionKey=child)["messages"][0]
+    assert find_row(spawn_daemon, key)["childSessions"] == [child]
+    first = spawn_daemon.call("sessions_history", sessionKey=child)["messages"][0]
     assert first["provenance"] == {"kind": "inter_session", "sourceSessionKey": key, "sourceTool": "sessions_spawn"}
 
 
-def test_the_owner_counts_as_the_main_session(spawn: Call, spawning: Daemon) -> None:
+def test_a_spawn_by_the_owner_is_made_for_the_main_session(spawn: Call, spawn_daemon: Daemon) -> None:
     got = spawn()
-    assert row(spawning, got["childSessionKey"])["spawnedBy"] == "agent:main:main"
+    assert find_row(spawn_daemon, got["childSessionKey"])["spawnedBy"] == "agent:main:main"
 
 
-def test_attachments_are_written_and_the_receipt_is_the_manifest(spawn: Call, spawning: Daemon) -> None:
-    _, token = requester(spawning)
+def test_attachments_are_written_and_the_receipt_equals_the_manifest(spawn: Call, spawn_daemon: Daemon) -> None:
+    _, token = requester(spawn_daemon)
     files = [
         {"name": "Grüße.txt", "content": "hällo", "mimeType": "text/plain"},
         {"name": "b.bin", "content": base64.b64encode(b"\0\xff").decode(), "encoding": "base64"},
@@ -143,22 +143,22 @@ def test_attachments_are_written_and_the_receipt_is_the_manifest(spawn: Call, sp
             for file, data in zip(files, contents, strict=True)
         ],
     }
-    folder = spawning.store / "agents/main/workspace" / receipt["relDir"]
+    folder = spawn_daemon.store / "agents/main/workspace" / receipt["relDir"]
     assert json.loads((folder / "manifest.json").read_text()) == receipt
     assert [(folder / file["name"]).read_bytes() for file in files] == contents
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_over_cbor_the_content_may_be_bytes(spawning: Daemon) -> None:
+def test_in_cbor_attachment_content_may_be_bytes(spawn_daemon: Daemon) -> None:
     for road in ("cbor", "http-cbor", "ws-binary"):
         params = {"task": "x", "attachments": [{"name": "a", "content": bytes(range(10))}]}
-        answer = ROADS[road](spawning, "sessiond", requester(spawning)[1], "sessions_spawn", params)
+        answer = ROADS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
         receipt = answer["result"]["attachments"]
-        folder = spawning.store / "agents/main/workspace" / receipt["relDir"]
+        folder = spawn_daemon.store / "agents/main/workspace" / receipt["relDir"]
         assert (folder / "a").read_bytes() == bytes(range(10))
         params = {"task": "x", "attachments": [{"name": "a", "content": bytes(11)}]}
-        answer = ROADS[road](spawning, "sessiond", requester(spawning)[1], "sessions_spawn", params)
+        answer = ROADS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
         assert answer["error"]["data"]["code"] == "attachments_file_bytes_exceeded"
 
 
@@ -206,15 +206,15 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 
 @pytest.mark.parametrize("spawn", ["ndjson", "cbor"], indirect=True)
 @pytest.mark.parametrize("case", sorted(REFUSED))
-def test_every_refusal_has_its_own_code_and_sentence_and_makes_nothing(
-    spawn: Call, spawning: Daemon, case: str
+def test_every_refusal_has_its_own_code_and_sentence_and_creates_nothing(
+    spawn: Call, spawn_daemon: Daemon, case: str
 ) -> None:
     params, code, reason, words = REFUSED[case]
-    key, token = requester(spawning)
+    key, token = requester(spawn_daemon)
     got = refusal(spawn, by=token, **params)
     assert (got[0], got[1]) == (code, reason)
     assert words in got[2]
-    assert "childSessions" not in row(spawning, key)
+    assert "childSessions" not in find_row(spawn_daemon, key)
 
 
 ORDER = [
@@ -230,20 +230,20 @@ ORDER = [
 ]
 
 
-def test_the_first_refusal_is_the_first_of_the_documents(spawning: Daemon) -> None:
-    """Every two of them together: the earlier one speaks. (Two that set the same parameter cannot be asked at once.)"""
-    _, token = requester(spawning)
+def test_of_two_reasons_to_refuse_the_first_in_documented_order_is_reported(spawn_daemon: Daemon) -> None:
+    """Tries every pair of reasons, except pairs that need different values of the same parameter."""
+    _, token = requester(spawn_daemon)
     for first, (params, code) in enumerate(ORDER):
         for later, _ in ORDER[first + 1 :]:
             if set(params) & set(later) or {"mode", "thread"} <= set(params) | set(later):
                 continue
             asked = {"task": "x", **params, **later}
-            answer = ROADS["ndjson"](spawning, "sessiond", token, "sessions_spawn", asked)
+            answer = ROADS["ndjson"](spawn_daemon, "sessiond", token, "sessions_spawn", asked)
             assert answer["error"]["data"]["code"] == code, asked
 
 
-def test_limits_of_attachments_on_both_sides(spawn: Call, spawning: Daemon) -> None:
-    _, token = requester(spawning)
+def test_attachments_are_accepted_up_to_their_limits_and_not_beyond(spawn: Call, spawn_daemon: Daemon) -> None:
+    _, token = requester(spawn_daemon)
 
     def files(*sizes: int) -> dict[str, Any]:
         return {"attachments": [{"name": f"{n}", "content": "x" * size} for n, size in enumerate(sizes)]}
@@ -265,56 +265,56 @@ def test_limits_of_attachments_on_both_sides(spawn: Call, spawning: Daemon) -> N
     }
 
 
-def test_children_at_work_are_bounded_and_ended_ones_make_room(spawn: Call, spawning: Daemon) -> None:
-    key, token = requester(spawning)
+def test_running_children_are_limited_and_ended_ones_make_room(spawn: Call, spawn_daemon: Daemon) -> None:
+    key, token = requester(spawn_daemon)
     children = [spawn(by=token, agentId="absent")["childSessionKey"] for _ in range(5)]
     code, reason, words = refusal(spawn, by=token)
     assert (code, reason) == (-32003, "spawn_children_exceeded")
     assert "5 children running" in words and "maxChildrenPerAgent is 5" in words
-    spawning.call("chat.abort", sessionKey=children[0])
+    spawn_daemon.call("chat.abort", sessionKey=children[0])
     assert spawn(by=token)["status"] == "accepted"
-    spawning.call("sessions.kill", key=key)
+    spawn_daemon.call("sessions.kill", key=key)
 
 
-def test_depth_is_counted_along_the_lineage(spawn: Call, spawning: Daemon) -> None:
-    _, token = requester(spawning)
+def test_depth_is_counted_along_the_lineage(spawn: Call, spawn_daemon: Daemon) -> None:
+    _, token = requester(spawn_daemon)
     child = spawn(by=token)["childSessionKey"]
-    grandchild = spawn(by=mint(spawning, child))["childSessionKey"]
-    assert row(spawning, grandchild)["spawnedBy"] == child
-    code, reason, words = refusal(spawn, by=mint(spawning, grandchild))
+    grandchild = spawn(by=mint(spawn_daemon, child))["childSessionKey"]
+    assert find_row(spawn_daemon, grandchild)["spawnedBy"] == child
+    code, reason, words = refusal(spawn, by=mint(spawn_daemon, grandchild))
     assert (code, reason) == (-32003, "spawn_depth_exceeded")
     assert "at depth 2" in words and "maxSpawnDepth is 2" in words
 
 
-def test_a_sandboxed_requester_spawns_sandboxed_children_only(spawn: Call, spawning: Daemon) -> None:
-    key, token = requester(spawning, sandboxed=True)
+def test_a_sandboxed_requester_can_only_spawn_sandboxed_children(spawn: Call, spawn_daemon: Daemon) -> None:
+    key, token = requester(spawn_daemon, sandboxed=True)
     assert refusal(spawn, by=token)[:2] == (-32003, "sandbox_inheritance")
     assert refusal(spawn, by=token, sandbox="require")[:2] == (-32003, "sandbox_inheritance")
     boxed = spawn(by=token, agentId="boxed", sandbox="require")
     assert boxed["childSessionKey"].startswith("agent:boxed:subagent:")
-    # A child in a sandbox keeps it, also for a token that does not say so.
-    inner = refusal(spawn, by=mint(spawning, boxed["childSessionKey"]), agentId="main")
+    # A sandboxed child stays sandboxed, even for a token without that mark.
+    inner = refusal(spawn, by=mint(spawn_daemon, boxed["childSessionKey"]), agentId="main")
     assert inner[1] in ("agent_not_allowed", "sandbox_inheritance")
-    spawning.call("sessions.kill", key=key)
+    spawn_daemon.call("sessions.kill", key=key)
 
 
-def test_without_the_scope_nothing_else_is_looked_at(spawn: Call, spawning: Daemon) -> None:
-    key, _ = requester(spawning)
-    token = spawning.call("tokens.mint", sessionKey=key, scopes=["send", "read", "list"])["token"]
+def test_the_scope_is_checked_before_anything_else(spawn: Call, spawn_daemon: Daemon) -> None:
+    key, _ = requester(spawn_daemon)
+    token = spawn_daemon.call("tokens.mint", sessionKey=key, scopes=["send", "read", "list"])["token"]
     assert refusal(spawn, by=token, agentId="../x", nonsense=1)[0] == -32003
 
 
-def test_the_same_request_gives_the_same_child(spawn: Call, spawning: Daemon) -> None:
-    key, token = requester(spawning)
+def test_the_same_idempotency_key_gives_the_same_child(spawn: Call, spawn_daemon: Daemon) -> None:
+    key, token = requester(spawn_daemon)
     asked = {"idempotencyKey": "k", "attachments": [A], "label": str(uuid4())}
     first = spawn(by=token, **asked)
     assert spawn(by=token, **asked) == first
     code, _, words = refusal(spawn, by=token, idempotencyKey="k", attachments=[A])
     assert code == -32004 and "another payload" in words
-    assert row(spawning, key)["childSessions"] == [first["childSessionKey"]]
+    assert find_row(spawn_daemon, key)["childSessions"] == [first["childSessionKey"]]
 
 
-def test_the_same_request_gives_the_same_child_after_a_restart(daemon: Daemon) -> None:
+def test_the_same_idempotency_key_gives_the_same_child_after_a_restart(daemon: Daemon) -> None:
     daemon.start(CONFIG)
     asked: dict[str, Any] = {"task": "x", "idempotencyKey": "k", "attachments": [A], "cleanup": "delete"}
     first = daemon.call("sessions_spawn", **asked)
@@ -326,14 +326,14 @@ def test_the_same_request_gives_the_same_child_after_a_restart(daemon: Daemon) -
     assert daemon.failure("sessions_spawn", **asked | {"task": "y"})["code"] == -32004
 
 
-def test_disabled_attachments_are_forbidden_and_none_at_all_are_not(tmp_path: Path, daemon: Daemon) -> None:
+def test_with_attachments_disabled_an_empty_list_is_still_accepted(tmp_path: Path, daemon: Daemon) -> None:
     daemon.start("[tools.sessions_spawn.attachments]\nenabled = false\n")
     refused = daemon.failure("sessions_spawn", task="x", attachments=[A])
     assert (refused["code"], refused["data"]["code"]) == (-32003, "attachments_disabled")
     assert daemon.call("sessions_spawn", task="x", attachments=[])["status"] == "accepted"
 
 
-def test_the_default_limits_hold_on_both_sides(daemon: Daemon) -> None:
+def test_attachments_are_accepted_up_to_the_default_limits_and_not_beyond(daemon: Daemon) -> None:
     daemon.start()
     mebibyte = 1_048_576
     full = [{"name": str(n), "content": "x" * mebibyte} for n in range(5)]
@@ -349,7 +349,7 @@ def test_the_default_limits_hold_on_both_sides(daemon: Daemon) -> None:
     assert daemon.failure("sessions_spawn", task="x", attachments=big)["data"]["value"] == mebibyte
 
 
-def test_a_task_that_no_record_can_hold_is_a_limit(daemon: Daemon) -> None:
+def test_a_task_too_long_for_a_record_is_refused_with_the_limit(daemon: Daemon) -> None:
     daemon.start("[limits]\nmaxRecordBytes = 8192\n")
     assert daemon.call("sessions_spawn", task="x" * 4096)["status"] == "accepted"
     refused = daemon.failure("sessions_spawn", task="x" * 4097)

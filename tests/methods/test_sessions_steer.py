@@ -1,4 +1,5 @@
-"""`sessions.steer`: into the live run where its agent takes it, else instead of it. Never lost, never reordered."""
+"""`sessions.steer`: the message goes into the live run if its agent takes it, or else interrupts it. It is never lost
+or reordered."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from support.method_calls import Call, CallFailed
 KEY = "agent:alice:main"
 
 
-def test_where_nothing_runs_it_is_a_message(call: Call, fresh: str) -> None:
+def test_without_a_live_run_a_steer_is_a_message(call: Call, fresh: str) -> None:
     got = call("sessions.steer", key=fresh, message="hello")
     assert got == {"runId": got["runId"], "status": "accepted", "interrupted": []}
 
 
-def test_the_same_key_is_the_same_run(call: Call, fresh: str) -> None:
+def test_the_same_idempotency_key_gives_the_same_run(call: Call, fresh: str) -> None:
     first = call("sessions.steer", key=fresh, message="hello", idempotencyKey="k")
     assert call("sessions.steer", key=fresh, message="hello", idempotencyKey="k")["runId"] == first["runId"]
     with pytest.raises(CallFailed) as failed:
@@ -35,14 +36,14 @@ def test_the_same_key_is_the_same_run(call: Call, fresh: str) -> None:
         ({"key": "main"}, -32602),
     ],
 )
-def test_what_cannot_be_is_refused(call: Call, fresh: str, params: dict[str, Any], code: int) -> None:
+def test_invalid_params_are_refused(call: Call, fresh: str, params: dict[str, Any], code: int) -> None:
     params = {**params, "key": fresh if params["key"] == "main" else params["key"]}
     with pytest.raises(CallFailed) as failed:
         call("sessions.steer", **params)
     assert failed.value.error["code"] == code
 
 
-async def waits(made: Program, params: dict[str, Any]) -> Any:
+async def hang_if_live(made: Program, params: dict[str, Any]) -> Any:
     if params.get("message") == "live":
         await trio.sleep_forever()
     return {"reply": f"re: {params['message']}"}
@@ -53,10 +54,10 @@ async def _texts(owner: Any) -> list[str]:
     return [message["content"] for message in page["messages"] if message["role"] == "user"]
 
 
-async def test_the_live_run_is_interrupted_and_the_message_goes_before_what_waits(tmp_path: Path):
+async def test_a_steer_interrupts_the_live_run_and_goes_before_queued_messages(tmp_path: Path):
     async with (
         inside(tmp_path, attached("alice")) as there,
-        agent(there, "alice", waits) as alice,
+        agent(there, "alice", hang_if_live) as alice,
         there.connect() as owner,
     ):
         live = await owner.call("chat.send", sessionKey=KEY, message="live")
@@ -70,13 +71,13 @@ async def test_the_live_run_is_interrupted_and_the_message_goes_before_what_wait
         assert await _texts(owner) == ["live", "now this", "queued"]
 
 
-async def test_a_denied_session_cannot_be_steered(tmp_path: Path):
+async def test_a_session_whose_send_policy_denies_cannot_be_steered(tmp_path: Path):
     async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
         await owner.call("chat.send", sessionKey=KEY, message="/send off")
         assert (await owner.failure("sessions.steer", key=KEY, message="x"))["code"] == -32003
 
 
-async def test_an_agent_that_can_be_steered_is_not_interrupted(tmp_path: Path):
+async def test_a_run_whose_agent_takes_the_steer_is_not_interrupted(tmp_path: Path):
     heard: list[dict[str, Any]] = []
 
     async def act(made: Program, params: dict[str, Any]) -> Any:
@@ -100,16 +101,18 @@ async def test_an_agent_that_can_be_steered_is_not_interrupted(tmp_path: Path):
         assert heard == [{"runId": live["runId"], "message": "left"}]
         assert (await owner.call("agent.wait", runId=live["runId"]))["reply"] == "turned left"
         assert await _texts(owner) == ["live", "left"]
-        # The key is remembered though there was no run of its own.
+        # The idempotency key is remembered although the message started no run.
         assert (await owner.call("sessions.steer", **asked))["runId"] == live["runId"]
         assert await _texts(owner) == ["live", "left"]
 
 
 @pytest.mark.parametrize("how", ["refuses", "leaves"])
-async def test_an_agent_that_does_not_take_it_is_interrupted_and_the_message_stands_once(tmp_path: Path, how: str):
+async def test_a_run_whose_agent_does_not_take_the_steer_is_interrupted_and_the_message_stored_once(
+    tmp_path: Path, how: str
+):
     async def act(made: Program, params: dict[str, Any]) -> Any:
         if "sessionKey" in params:
-            return await waits(made, params)
+            return await hang_if_live(made, params)
         if how == "refuses":
             raise Refused("not now")
         return await made.connection.close()
@@ -120,14 +123,14 @@ async def test_an_agent_that_does_not_take_it_is_interrupted_and_the_message_sta
             await alice.got.wait()
             got = await owner.call("sessions.steer", key=KEY, message="left")
             assert got["runId"] != live["runId"]
-            async with agent(there, "alice", waits):
+            async with agent(there, "alice", hang_if_live):
                 assert (await owner.call("agent.wait", runId=got["runId"]))["reply"] == "re: left"
                 ended = await owner.call("agent.wait", runId=live["runId"])
                 assert ended["status"] == ("aborted" if how == "refuses" else "error")
                 assert await _texts(owner) == ["live", "left"]
 
 
-async def test_one_after_the_other_the_last_one_is_what_runs(tmp_path: Path):
+async def test_after_several_steers_the_last_one_runs(tmp_path: Path):
     async def act(made: Program, params: dict[str, Any]) -> Any:
         if params["message"] != "4":
             await trio.sleep_forever()

@@ -12,13 +12,13 @@ from support.subscribed_connections import HEARING, Hearing, Refused
 
 
 @pytest.fixture(params=sorted(HEARING))
-def road(request: pytest.FixtureRequest) -> type[Hearing]:
-    road: type[Hearing] = HEARING[request.param]
-    return road
+def transport(request: pytest.FixtureRequest) -> type[Hearing]:
+    transport: type[Hearing] = HEARING[request.param]
+    return transport
 
 
-def of(hearing: Hearing, key: str, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """The next events of one session; other tests have theirs."""
+def next_events(hearing: Hearing, key: str, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """The next events of one session, without those of sessions of other tests."""
     heard: list[tuple[str, dict[str, Any]]] = []
     while len(heard) < count:
         method, params = hearing.event()
@@ -31,16 +31,18 @@ def inject(daemon: Daemon, key: str, *texts: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
 
 
-def test_everything_that_happens_to_a_session_comes_in_order(road: type[Hearing], shared: Daemon) -> None:
+def test_all_events_of_a_session_arrive_in_order(transport: type[Hearing], shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
-    with road(shared) as hearing:
+    with transport(shared) as hearing:
         assert hearing.call("sessions.subscribe") == {"subscribed": True}
         shared.call("sessions.create", key=key)
         shared.reply(key, "hello")
         shared.call("sessions.patch", key=key, label=str(uuid4()))
         shared.call("sessions.reset", key=key)
         shared.call("sessions.delete", key=key)
-        heard = [(method, params.get("phase"), params.get("reason")) for method, params in of(hearing, key, 12)]
+        heard = [
+            (method, params.get("phase"), params.get("reason")) for method, params in next_events(hearing, key, 12)
+        ]
         assert heard == [
             ("sessions.changed", "create", "create"),
             ("session.message", None, None),
@@ -57,43 +59,45 @@ def test_everything_that_happens_to_a_session_comes_in_order(road: type[Hearing]
         ]
 
 
-def test_a_row_is_the_one_of_the_list_without_its_children(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_the_row_in_an_event_is_that_of_the_list_without_children(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         shared.call("sessions.patch", key=fresh, displayName="Shown", thinkingLevel="high")
-        [(method, params)] = of(hearing, fresh, 1)
+        [(method, params)] = next_events(hearing, fresh, 1)
         listed = next(row for row in shared.rows() if row["key"] == fresh)
         assert (method, params) == ("sessions.changed", {"sessionKey": fresh, "phase": "patch", "row": listed})
 
 
-def test_the_main_session_is_shown_as_main_and_told_by_its_key(shared: Daemon) -> None:
+def test_events_name_the_main_session_by_its_full_key_and_its_row_by_main(shared: Daemon) -> None:
     with HEARING["ndjson"](shared) as hearing:
         hearing.call("sessions.subscribe")
         shared.reply("main", "hello")
-        [message, changed] = of(hearing, "agent:main:main", 2)
-        if message[0] == "sessions.changed":  # it was made just now
-            [changed] = of(hearing, "agent:main:main", 1)
+        [message, changed] = next_events(hearing, "agent:main:main", 2)
+        if message[0] == "sessions.changed":  # it was created just now
+            [changed] = next_events(hearing, "agent:main:main", 1)
         assert changed[1]["row"]["key"] == "main"
 
 
-def test_without_read_only_that_something_changed(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_without_the_scope_read_only_changes_arrive(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)["token"]
-    with road(shared, token) as hearing:
+    with transport(shared, token) as hearing:
         hearing.call("sessions.subscribe")
         inject(shared, fresh, "unheard")
         shared.reply(fresh, "unheard too")
-        heard = of(hearing, fresh, 4)
+        heard = next_events(hearing, fresh, 4)
         assert {method for method, _ in heard} == {"sessions.changed"}
         assert [params["phase"] for _, params in heard] == ["message", "message", "start", "message"]
         assert "unheard" not in str(heard)
 
 
-def test_only_what_the_caller_may_see(road: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_only_events_of_visible_sessions_arrive(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
     mine = f"agent:main:test:{uuid4()}"
     child = f"agent:other:subagent:{uuid4()}"
     shared.call("sessions.create", key=mine)
     token = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=mine)["token"]
-    with road(shared, token) as hearing:
+    with transport(shared, token) as hearing:
         hearing.call("sessions.subscribe")
         inject(shared, fresh, "another's")
         shared.call("sessions.create", key=child, parentSessionKey=mine)
@@ -108,12 +112,12 @@ def test_only_what_the_caller_may_see(road: type[Hearing], shared: Daemon, fresh
         assert texts == ["my child's", "mine"]
 
 
-def test_a_message_is_told_before_the_row_that_counts_it(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_a_message_arrives_before_the_row_that_counts_it(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         for number in range(20):
             inject(shared, fresh, str(number), f"{number} again")
-        heard = of(hearing, fresh, 80)
+        heard = next_events(hearing, fresh, 80)
         seq = 2
         for message, changed in zip(heard[::2], heard[1::2], strict=True):
             seq += 1
@@ -121,20 +125,20 @@ def test_a_message_is_told_before_the_row_that_counts_it(road: type[Hearing], sh
             assert (changed[0], changed[1]["row"]["messageCount"]) == ("sessions.changed", seq)
 
 
-def test_it_needs_the_scope_list(shared: Daemon, fresh: str) -> None:
+def test_subscribing_needs_the_scope_list(shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
     with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
         hearing.call("sessions.subscribe")
     assert refused.value.error["code"] == -32003
 
 
-@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
-def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
-    answer = ROADS[road](shared, "sessiond", None, "sessions.subscribe", {})
+@pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
+def test_plain_http_requests_cannot_subscribe(shared: Daemon, fresh: str, transport: str) -> None:
+    answer = ROADS[transport](shared, "sessiond", None, "sessions.subscribe", {})
     assert answer["error"]["code"] == -32006
 
 
-def test_a_token_shown_later_narrows_what_is_heard(shared: Daemon, fresh: str) -> None:
+def test_a_token_shown_later_narrows_the_events(shared: Daemon, fresh: str) -> None:
     mine = f"agent:main:test:{uuid4()}"
     shared.call("sessions.create", key=mine)
     token = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=mine)["token"]

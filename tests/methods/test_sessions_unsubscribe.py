@@ -9,17 +9,17 @@ from support.subscribed_connections import HEARING, Hearing
 
 
 @pytest.fixture(params=sorted(HEARING))
-def road(request: pytest.FixtureRequest) -> type[Hearing]:
-    road: type[Hearing] = HEARING[request.param]
-    return road
+def transport(request: pytest.FixtureRequest) -> type[Hearing]:
+    transport: type[Hearing] = HEARING[request.param]
+    return transport
 
 
 def inject(daemon: Daemon, key: str, text: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
 
 
-def test_nothing_comes_afterwards(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_no_events_arrive_after_unsubscribing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         inject(shared, fresh, "heard")
         assert hearing.said(1) == ["heard"]
@@ -29,8 +29,8 @@ def test_nothing_comes_afterwards(road: type[Hearing], shared: Daemon, fresh: st
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_a_session_that_is_followed_by_its_key_goes_on(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_a_subscription_to_one_session_goes_on(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+    with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         hearing.call("sessions.messages.subscribe", key=fresh)
         hearing.call("sessions.unsubscribe")
@@ -40,18 +40,20 @@ def test_a_session_that_is_followed_by_its_key_goes_on(road: type[Hearing], shar
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_not_following_is_no_error(road: type[Hearing], shared: Daemon, fresh: str) -> None:
-    with road(shared) as hearing:
+def test_unsubscribing_without_a_subscription_is_not_an_error(
+    transport: type[Hearing], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
         assert hearing.call("sessions.unsubscribe") == {"subscribed": False}
 
 
-@pytest.mark.parametrize("road", ["http-json", "http-cbor"])
-def test_a_single_exchange_cannot_follow(shared: Daemon, fresh: str, road: str) -> None:
-    answer = ROADS[road](shared, "sessiond", None, "sessions.unsubscribe", {})
+@pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
+def test_plain_http_requests_cannot_unsubscribe(shared: Daemon, fresh: str, transport: str) -> None:
+    answer = ROADS[transport](shared, "sessiond", None, "sessions.unsubscribe", {})
     assert answer["error"]["code"] == -32006
 
 
-def test_it_can_be_followed_again(shared: Daemon, fresh: str) -> None:
+def test_a_client_can_subscribe_again(shared: Daemon, fresh: str) -> None:
     with HEARING["ndjson"](shared) as hearing:
         for text in ("one", "two"):
             hearing.call("sessions.subscribe")

@@ -19,11 +19,13 @@ cacheRead = 0.5
 """
 
 
-def _usage(number: int, **more: Any) -> dict[str, Any]:
+def _token_counts(number: int, **more: Any) -> dict[str, Any]:
     return {"input": number, "output": number * 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": number * 3, **more}
 
 
-def _said(record_id: str, at: int, usage: Any, model: str | None = "big", role: str = "assistant") -> dict[str, Any]:
+def _message_record(
+    record_id: str, at: int, usage: Any, model: str | None = "big", role: str = "assistant"
+) -> dict[str, Any]:
     message = {"role": role, "content": [], "model": model, "usage": usage, "timestamp": at}
     return {"type": "message", "id": record_id, "parentId": None, "timestamp": iso_ms(at), "message": message}
 
@@ -37,46 +39,50 @@ def _write(folder: Path, number: int, *records: Any, key: str | None = None, arc
     (sessions / f"s{number}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def _row(total: int, cost: float | None = None, **more: Any) -> dict[str, Any]:
+def _expected_row(total: int, cost: float | None = None, **more: Any) -> dict[str, Any]:
     sums = {"inputTokens": total // 3, "outputTokens": total // 3 * 2, "cacheRead": 0, "cacheWrite": 0}
     return {**more, **sums, "totalTokens": total, **({} if cost is None else {"costUsd": cost})}
 
 
-async def test_tokens_and_cost_by_session_model_and_day(tmp_path: Path) -> None:
+async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Path) -> None:
     _write(
         tmp_path,
         0,
-        _said("a", T, _usage(100, cost={"total": 0.1})),
-        _said("b", T + DAY - 1, _usage(200, cost={"total": 0.2})),
-        _said("c", T + DAY, _usage(10), model="small"),
-        _said("d", T + DAY, _usage(7), role="user"),
-        _said("e", T + DAY, {"input": "many"}),
-        _said("f", T + DAY, None),
+        _message_record("a", T, _token_counts(100, cost={"total": 0.1})),
+        _message_record("b", T + DAY - 1, _token_counts(200, cost={"total": 0.2})),
+        _message_record("c", T + DAY, _token_counts(10), model="small"),
+        _message_record("d", T + DAY, _token_counts(7), role="user"),
+        _message_record("e", T + DAY, {"input": "many"}),
+        _message_record("f", T + DAY, None),
         '{"type":"message","message":{"role":"assistant","usage":{"input":5',
-        {"type": "custom", "customType": "sessiond/run", "data": {"usage": _usage(3), "estimatedCostUsd": 9}},
+        {"type": "custom", "customType": "sessiond/run", "data": {"usage": _token_counts(3), "estimatedCostUsd": 9}},
     )
-    _write(tmp_path, 1, _said("g", T + 2 * DAY, _usage(1), model=None), archived=True)
+    _write(tmp_path, 1, _message_record("g", T + 2 * DAY, _token_counts(1), model=None), archived=True)
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         assert await client.call("sessions.usage") == {
-            "totals": _row(933, 0.3),
+            "totals": _expected_row(933, 0.3),
             "bySession": [
-                _row(930, 0.3, key="agent:main:s0", sessionId="s0", archived=False),
-                _row(3, key="agent:main:s1", sessionId="s1", archived=True),
+                _expected_row(930, 0.3, key="agent:main:s0", sessionId="s0", archived=False),
+                _expected_row(3, key="agent:main:s1", sessionId="s1", archived=True),
             ],
-            "byModel": [_row(900, 0.3, model="big"), _row(30, model="small"), _row(3, model="unknown")],
+            "byModel": [
+                _expected_row(900, 0.3, model="big"),
+                _expected_row(30, model="small"),
+                _expected_row(3, model="unknown"),
+            ],
             "byDay": [
-                _row(900, 0.3, day="2026-11-22"),
-                _row(30, day="2026-11-23"),
-                _row(3, day="2026-11-24"),
+                _expected_row(900, 0.3, day="2026-11-22"),
+                _expected_row(30, day="2026-11-23"),
+                _expected_row(3, day="2026-11-24"),
             ],
         }
-        # What the daemon itself has counted of the live session is the same.
+        # The daemon's own counters of the live session agree.
         entry = daemon.services.store.catalog.by_key["agent:main:s0"].entry
         assert (entry.input_tokens, entry.output_tokens) == (310, 620)
 
 
-async def test_since_counts_and_until_does_not(tmp_path: Path) -> None:
-    _write(tmp_path, 0, *(_said(f"m{n}", T + n * 1000, _usage(10**n)) for n in range(4)))
+async def test_since_is_inclusive_and_until_exclusive(tmp_path: Path) -> None:
+    _write(tmp_path, 0, *(_message_record(f"m{n}", T + n * 1000, _token_counts(10**n)) for n in range(4)))
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         for span, total in (
             ({}, 3333),
@@ -95,33 +101,44 @@ async def test_since_counts_and_until_does_not(tmp_path: Path) -> None:
         assert (await client.failure("sessions.usage", since=2, until=1))["data"]["field"] == "$.until"
 
 
-async def test_a_message_that_is_there_twice_counts_once(tmp_path: Path) -> None:
-    first, second = _said("a", T, _usage(100)), _said("b", T + 1, _usage(10))
+async def test_a_message_stored_twice_counts_once(tmp_path: Path) -> None:
+    first, second = _message_record("a", T, _token_counts(100)), _message_record("b", T + 1, _token_counts(10))
     _write(tmp_path, 0, first, first, second)
-    # A fork begins with a copy of what was said before.
-    _write(tmp_path, 1, first, second, _said("c", T + 2, _usage(1)))
-    # The same short id at another time is another message, and one without an id is always its own.
-    _write(tmp_path, 2, _said("a", T + 5, _usage(1000)), _said(None, T, _usage(1)), _said(None, T, _usage(1)))  # type: ignore[arg-type]
+    # A fork begins with a copy of the earlier messages.
+    _write(tmp_path, 1, first, second, _message_record("c", T + 2, _token_counts(1)))
+    # The same short id at another time is another message, and messages without an id are all different.
+    _write(
+        tmp_path,
+        2,
+        _message_record("a", T + 5, _token_counts(1000)),
+        _message_record(None, T, _token_counts(1)),
+        _message_record(None, T, _token_counts(1)),
+    )  # type: ignore[arg-type]
     async with inside(tmp_path) as daemon, daemon.connect() as client:
         found = await client.call("sessions.usage")
         assert {row["sessionId"]: row["inputTokens"] for row in found["bySession"]} == {"s0": 110, "s1": 1, "s2": 1002}
         assert found["totals"]["inputTokens"] == 1113
 
 
-async def test_the_configured_price_serves_where_a_message_says_no_cost(tmp_path: Path) -> None:
+async def test_the_configured_price_is_used_for_messages_without_a_cost(tmp_path: Path) -> None:
     usage = {"input": 1_000_000, "output": 100_000, "cacheRead": 10_000, "cacheWrite": 1000}
-    _write(tmp_path, 0, _said("a", T, usage, "priced"), _said("b", T, {**usage, "cost": {"total": 1.0}}, "priced"))
-    _write(tmp_path, 1, _said("c", T, usage, "free"))
+    _write(
+        tmp_path,
+        0,
+        _message_record("a", T, usage, "priced"),
+        _message_record("b", T, {**usage, "cost": {"total": 1.0}}, "priced"),
+    )
+    _write(tmp_path, 1, _message_record("c", T, usage, "free"))
     async with inside(tmp_path, PRICES) as daemon, daemon.connect() as client:
         found = await client.call("sessions.usage")
         assert {row["model"]: row.get("costUsd") for row in found["byModel"]} == {"priced": 5.508, "free": None}
         assert found["totals"]["totalTokens"] == 3 * 1_111_000
 
 
-async def test_only_what_the_caller_may_see_is_counted(tmp_path: Path) -> None:
+async def test_only_visible_sessions_are_counted(tmp_path: Path) -> None:
     for number in range(3):
-        _write(tmp_path, number, _said(f"m{number}", T, _usage(10**number)))
-    _write(tmp_path, 9, _said("m9", T, _usage(1000)), key="agent:main:s1", archived=True)
+        _write(tmp_path, number, _message_record(f"m{number}", T, _token_counts(10**number)))
+    _write(tmp_path, 9, _message_record("m9", T, _token_counts(1000)), key="agent:main:s1", archived=True)
     caller = Caller(kind="token", scopes=frozenset(["list"]), session_key="agent:main:s1", agent_id="main")
     async with inside(tmp_path) as daemon, daemon.connect(caller) as agent, daemon.connect() as client:
         found = await agent.call("sessions.usage")

@@ -6,7 +6,7 @@ from support.method_calls import Call
 from support.real_daemon import Daemon
 
 
-def test_the_newest_comes_first_and_no_token_is_shown(call: Call, shared: Daemon, fresh: str) -> None:
+def test_tokens_are_listed_newest_first_without_their_text(call: Call, shared: Daemon, fresh: str) -> None:
     made = shared.call("tokens.mint", scopes=["read", "list"], agentId="other", sandboxed=True)
     rows = call("tokens.list")["tokens"]
     assert made["token"] not in str(rows)

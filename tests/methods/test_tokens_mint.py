@@ -21,13 +21,13 @@ def test_a_token_acts_for_its_session_with_its_scopes(call: Call, shared: Daemon
     "params",
     [{"scopes": []}, {"scopes": ["root"]}, {"scopes": ["list"], "agentId": "Not An Id"}, {"scopes": "list"}],
 )
-def test_what_is_no_token_is_refused(call: Call, params: dict[str, Any]) -> None:
+def test_invalid_params_are_refused(call: Call, params: dict[str, Any]) -> None:
     with pytest.raises(CallFailed) as failed:
         call("tokens.mint", **params)
     assert failed.value.error["code"] == -32602
 
 
-def test_a_token_with_admin_mints_nothing_wider_than_itself(call: Call, shared: Daemon, fresh: str) -> None:
+def test_an_admin_token_cannot_mint_a_token_wider_than_itself(call: Call, shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["admin"], sessionKey=fresh)["token"]
     with pytest.raises(CallFailed) as failed:
         call("tokens.mint", by=token, scopes=["admin"])

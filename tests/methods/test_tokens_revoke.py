@@ -7,7 +7,7 @@ from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
 
-def test_a_revoked_token_counts_no_more(call: Call, shared: Daemon, fresh: str) -> None:
+def test_a_revoked_token_is_refused(call: Call, shared: Daemon, fresh: str) -> None:
     made = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)
     assert call("sessions_list", by=made["token"])["count"] == 1
     assert shared.call("tokens.revoke", id=made["id"]) == {"revoked": True}
@@ -17,19 +17,19 @@ def test_a_revoked_token_counts_no_more(call: Call, shared: Daemon, fresh: str) 
     assert call("tokens.revoke", id=made["id"]) == {"revoked": False}
 
 
-def test_a_token_is_revoked_by_itself_as_well(call: Call, shared: Daemon, fresh: str) -> None:
+def test_a_token_can_be_revoked_by_its_text(call: Call, shared: Daemon, fresh: str) -> None:
     made = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)
     assert call("tokens.revoke", token=made["token"]) == {"revoked": True}
 
 
 @pytest.mark.parametrize("params", [{}, {"id": "a" * 32, "token": "x"}, {"id": "short"}])
-def test_one_well_formed_name_is_wanted(call: Call, params: dict[str, str]) -> None:
+def test_exactly_one_valid_name_of_a_token_must_be_given(call: Call, params: dict[str, str]) -> None:
     with pytest.raises(CallFailed) as failed:
         call("tokens.revoke", **params)
     assert failed.value.error["code"] == -32602
 
 
-def test_what_a_revoked_token_follows_ends(shared: Daemon, fresh: str) -> None:
+def test_revoking_a_token_ends_its_subscriptions(shared: Daemon, fresh: str) -> None:
     made = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=fresh)
     with shared.connect() as wire:
         wire.call("initialize", protocol=1, client={"name": "t", "version": "1"}, token=made["token"])

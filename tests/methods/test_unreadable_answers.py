@@ -1,4 +1,4 @@
-"""A run whose agent's answer cannot be read ends: taken with a replacement, or as an error that says so."""
+"""A run whose agent's answer cannot be read ends: with unreadable text replaced, or with an error that says why."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: st
             ended = await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended.get("reply")) == (status, reply)
         assert error is None or error in ended["error"]
-        # And the next one is taken as ever.
+        # The next run works as usual.
         accepted = await owner.call("chat.send", sessionKey="agent:alice:main", message="again")
         message = await agent.receive()
         while isinstance(message, list) or message.get("method") != "run.start":

@@ -1,4 +1,4 @@
-"""Events on the wire: their params, and one encoding for all who get the same bytes."""
+"""Events on the wire: their params, and one encoding for all clients that get the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGE = b'{"role":"assistant", "content":"secret_key=abcdef123456", "usage":{"
 
 
 class Client:
-    """What a frame depends on, and how often one was made."""
+    """The part of a client that a frame depends on. Counts the frames that are made for it."""
 
     def __init__(self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False) -> None:
         self.codec: CodecName = codec
@@ -32,37 +32,37 @@ class Client:
         return codec.from_json(encode_call(method, params))
 
 
-def said(message: bytes = MESSAGE) -> MessageEvent:
+def message_event(message: bytes = MESSAGE) -> MessageEvent:
     return MessageEvent(KEY, "s", "m1", 1, "c1", message, 0, 100)
 
 
-async def test_a_frame_is_made_once_for_all_who_get_the_same_bytes(tmp_path: Path) -> None:
+async def test_a_frame_is_encoded_once_for_all_clients_that_get_the_same_bytes(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         session, _ = await daemon.services.store.create(KEY, "main")
         encoder = Encoder(daemon.services.store, daemon.services.patterns)
         one, other, binary, masked = Client(), Client(), Client("cbor"), Client(masks=True)
-        event = said()
+        event = message_event()
         frames = [encoder.frame(event, client) for client in (one, other, binary, masked, one)]
         assert [client.made for client in (one, other, binary, masked)] == [1, 0, 1, 1]
         assert frames[0] is frames[1] is frames[4]
         assert cbor2.loads(frames[2]) == json.loads(frames[0])
-        assert encoder.frame(said(b'{"role":"user"}'), other) != frames[0]
-        # Whose `main` is whose: rows differ by agent, messages do not.
+        assert encoder.frame(message_event(b'{"role":"user"}'), other) != frames[0]
+        # The key `main` depends on the agent of the caller: so rows differ by agent, messages do not.
         changed = ChangedEvent(KEY, session.session_id, "patch", None, session.entry)
         rows = {agent: json.loads(encoder.frame(changed, Client(agent_id=agent))) for agent in (None, "main", "other")}
         assert [rows[agent]["params"]["row"]["key"] for agent in (None, "main", "other")] == ["main", "main", KEY]
 
 
-async def test_params_are_as_documented(tmp_path: Path) -> None:
+async def test_event_params_are_as_documented(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         store = daemon.services.store
         session, _ = await store.create(KEY, "main")
 
-        def shown(event: Any) -> tuple[str, Any]:
+        def params_of(event: Any) -> tuple[str, Any]:
             method, params = describe_event(store, event, None, None)
             return method, json.loads(encode_call(method, params))["params"]
 
-        method, params = shown(said())
+        method, params = params_of(message_event())
         assert (method, params) == (
             "session.message",
             {
@@ -75,19 +75,19 @@ async def test_params_are_as_documented(tmp_path: Path) -> None:
                 "usage": {"input": 1},
             },
         )
-        assert MESSAGE in encode_call(*describe_event(store, said(), None, None))  # byte for byte
-        assert "usage" not in shown(said(b'{"role":"user","content":"\\"usage\\""}'))[1]
+        assert MESSAGE in encode_call(*describe_event(store, message_event(), None, None))  # byte for byte
+        assert "usage" not in params_of(message_event(b'{"role":"user","content":"\\"usage\\""}'))[1]
         gone = ChangedEvent(KEY, "s", "delete", "file removed", None)
-        assert shown(gone) == ("sessions.changed", {"sessionKey": KEY, "phase": "delete", "reason": "file removed"})
+        assert params_of(gone) == ("sessions.changed", {"sessionKey": KEY, "phase": "delete", "reason": "file removed"})
         listed = await _list(daemon)
-        assert shown(ChangedEvent(KEY, session.session_id, "patch", None, session.entry)) == (
+        assert params_of(ChangedEvent(KEY, session.session_id, "patch", None, session.entry)) == (
             "sessions.changed",
             {"sessionKey": KEY, "phase": "patch", "row": listed},
         )
         live = LiveEvent(KEY, "session.delta", {"runId": "r", "text": "x"})
-        assert shown(live) == ("session.delta", {"sessionKey": KEY, "runId": "r", "text": "x"})
+        assert params_of(live) == ("session.delta", {"sessionKey": KEY, "runId": "r", "text": "x"})
         resync = ResyncEvent(KEY, "s", "lagged", "c")
-        assert shown(resync) == ("session.resync", {"sessionKey": KEY, "reason": "lagged", "cursor": "c"})
+        assert params_of(resync) == ("session.resync", {"sessionKey": KEY, "reason": "lagged", "cursor": "c"})
 
 
 async def _list(daemon: Any) -> Any:
@@ -100,6 +100,6 @@ async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -
     async with inside(tmp_path) as daemon:
         store, patterns = daemon.services.store, daemon.services.patterns()
         live = LiveEvent(KEY, "session.tool", {"runId": "r", "phase": "end", "output": "password=abcdef123456"})
-        for event in (said(), live):
+        for event in (message_event(), live):
             assert "abcdef123456" in str(encode_call(*describe_event(store, event, None, None)))
             assert "abcdef123456" not in str(encode_call(*describe_event(store, event, None, patterns)))
