@@ -35,7 +35,7 @@ def sessiond(fake: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., Don
     """`sessiond("list", "--json")` against the stand-in: exit status and both outputs."""
 
     def run(name: str, *words: str) -> Done:
-        # Before the words of the user, so that a `--` among them stays theirs.
+        # The option goes before the caller's words, so that a `--` among them keeps its meaning.
         at = 1 if name in ("token", "import") and words else 0
         status = cli.run([name, *words[:at], "--socket", str(fake.path), *words[at:]])
         return Done(status, *capsys.readouterr())

@@ -1,4 +1,4 @@
-"""`sessiond agents test`: a reply, or what is missing, with the real daemon and programs that fail as real ones do."""
+"""`sessiond agents test` reports the reply or what is wrong: a real daemon, and programs that fail like real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.real_daemon import Daemon
 
 from sessiond.cli.agents_trial import diagnose
 
-# What the program does, and the words that have to be in what a person reads.
+# What the program does, and the words that the error and the hint must contain.
 FAILING = {
     "logged-out": ("echo 'Invalid API key · Please run /login' >&2; exit 1", "Please run /login", "log in"),
     "silent": (":", "said nothing", "by hand"),
@@ -22,7 +22,7 @@ FAILING = {
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def trial_daemon(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("tried")
     agents = [("good", ["sh", "-c", "echo ready"]), ("gone", ["/no/such/program"]), ("slow", ["sleep", "60"])]
     agents += [(name, ["sh", "-c", code]) for name, (code, _, _) in FAILING.items()]
@@ -37,43 +37,43 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Any:
     daemon.kill()
 
 
-def test_an_agent_that_answers_is_said_to(tried: Daemon) -> None:
-    done = tried.cli("agents", "test", "good")
+def test_an_agent_that_answers_is_reported_as_working(trial_daemon: Daemon) -> None:
+    done = trial_daemon.cli("agents", "test", "good")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("good answered after ") and done.stdout.endswith(": ready\n")
-    facts = json.loads(tried.cli("agents", "test", "good", "--json").stdout)
+    facts = json.loads(trial_daemon.cli("agents", "test", "good", "--json").stdout)
     assert (facts["agent"], facts["works"], facts["reply"]) == ("good", True, "ready")
-    assert not [row for row in tried.rows() if ":test:" in row["key"]]
+    assert not [row for row in trial_daemon.rows() if ":test:" in row["key"]]
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_what_is_missing_is_said(tried: Daemon, name: str) -> None:
+def test_the_reason_of_a_failure_is_reported_with_a_hint(trial_daemon: Daemon, name: str) -> None:
     _, what, hint = FAILING[name]
-    done = tried.cli("agents", "test", name)
+    done = trial_daemon.cli("agents", "test", name)
     assert (done.returncode, done.stdout) == (1, "")
     said, todo = done.stderr.splitlines()[:1], "\n".join(done.stderr.splitlines()[1:])
     assert what in done.stderr and said[0].startswith(f"sessiond: {name}: ") and hint in todo, done.stderr
-    facts = json.loads(tried.cli("agents", "test", name, "--json").stdout)
+    facts = json.loads(trial_daemon.cli("agents", "test", name, "--json").stdout)
     assert facts["works"] is False and what in facts["problem"] and hint in facts["hint"]
 
 
-def test_a_program_that_is_not_there_is_said(tried: Daemon) -> None:
-    done = tried.cli("agents", "test", "gone")
+def test_a_missing_program_is_reported(trial_daemon: Daemon) -> None:
+    done = trial_daemon.cli("agents", "test", "gone")
     assert done.returncode == 1 and "/no/such/program" in done.stderr and "runtime.command" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("name", "word"), [("slow", "no reply in time"), ("far", "no program is attached")])
-def test_no_reply_in_time_is_said(tried: Daemon, name: str, word: str) -> None:
-    done = tried.cli("agents", "test", name, "--timeout", "1")
+def test_no_reply_in_time_is_reported(trial_daemon: Daemon, name: str, word: str) -> None:
+    done = trial_daemon.cli("agents", "test", name, "--timeout", "1")
     assert done.returncode == 1 and word in done.stderr, done.stderr
 
 
-def test_an_agent_that_is_not_there_is_said_with_those_that_are(tried: Daemon) -> None:
-    done = tried.cli("agents", "test", "nobody")
+def test_an_unknown_agent_is_reported_with_the_known_ones(trial_daemon: Daemon) -> None:
+    done = trial_daemon.cli("agents", "test", "nobody")
     assert done.returncode == 4 and "good" in done.stderr
 
 
-# As the programs say it, logged out, and as bubblewrap and the daemon say what a sandbox lacks.
+# What the programs print when logged out, and what bubblewrap and the daemon print when a sandbox lacks something.
 LOGGED_OUT = (
     "exit status 1: Not logged in · Please run /login",
     "Please set an Auth method in your /home/u/.gemini/settings.json or specify one of GEMINI_API_KEY",
@@ -87,14 +87,14 @@ SANDBOXLESS = (
 
 
 @pytest.mark.parametrize("error", LOGGED_OUT)
-def test_a_missing_login_is_known_by_its_words(error: str) -> None:
+def test_a_missing_login_is_recognized_by_its_message(error: str) -> None:
     outside, boxed = ({"id": "a", "runtime": "exec", "sandboxed": boxed} for boxed in (False, True))
     assert "log in" in diagnose(outside, {"status": "error", "error": error})[1]
     assert "docs/sandbox.md" in diagnose(boxed, {"status": "error", "error": error})[1]
 
 
 @pytest.mark.parametrize("error", SANDBOXLESS)
-def test_what_a_sandbox_lacks_is_known_by_its_words(error: str) -> None:
+def test_a_sandbox_problem_is_recognized_by_its_message(error: str) -> None:
     boxed = {"id": "a", "runtime": "exec", "sandboxed": True}
     assert diagnose(boxed, {"status": "error", "error": error}) == (
         error,
@@ -102,11 +102,11 @@ def test_what_a_sandbox_lacks_is_known_by_its_words(error: str) -> None:
     )
 
 
-def test_the_page_that_it_names_is_there() -> None:
+def test_the_page_named_in_the_hint_exists() -> None:
     assert (Path(__file__).parents[2] / "docs" / "sandbox.md").is_file()
 
 
 @given(st.text(), st.sampled_from(["ok", "error", "timeout", "aborted", "running"]), st.booleans())
-def test_whatever_happened_there_is_something_to_do(error: str, status: str, boxed: bool) -> None:
+def test_every_failure_has_a_hint(error: str, status: str, boxed: bool) -> None:
     why, hint = diagnose({"id": "a", "runtime": "exec", "sandboxed": boxed}, {"status": status, "error": error})
     assert why and hint

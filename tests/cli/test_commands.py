@@ -1,4 +1,4 @@
-"""Each command against a stand-in for the daemon: what it asks, what it prints, how it ends."""
+"""Each command with a stand-in for the daemon: its calls, its output, its exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answer_with(fake: Any, **results: Any) -> None:
 
 
 def without_key(params: dict[str, Any]) -> dict[str, Any]:
-    """What was asked, without the key that the client gave it to ask it again under."""
+    """The params of a call without the idempotency key that the client added."""
     assert params["idempotencyKey"].startswith("client-")
     return {name: value for name, value in params.items() if name != "idempotencyKey"}
 
@@ -36,7 +36,7 @@ def without_key(params: dict[str, Any]) -> dict[str, Any]:
 ROW = {"key": "main", "kind": "main", "sessionId": "s1", "updatedAt": 0, "messageCount": 2, "status": "ok"}
 
 
-def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessiond: Sessiond) -> None:
+def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
@@ -60,7 +60,7 @@ def test_list_shows_a_table_and_asks_for_no_more_than_was_said(fake: Any, sessio
     }
 
 
-def test_the_tokens_of_a_row_are_those_that_its_cost_is_of(fake: Any, sessiond: Sessiond) -> None:
+def test_the_tokens_of_a_row_are_input_plus_output(fake: Any, sessiond: Sessiond) -> None:
     counts = {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 999, "contextTokens": 5, "estimatedCostUsd": 0.5}
     answer_with(fake, sessions_list={"sessions": [{**ROW, **counts}], "hasMore": False, "visibility": "all"})
     row = dict(zip(*(line.split("\t") for line in sessiond("list").out.splitlines()), strict=True))
@@ -69,7 +69,7 @@ def test_the_tokens_of_a_row_are_those_that_its_cost_is_of(fake: Any, sessiond: 
     assert titles.split()[-2:] == ["TOKENS", "COST"] and shown.split()[-2:] == ["1.2k", "$0.50"]
 
 
-def test_list_prints_json_as_it_came_and_helps_a_beginner(fake: Any, sessiond: Sessiond) -> None:
+def test_list_prints_json_unchanged_and_helps_if_there_are_no_sessions(fake: Any, sessiond: Sessiond) -> None:
     result = {"count": 0, "sessions": [], "visibility": "all", "hasMore": False}
     answer_with(fake, sessions_list=result)
     assert json.loads(sessiond("list", "--json").out) == result
@@ -102,7 +102,7 @@ def page(*texts: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_history_shows_messages_and_what_is_not_there(fake: Any, sessiond: Sessiond) -> None:
+def test_history_shows_messages_and_marks_omissions(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_history=page("one\ntwo", hasMore=True, nextCursor="c0", skipped=2, contentRedacted=True))
     done = sessiond("history", "main", "--tools", "-n", "5", "--before", "c9")
     assert done.out == "--:--:-- user      one\n                   two\n"
@@ -127,7 +127,7 @@ def event(seq: int, role: str = "user", **more: Any) -> dict[str, Any]:
 
 
 def answer_two_subscriptions(fake: Any, refusal: Any, *events: dict[str, Any]) -> None:
-    """The first subscription gets `events` and loses its connection; the second is refused, which ends the command."""
+    """Let the first subscription get `events` and lose its connection; refuse the second, which ends the command."""
     rounds = iter([True, False])
 
     def subscribe(_params: Any, connection: Any) -> Any:
@@ -142,7 +142,7 @@ def answer_two_subscriptions(fake: Any, refusal: Any, *events: dict[str, Any]) -
     fake.answers["sessions.subscribe"] = lambda *_: {"subscribed": True}
 
 
-def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+def test_history_follows_from_the_end_of_the_page(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_history=page("text 1"))
     answer_two_subscriptions(fake, refusal, event(2), event(3, "toolResult"), event(4))
     done = sessiond("history", "main", "-f")
@@ -153,7 +153,7 @@ def test_history_follows_from_where_the_page_ended(fake: Any, refusal: Any, sess
     assert fake.asked("sessions.messages.subscribe") == {"key": MAIN, "cursor": "c4"}
 
 
-def test_history_follows_in_json_one_event_a_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+def test_history_follows_in_json_with_one_event_per_line(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_history=page("text 1"))
     answer_two_subscriptions(fake, refusal, event(2))
     lines = [json.loads(line) for line in sessiond("history", "main", "-f", "--json").out.splitlines()]
@@ -191,14 +191,14 @@ def test_send_waits_and_prints_the_reply(fake: Any, sessiond: Sessiond) -> None:
         ({"status": "running"}, 5, "sessiond: no reply from main yet; the run r1 goes on"),
     ],
 )
-def test_send_says_how_it_ended(fake: Any, sessiond: Sessiond, ending: Any, status: int, said: str) -> None:
+def test_send_reports_how_the_run_ended(fake: Any, sessiond: Sessiond, ending: Any, status: int, said: str) -> None:
     answer_with(fake, chat__send={"runId": "r1", "status": "accepted"}, agent__wait={"runId": "r1", **ending})
     done = sessiond("send", "main", "x", "--timeout", "0")
     assert (done.status, done.out, done.err.splitlines()[0]) == (status, "", said)
     assert ("sessiond wait r1" if status == 5 else "sessiond history main") in done.err.splitlines()[1]
 
 
-def test_send_does_not_wait_where_it_is_told_so_or_obeyed(fake: Any, sessiond: Sessiond) -> None:
+def test_send_does_not_wait_with_no_wait_or_for_a_command(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, chat__send={"runId": "r1", "status": "accepted"})
     assert sessiond("send", "main", "x", "--no-wait") == (0, "r1\n", "")
     answer_with(fake, chat__send={"status": "handled", "command": "/send", "reply": "sending is off"})
@@ -220,7 +220,7 @@ def test_send_finds_a_label_and_an_agent(fake: Any, sessiond: Sessiond) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["main"], ["--label", "L"], ["--agent", "b"], ["main", ""], ["main", " "]])
-def test_send_of_nothing_is_a_usage_error(sessiond: Sessiond, words: list[str]) -> None:
+def test_sending_an_empty_message_is_a_usage_error(sessiond: Sessiond, words: list[str]) -> None:
     assert sessiond("send", *words).status == 2
 
 
@@ -237,7 +237,7 @@ def test_a_caller_with_a_session_speaks_as_that_session(fake: Any, sessiond: Ses
 
 
 @pytest.mark.parametrize("caller", [{}, {"sessionKey": MAIN, "scopes": ["send"]}])
-def test_send_reads_the_files_that_it_attaches(fake: Any, sessiond: Sessiond, tmp_path: Path, caller: Any) -> None:
+def test_send_reads_the_attached_files(fake: Any, sessiond: Sessiond, tmp_path: Path, caller: Any) -> None:
     (tmp_path / "a.txt").write_bytes(b"\x00\xff!")
     answer_with(fake, initialize={"caller": caller}, chat__send={"runId": "r1", "status": "accepted"})
     assert sessiond("send", "main", "read it", "--attach", str(tmp_path / "a.txt"), "--no-wait").status == 0
@@ -304,7 +304,7 @@ def test_spawn_sends_files_and_shows_the_receipt(fake: Any, sessiond: Sessiond, 
     }
 
 
-def test_spawn_waits_and_prints_the_reply_alone(fake: Any, sessiond: Sessiond) -> None:
+def test_spawn_waits_and_prints_only_the_reply(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_spawn=SPAWNED, agent__wait={"runId": "r1", "status": "ok", "reply": "42"})
     done = sessiond("spawn", "compute", "--wait")
     assert (done.status, done.out) == (0, "42\n")
@@ -324,7 +324,7 @@ STATUS = {
 }  # fmt: skip
 
 
-def test_status_shows_what_there_is_and_what_went_wrong(fake: Any, sessiond: Sessiond) -> None:
+def test_status_shows_the_counts_and_the_problems(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, daemon__status=STATUS)
     done = sessiond("status")
     assert done.out.splitlines() == [
@@ -343,7 +343,7 @@ def test_status_shows_what_there_is_and_what_went_wrong(fake: Any, sessiond: Ses
     assert json.loads(sessiond("status", "--json").out) == STATUS
 
 
-def test_agents_show_who_is_attached_and_what_runs(fake: Any, sessiond: Sessiond) -> None:
+def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sessiond) -> None:
     agents = [
         {"id": "main", "configured": True, "runtime": "exec", "sandboxed": False, "liveRuns": 2},
         {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
@@ -395,7 +395,7 @@ CASES: list[tuple[list[str], str, dict[str, Any], dict[str, Any], str | None]] =
 
 
 @pytest.mark.parametrize("case", CASES, ids=[" ".join(case[0]) for case in CASES])
-def test_a_command_asks_one_thing_and_prints_the_answer(fake: Any, sessiond: Sessiond, case: Any) -> None:
+def test_a_command_makes_one_call_and_prints_the_answer(fake: Any, sessiond: Sessiond, case: Any) -> None:
     words, method, params, result, out = case
     fake.answers[method] = lambda *_: result
     done = sessiond(*words)
@@ -409,12 +409,12 @@ def test_a_command_asks_one_thing_and_prints_the_answer(fake: Any, sessiond: Ses
     "words",
     [["prune"], ["token", "mint"], ["patch", "main"], ["call", "m", "[1]"], ["call", "m", "{"], ["steer", "k", ""]],
 )
-def test_a_line_that_says_too_little_is_exit_2(sessiond: Sessiond, words: list[str]) -> None:
+def test_missing_arguments_give_exit_code_2(sessiond: Sessiond, words: list[str]) -> None:
     done = sessiond(*words)
     assert (done.status, done.out) == (2, "")
 
 
-def test_what_was_not_there_to_do_is_exit_1(fake: Any, sessiond: Sessiond) -> None:
+def test_nothing_to_do_gives_exit_code_1(fake: Any, sessiond: Sessiond) -> None:
     answer_with(
         fake,
         sessions__delete={"key": "k", "deleted": False, "archived": False},
@@ -440,46 +440,46 @@ def test_doctor_shows_findings_and_fails_for_errors(fake: Any, sessiond: Session
     assert json.loads(sessiond("doctor", "--json").out)["findings"][2] == findings[0]
 
 
-def test_sockname_prints_the_path_and_nothing_more(fake: Any, sessiond: Sessiond) -> None:
+def test_sockname_prints_only_the_path(fake: Any, sessiond: Sessiond) -> None:
     assert sessiond("sockname") == (0, f"{fake.path}\n", "")
     assert json.loads(sessiond("sockname", "--json").out) == {"socket": str(fake.path), "exists": True}
 
 
-def test_watch_says_what_happened_to_runs_and_sessions() -> None:
-    def line_of(name: str, /, **params: Any) -> str | None:
+def test_watch_shows_what_happened_to_runs_and_sessions() -> None:
+    def watch_line(name: str, /, **params: Any) -> str | None:
         text = line(Event(name, {"sessionKey": MAIN, **params}), 0, Screen(None))
         return text and " ".join(text.split()[1:])
 
     changed = "sessions.changed"
-    assert line_of(changed, phase="start", row={}) == f"{MAIN} run started"
-    assert line_of(changed, phase="end", row={"status": "ok", "runtimeMs": 1500}, reason="ok") == (
+    assert watch_line(changed, phase="start", row={}) == f"{MAIN} run started"
+    assert watch_line(changed, phase="end", row={"status": "ok", "runtimeMs": 1500}, reason="ok") == (
         f"{MAIN} run ended (1.5s)"
     )
-    assert line_of(changed, phase="error", row={"status": "aborted"}) == f"{MAIN} run failed (aborted)"
-    assert line_of(changed, phase="error", row={"status": "error"}, reason="error") == f"{MAIN} run failed (error)"
-    assert line_of(changed, phase="create", reason="spawn\x1b") == f"{MAIN} session created (spawn\\x1b)"
-    assert line_of(changed, phase="message", row={}) is None
-    assert line_of("session.tool", phase="start", name="bash") == f"{MAIN} tool bash start"
-    assert line_of("session.tool", phase="update", name="bash") is None
-    assert line_of("session.delta", text="x") is None
-    assert line_of("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
-    assert line_of("something.new") is None
+    assert watch_line(changed, phase="error", row={"status": "aborted"}) == f"{MAIN} run failed (aborted)"
+    assert watch_line(changed, phase="error", row={"status": "error"}, reason="error") == f"{MAIN} run failed (error)"
+    assert watch_line(changed, phase="create", reason="spawn\x1b") == f"{MAIN} session created (spawn\\x1b)"
+    assert watch_line(changed, phase="message", row={}) is None
+    assert watch_line("session.tool", phase="start", name="bash") == f"{MAIN} tool bash start"
+    assert watch_line("session.tool", phase="update", name="bash") is None
+    assert watch_line("session.delta", text="x") is None
+    assert watch_line("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
+    assert watch_line("something.new") is None
 
 
-def test_watch_shows_a_changed_setting_once_and_no_note_of_the_daemon() -> None:
+def test_watch_shows_a_changed_setting_once_and_no_internal_changes() -> None:
     known: dict[str, dict[str, Any]] = {}
 
-    def line_of(**row: Any) -> str | None:
+    def watch_line(**row: Any) -> str | None:
         event = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "row": row})
         text = line(event, 0, Screen(None), known)
         return text and " ".join(text.split()[2:])
 
-    assert line_of(messageCount=1) is None
-    assert line_of(messageCount=2, label="build") == "session changed (label: build)"
-    assert line_of(messageCount=3, label="build") is None
-    assert line_of(label="build", model="m\x1b") == "session changed (model: m\\x1b)"
-    assert line_of(model="other") == "session changed (model: other, no label)"
-    assert line_of(messageCount=4) == "session changed (no model)"
+    assert watch_line(messageCount=1) is None
+    assert watch_line(messageCount=2, label="build") == "session changed (label: build)"
+    assert watch_line(messageCount=3, label="build") is None
+    assert watch_line(label="build", model="m\x1b") == "session changed (model: m\\x1b)"
+    assert watch_line(model="other") == "session changed (model: other, no label)"
+    assert watch_line(messageCount=4) == "session changed (no model)"
     assert known == {}
     queued = Event("sessions.changed", {"sessionKey": MAIN, "phase": "patch", "reason": "queued", "row": {}})
     assert (line(queued, 0, Screen(None), known) or "").endswith("session   changed (queued)")
@@ -494,13 +494,13 @@ def test_watch_shows_a_changed_setting_once_and_no_note_of_the_daemon() -> None:
         (None, "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8 run"),
     ],
 )
-def test_watch_shows_so_much_of_a_key_as_there_is_room_for(width: int | None, shown: str) -> None:
+def test_watch_clips_keys_to_the_available_width(width: int | None, shown: str) -> None:
     key = "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8"
     text = line(Event("sessions.changed", {"sessionKey": key, "phase": "start", "row": {}}), 0, Screen(width))
     assert text is not None and shown in text
 
 
-def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, sessiond: Sessiond) -> None:
+def test_token_list_shows_only_valid_tokens_unless_all_are_requested(fake: Any, sessiond: Sessiond) -> None:
     token = {"id": "new", "scopes": ["list"], "sandboxed": False, "issuedAt": 0, "expiresAt": 2**45, "revoked": False}
     ended = [{**token, "id": "old", "revoked": True}, {**token, "id": "late", "expiresAt": 1}]
     answer_with(fake, tokens__list={"tokens": [token, *ended]})
@@ -529,7 +529,7 @@ def test_token_list_shows_the_valid_ones_unless_all_are_asked_for(fake: Any, ses
         ("agent:reader:group:8123", 4),
     ],
 )
-def test_a_key_that_ends_in_a_uuid_is_known_by_its_beginning(
+def test_a_key_that_ends_in_a_uuid_can_be_abbreviated(
     fake: Any, refusal: Any, sessiond: Sessiond, named: str, status: int
 ) -> None:
     key = "agent:reader:subagent:861bbe0e-9190-52b8-891f-3668796163b8"
@@ -546,7 +546,7 @@ def test_a_key_that_ends_in_a_uuid_is_known_by_its_beginning(
     assert (done.status, key in done.out) == (status, status == 0)
 
 
-def test_a_line_of_watch_fits_the_screen_and_colours_only_its_parts() -> None:
+def test_a_line_of_watch_fits_the_screen_and_only_parts_are_coloured() -> None:
     message = {"role": "user", "content": "x" * 200}
     event = Event("session.message", {"sessionKey": "agent:main:discord:group:1234567", "message": message})
     narrow = line(event, 0, Screen(70))
@@ -565,7 +565,7 @@ def session_refusal(refusal: Any, text: str, key: str | None = None) -> Callable
     return refuse
 
 
-def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+def test_the_error_for_an_invalid_key_says_what_a_key_looks_like(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
     fake.answers["sessions.create"] = session_refusal(refusal, "bad key:")
     done = sessiond("create", "bad key:")
     assert (done.status, done.err.splitlines()) == (
@@ -575,7 +575,7 @@ def test_what_is_no_key_is_told_what_a_key_looks_like(fake: Any, refusal: Any, s
             "  a key is agent:AGENT:NAME, as agent:main:research; what agents there are: sessiond agents",
         ],
     )
-    # A key that is hidden from this caller is as one that is not there.
+    # A key that this caller may not see is reported like one that does not exist.
     fake.answers["sessions.create"] = session_refusal(refusal, "agent:other:x")
     done = sessiond("create", "agent:other:x")
     assert (done.status, done.err.splitlines()[0]) == (
@@ -598,7 +598,7 @@ def test_the_parent_of_a_new_session_may_be_a_label(fake: Any, refusal: Any, ses
     assert (done.status, done.err.splitlines()) == (4, ["sessiond: no session 'dsk'", "  did you mean desk?"])
 
 
-def test_who_writes_as_a_session_to_one_that_has_not_begun_is_told_how_it_begins(
+def test_sending_as_a_session_to_an_unknown_session_explains_how_to_create_it(
     fake: Any, refusal: Any, sessiond: Sessiond
 ) -> None:
     caller = {"caller": {"sessionKey": "agent:helper:main", "scopes": ["send"]}}
@@ -616,7 +616,7 @@ def test_who_writes_as_a_session_to_one_that_has_not_begun_is_told_how_it_begins
     assert len(sessiond("send", "nowhere", "hello").err.splitlines()) == 2
 
 
-def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(fake: Any, sessiond: Sessiond) -> None:
+def test_an_unknown_role_is_refused_with_the_known_ones(fake: Any, sessiond: Sessiond) -> None:
     done = sessiond("search", "hello", "--role", "foo")
     assert done.status == 2
     assert "'foo' is not one of user, assistant, toolResult, tool, bashExecution" in done.err
@@ -624,12 +624,12 @@ def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(fake: Any
 
 @pytest.mark.parametrize("words", [["list", "-n"], ["search", "x", "-n"], ["list", "--active"]])
 @pytest.mark.parametrize("count", ["0", "-3", "x"])
-def test_a_count_is_at_least_one(sessiond: Sessiond, words: list[str], count: str) -> None:
+def test_a_count_must_be_at_least_one(sessiond: Sessiond, words: list[str], count: str) -> None:
     done = sessiond(*words, count)
     assert (done.status, f"'{count}' is not a whole number of at least 1" in done.err) == (2, True)
 
 
-def test_the_last_no_messages_are_none(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
+def test_a_history_of_zero_messages_shows_none(fake: Any, refusal: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_history=page("one", hasMore=True, nextCursor="c0"))
     assert sessiond("history", "main", "-n", "0")[:2] == (0, "")
     assert fake.asked("sessions_history")["limit"] == 1
@@ -639,7 +639,9 @@ def test_the_last_no_messages_are_none(fake: Any, refusal: Any, sessiond: Sessio
 
 
 @pytest.mark.parametrize(("ttl", "status"), [("0", 2), ("0.9", 2), ("1", 0)])
-def test_a_token_is_valid_for_a_second_at_least(fake: Any, sessiond: Sessiond, ttl: str, status: int) -> None:
+def test_the_lifetime_of_a_token_must_be_at_least_a_second(
+    fake: Any, sessiond: Sessiond, ttl: str, status: int
+) -> None:
     answer_with(fake, tokens__mint={"token": "t", "id": "i", "expiresAt": 0})
     done = sessiond("token", "mint", "--scope", "list", "--ttl", ttl)
     assert done.status == status

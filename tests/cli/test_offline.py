@@ -20,7 +20,7 @@ from sessiond.config.settings import Config, load, parse
 EXEC = 'runtime = { type = "exec", command = ["true"] }\n'
 
 
-def test_a_good_configuration_is_said_to_be_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_configuration_is_reported_as_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n')
     assert cli.run(["config", "check", "--config", str(file)]) == 0
@@ -35,7 +35,7 @@ def test_a_good_configuration_is_said_to_be_good(tmp_path: Path, capsys: pytest.
     assert "-> sandbox every session" in said
 
 
-def test_a_bad_configuration_is_exit_78_with_file_line_and_key(
+def test_an_invalid_configuration_gives_exit_code_78_with_file_line_and_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.toml"
@@ -45,7 +45,7 @@ def test_a_bad_configuration_is_exit_78_with_file_line_and_key(
     assert str(file) in said and "mainKye" in said and "mainKey" in said and "2" in said
 
 
-def test_what_config_show_prints_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_config_show_is_a_valid_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[[agents.list]]\nid = "bob"\nruntime = { type = "exec", command = ["a b", "c"] }\n')
     assert cli.run(["config", "show", "--config", str(file)]) == 0
@@ -56,13 +56,13 @@ def test_what_config_show_prints_is_a_configuration(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out) == tomllib.loads(shown)
 
 
-def test_the_demos_configuration_is_good(tmp_path: Path) -> None:
+def test_the_configuration_of_the_demo_is_valid(tmp_path: Path) -> None:
     prepare(tmp_path)
     config: Config = load(tmp_path / "config.toml")
     assert [agent.id for agent in config.agents.list] == ["main", "reader"]
 
 
-def test_detected_programs_are_printed_as_good_configuration(tmp_path: Path) -> None:
+def test_detected_programs_are_printed_as_valid_configuration(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("claude", "pi"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 1.2.3\n")
@@ -86,24 +86,26 @@ def test_detected_programs_are_printed_as_good_configuration(tmp_path: Path) -> 
     )
 
 
-def test_lingering_is_advised_where_systemd_would_end_the_daemon(tmp_path: Path) -> None:
+def test_lingering_is_advised_if_systemd_would_end_the_daemon_at_logout(tmp_path: Path) -> None:
     code = "import sys; from sessiond.cli.frame.linger import advice; print(advice(*sys.argv[1:]))"
 
-    def advice_of(booted: Path, **environment: str) -> str:
+    def lingering_advice(booted: Path, **environment: str) -> str:
         command = [sys.executable, "-c", code, str(tmp_path / "linger"), str(booted)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
     user = pwd.getpwuid(os.getuid()).pw_name
-    assert advice_of(tmp_path, XDG_RUNTIME_DIR="/run/user/1").endswith(f"keep it with: loginctl enable-linger {user}")
-    assert advice_of(tmp_path / "none", XDG_RUNTIME_DIR="/run/user/1") == "None"
-    assert advice_of(tmp_path) == "None"
+    assert lingering_advice(tmp_path, XDG_RUNTIME_DIR="/run/user/1").endswith(
+        f"keep it with: loginctl enable-linger {user}"
+    )
+    assert lingering_advice(tmp_path / "none", XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert lingering_advice(tmp_path) == "None"
     (tmp_path / "linger").mkdir()
     (tmp_path / "linger" / user).touch()
-    assert advice_of(tmp_path, XDG_RUNTIME_DIR="/run/user/1") == "None"
+    assert lingering_advice(tmp_path, XDG_RUNTIME_DIR="/run/user/1") == "None"
     assert advice(booted=str(tmp_path / "none")) is None
 
 
-def test_listing_loads_neither_click_nor_anything_that_is_slow() -> None:
+def test_list_imports_neither_click_nor_other_slow_modules() -> None:
     code = (
         "import sys; from sessiond import cli; cli.run(['list', '--socket', '/none'])\n"
         "slow = {'click', 'trio', 'msgspec', 'structlog', 'platformdirs', 'typing', 'dataclasses', 'inspect',\n"

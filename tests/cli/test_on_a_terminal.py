@@ -1,4 +1,4 @@
-"""What changes on a terminal: colour, the width, indented JSON, a line of progress. Over a real pseudo-terminal."""
+"""What differs on a terminal: colour, width, indented JSON, a progress line. With a real pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW = {"key": "agent:main:" + "x" * 60, "updatedAt": 0, "messageCount": 2, "stat
 
 @pytest.fixture
 def terminal(fake: FakeDaemon) -> Callable[..., str]:
-    """`terminal("list", NO_COLOR="1")`: what a terminal of 40 columns gets to see, both outputs together."""
+    """`terminal("list", NO_COLOR="1")`: both outputs together as a terminal of 40 columns gets them."""
 
     def run(*words: str, **environment: str) -> str:
         ours, theirs = pty.openpty()
@@ -50,9 +50,7 @@ def test_a_table_fits_and_has_colour(fake: FakeDaemon, terminal: Callable[..., s
     assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
 
 
-def test_what_was_looked_for_is_in_view_and_coloured_at_any_width(
-    fake: FakeDaemon, terminal: Callable[..., str]
-) -> None:
+def test_search_matches_are_in_view_and_coloured_at_any_width(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     text = "word " * 40 + "the Heron is grey" + " word" * 40
     match = {"sessionKey": ROW["key"], "cursor": "c", "timestamp": 0, "role": "assistant", "snippet": text}
     fake.answers["sessions_search"] = lambda *_: {"matches": [match], "hasMore": False, "contentRedacted": False}
@@ -67,9 +65,7 @@ def answer_with_sessions(fake: FakeDaemon, count: int) -> None:
     fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}
 
 
-def test_what_is_higher_than_the_terminal_goes_through_the_pager(
-    fake: FakeDaemon, terminal: Callable[..., str]
-) -> None:
+def test_output_higher_than_the_terminal_goes_through_the_pager(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     answer_with_sessions(fake, 30)
     shown = terminal("list", PAGER="sed 's/^/paged: /'").splitlines()
     assert len(shown) == 31
@@ -80,29 +76,29 @@ def test_what_is_higher_than_the_terminal_goes_through_the_pager(
 
 
 @pytest.mark.parametrize("pager", ["cat", "no-such-pager"])
-def test_without_a_pager_it_is_shown_as_it_is(fake: FakeDaemon, terminal: Callable[..., str], pager: str) -> None:
+def test_without_a_pager_output_is_printed_directly(fake: FakeDaemon, terminal: Callable[..., str], pager: str) -> None:
     answer_with_sessions(fake, 30)
     assert "agent:main:29" in terminal("list", PAGER=pager)
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colour_can_be_refused(fake: FakeDaemon, terminal: Callable[..., str], environment: dict[str, str]) -> None:
+def test_colour_can_be_turned_off(fake: FakeDaemon, terminal: Callable[..., str], environment: dict[str, str]) -> None:
     answer_with_one_session(fake)
     shown = terminal("list", **environment)
     assert "\x1b" not in shown and "…" in shown
 
 
-def test_columns_are_believed_over_the_window(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+def test_the_columns_variable_overrides_the_window_size(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     answer_with_one_session(fake)
     assert "…" not in terminal("list", COLUMNS="200")
 
 
-def test_json_is_indented_for_people(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+def test_json_is_indented_on_a_terminal(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     fake.answers["ping"] = lambda *_: {"a": {"b": 1}}
     assert terminal("call", "ping") == '{\n  "a": {\n    "b": 1\n  }\n}\n'
 
 
-def test_waiting_shows_how_long_and_leaves_only_the_reply(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+def test_a_wait_shows_its_duration_and_leaves_only_the_reply(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     over = threading.Event()
     fake.answers["chat.send"] = lambda *_: {"runId": "r1", "status": "accepted"}
 
@@ -117,7 +113,7 @@ def test_waiting_shows_how_long_and_leaves_only_the_reply(fake: FakeDaemon, term
     assert shown == "\r\x1b[Kwaiting for main … 1.0s\r\x1b[Kdone\n"
 
 
-def test_an_inbox_is_shown_for_people(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+def test_an_inbox_is_shown_readably(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     kept = {"text": "first\nsecond", "from": "agent:main:mcp:ada", "timestamp": "2020-01-01T12:00:00.000Z", "id": "a"}
     page = {"sessionKey": "agent:main:mcp:bea", "messages": [kept], "cursor": "9-1-x", "hasMore": True}
     fake.answers["sessions_inbox"] = lambda *_: page
@@ -130,15 +126,15 @@ def test_an_inbox_is_shown_for_people(fake: FakeDaemon, terminal: Callable[..., 
     ]
 
 
-def test_long_work_says_what_it_is_and_leaves_nothing(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
-    # The line comes after a second; a busy machine has some more for it.
+def test_long_work_shows_a_progress_line_and_removes_it(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    # The line appears after a second; a busy machine gets more time.
     fake.answers["sessions.prune"] = lambda *_: threading.Event().wait(5) or {"removed": []}
     line, _, rest = terminal("prune", "--older-than", "1d").rpartition("\r\x1b[K")
     assert line.startswith("\r\x1b[Klooking through the archive … ")
     assert rest == "  nothing is that old\n"
 
 
-def test_long_work_is_quiet_where_nobody_looks_on(fake: FakeDaemon) -> None:
+def test_without_a_terminal_long_work_shows_no_progress_line(fake: FakeDaemon) -> None:
     fake.answers["sessions_search"] = lambda *_: threading.Event().wait(1.5) or {"matches": []}
     command = [sys.executable, "-m", "sessiond", "search", "x"]
     environ = {"PATH": os.environ["PATH"], "SESSIOND_SOCKET": str(fake.path)}

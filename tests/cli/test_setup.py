@@ -1,4 +1,4 @@
-"""`sessiond setup` on a home of its own, with stand-ins for the agent programs that keep their settings as they do."""
+"""`sessiond setup` in a temporary home, with stand-ins for agent programs that store settings as the real ones do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from sessiond.config.settings import load
 
-# Adds itself to its settings as the real one does, and counts how often it was called.
+# Adds the server to its settings as the real one does, and logs its calls.
 PROGRAM = """#!{python}
 import json, pathlib, sys
 home = pathlib.Path.home()
@@ -63,7 +63,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_it_shows_what_it_would_do_and_does_nothing(home: Home) -> None:
+def test_setup_only_shows_the_plan_without_confirmation(home: Home) -> None:
     done = home.setup("--print")
     assert done.returncode == 0, done.stderr
     assert "To ~/.config/sessiond/config.toml:" in done.stdout
@@ -74,15 +74,15 @@ def test_it_shows_what_it_would_do_and_does_nothing(home: Home) -> None:
     assert not home.config.exists() and home.calls() == []
 
 
-def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_nothing_to_do(home: Home) -> None:
+def test_setup_adds_agents_and_their_tools_and_is_idempotent(home: Home) -> None:
     done = home.setup("--yes")
     assert done.returncode == 0, done.stderr
     config = load(home.config)
-    # The agent that was there without a configuration stays the default: no message goes to a model unasked.
+    # The built-in agent stays the default, so that no message goes to a model without being asked for.
     assert [agent.id for agent in config.agents.list] == ["main", "claude", "codex", "gemini"]
     assert (config.default_agent(), config.agents.list[0].runtime.type) == ("main", "echo")
     assert (config.tools.sessions.visibility, config.tools.agent_to_agent.enabled) == ("all", True)
-    # In a run there is nobody whom a program could ask for leave.
+    # In a run there is nobody whom the program could ask for permission.
     commands = {agent.id: agent.runtime.command for agent in config.agents.list[1:]}
     assert commands == {
         "claude": (f"{home.programs}/claude", "--allowedTools", "mcp__sessiond__*"),
@@ -108,7 +108,7 @@ def test_it_makes_agents_and_gives_them_the_tools_and_the_second_time_there_is_n
     assert (home.config.read_text(), home.calls()) == (written, calls)
 
 
-def test_what_is_configured_already_stays_and_is_left_out(home: Home) -> None:
+def test_existing_configuration_is_kept_and_left_out_of_the_plan(home: Home) -> None:
     home.config.parent.mkdir(parents=True)
     own = '[tools.sessions]\nvisibility = "tree"\n[[agents.list]]\nid = "mine"\n'
     own += 'runtime = { type = "exec", preset = "codex" }'
@@ -123,14 +123,14 @@ def test_what_is_configured_already_stays_and_is_left_out(home: Home) -> None:
     assert (found.stdout, found.stderr) == ("", "  configured already: claude, codex, gemini\n")
 
 
-def test_without_anybody_to_ask_nothing_is_done(home: Home) -> None:
+def test_without_a_terminal_to_confirm_on_nothing_is_done(home: Home) -> None:
     done = home.setup()
     assert (done.returncode, home.config.exists(), home.calls()) == (2, False, [])
     assert "sessiond setup --yes" in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
-def test_it_asks_once(home: Home, answer: str, status: int) -> None:
+def test_setup_asks_once(home: Home, answer: str, status: int) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, answer.encode() + b"\n")
     done = home.setup(stdin=theirs)
@@ -140,7 +140,7 @@ def test_it_asks_once(home: Home, answer: str, status: int) -> None:
     assert done.stdout.count("Do this? [y/N]") == 1
 
 
-def test_a_program_that_refuses_is_said_and_the_others_are_told(home: Home) -> None:
+def test_failing_programs_are_reported_and_the_configuration_is_still_written(home: Home) -> None:
     (home.folder / "broken").touch()
     done = home.setup("--yes")
     assert done.returncode == 1
@@ -149,7 +149,7 @@ def test_a_program_that_refuses_is_said_and_the_others_are_told(home: Home) -> N
     assert home.config.exists()
 
 
-def test_where_there_is_no_program_it_says_what_to_do(home: Home) -> None:
+def test_without_any_agent_program_setup_says_what_to_do(home: Home) -> None:
     for program in home.programs.iterdir():
         program.unlink()
     done = home.setup()
@@ -158,14 +158,14 @@ def test_where_there_is_no_program_it_says_what_to_do(home: Home) -> None:
     assert "run this again" in done.stderr
 
 
-def test_a_bad_configuration_is_mended_first(home: Home) -> None:
+def test_setup_refuses_to_run_on_an_invalid_configuration(home: Home) -> None:
     home.config.parent.mkdir(parents=True)
     home.config.write_text("[agnets]\n")
     done = home.setup("--yes")
     assert (done.returncode, home.config.read_text(), home.calls()) == (78, "[agnets]\n", [])
 
 
-def test_a_configuration_that_is_a_link_stays_one(home: Home) -> None:
+def test_a_configuration_file_that_is_a_symlink_stays_one(home: Home) -> None:
     dotfiles = home.folder / "dotfiles.toml"
     dotfiles.touch(mode=0o600)
     home.config.parent.mkdir(parents=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The command line against the real daemon, as its own process on a throw-away store."""
+"""The command line with the real daemon, which runs as a process on a temporary store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def popen(daemon: Daemon, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def until(daemon: Daemon, is_so: Callable[[], object]) -> None:
+def wait_until(daemon: Daemon, is_so: Callable[[], object]) -> None:
     daemon.wait_for(is_so, "it did not come")
 
 
@@ -70,7 +70,7 @@ def started(daemon: Daemon) -> Daemon:
     return daemon.start(CONFIG.format(python=sys.executable, agent=agent))
 
 
-def test_a_message_its_reply_the_list_and_the_history(started: Daemon) -> None:
+def test_send_list_and_history_work_together(started: Daemon) -> None:
     assert run(started, "send", "main", "hello", "there") == (0, "you said: hello there\n", "")
     assert run(started, "send", "main", "-", input="from a pipe\n") == (0, "you said: from a pipe\n", "")
     status, out, _ = run(started, "list")
@@ -125,7 +125,7 @@ def test_a_session_is_watched_by_its_label(started: Daemon) -> None:
     with popen(started, "watch", "research") as process:
         try:
             assert process.stdout is not None
-            until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+            wait_until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
             run(started, "send", "research", "hello")
             assert "agent:main:desk" in process.stdout.readline()
         finally:
@@ -133,7 +133,7 @@ def test_a_session_is_watched_by_its_label(started: Daemon) -> None:
     assert run(started, "watch", "reserch")[::2] == (4, "sessiond: no session 'reserch'\n  did you mean research?\n")
 
 
-def test_more_sessions_than_a_page_are_listed_all(started: Daemon) -> None:
+def test_list_shows_all_sessions_over_several_pages(started: Daemon) -> None:
     for number in range(205):
         started.call("sessions.create", key=f"agent:main:n{number}")
     status, out, err = run(started, "list")
@@ -142,9 +142,9 @@ def test_more_sessions_than_a_page_are_listed_all(started: Daemon) -> None:
     assert (status, len(out.splitlines()), err) == (0, 206, "")
 
 
-def test_an_interrupted_wait_says_that_the_run_goes_on(started: Daemon) -> None:
+def test_interrupting_a_wait_reports_that_the_run_goes_on(started: Daemon) -> None:
     with popen(started, "send", "main", "slow 0.8") as process:
-        until(started, lambda: "running" in run(started, "list")[1])
+        wait_until(started, lambda: "running" in run(started, "list")[1])
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
@@ -153,7 +153,7 @@ def test_an_interrupted_wait_says_that_the_run_goes_on(started: Daemon) -> None:
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
-def test_output_that_goes_nowhere_is_a_sentence(started: Daemon, output: str) -> None:
+def test_output_that_cannot_be_written_is_reported_in_a_sentence(started: Daemon, output: str) -> None:
     command = f"{sys.executable} -m sessiond list {output}"
     done = subprocess.run(["sh", "-c", command], env=started.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -171,31 +171,31 @@ def test_output_that_goes_nowhere_is_a_sentence(started: Daemon, output: str) ->
         ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "has half of a character"),
     ],
 )
-def test_words_that_are_no_utf8_are_refused_in_words(started: Daemon, line: str, said: str) -> None:
+def test_arguments_that_are_not_utf8_are_refused_with_a_sentence(started: Daemon, line: str, said: str) -> None:
     command = ["bash", "-c", f"{sys.executable} -m sessiond {line}"]
     done = subprocess.run(command, env={**started.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, check=False)
     assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr
 
 
-def test_words_are_utf8_whatever_the_locale(started: Daemon) -> None:
+def test_arguments_are_utf8_whatever_the_locale(started: Daemon) -> None:
     plain = {**started.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = run(started, "send", "main", "größe 日本", env=plain, text=True)  # a process of its own, with this locale
+    done = run(started, "send", "main", "größe 日本", env=plain, text=True)  # in its own process, with this locale
     assert done == (0, "you said: gr\\xf6\\xdfe \\u65e5\\u672c\n", "")
     assert "größe 日本" in started.call("sessions_history", sessionKey="main")["messages"][0]["content"]
 
 
-def test_a_timeout_ends_the_wait_and_not_the_run(started: Daemon) -> None:
+def test_the_timeout_option_limits_the_wait_and_not_the_run(started: Daemon) -> None:
     status, out, err = run(started, "send", "main", "slow 0.8", "--timeout", "0.1")
     assert (status, out) == (5, "")
     assert "goes on" in err
     wait = err.split("wait on with: sessiond ")[1].split()
     assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
-    until(started, lambda: "you said: slow 0.8" in run(started, "history", "main")[1])
+    wait_until(started, lambda: "you said: slow 0.8" in run(started, "history", "main")[1])
 
 
-def test_a_wait_goes_on_over_a_restart_and_hears_that_the_run_was_interrupted(started: Daemon) -> None:
+def test_a_wait_survives_a_restart_and_reports_that_the_run_was_interrupted(started: Daemon) -> None:
     with popen(started, "send", "main", "slow 30") as process:
-        until(started, lambda: "running" in run(started, "list")[1])
+        wait_until(started, lambda: "running" in run(started, "list")[1])
         started.kill()
         started.start()
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -206,7 +206,7 @@ def test_a_wait_goes_on_over_a_restart_and_hears_that_the_run_was_interrupted(st
 @pytest.mark.parametrize(
     "words", [["watch", "--json"], ["watch", "main", "--json"], ["history", "main", "-f", "--json"]]
 )
-def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, words: list[str]) -> None:
+def test_following_survives_kill_9_and_misses_nothing(started: Daemon, words: list[str]) -> None:
     run(started, "send", "main", "zero")
     seen: list[str] = []
 
@@ -220,12 +220,12 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
         reader = threading.Thread(target=read, args=(process.stdout,))
         reader.start()
 
-        # That somebody has subscribed says less: a client does so for a moment, too, to learn what `main` is called.
+        # The count of subscribers would not do: a client also subscribes for a moment to learn the full key of `main`.
         def is_heard() -> bool:
             run(started, "send", "main", "hear me")
             return "hear me" in seen
 
-        until(started, is_heard)
+        wait_until(started, is_heard)
         for number in range(3):
             run(started, "send", "main", f"before {number}")
             started.kill()
@@ -235,12 +235,12 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
                 file.write(json.dumps(stranger) + "\n")
             started.start()
         run(started, "send", "main", "last")
-        until(started, lambda: "last" in seen)
+        wait_until(started, lambda: "last" in seen)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         reader.join(PATIENCE_S)
         assert process.stderr is not None
-        # Said once for each outage that it noticed: two in a row may be one to somebody who is waiting.
+        # Reported once for each outage noticed: a waiting client may see two in a row as one.
         said = process.stderr.read().splitlines()
         assert said == ["reconnecting…", "  connected again"] * (len(said) // 2) and said
     expected = [f"{word} {number}" for number in range(3) for word in ("before", "away")] + ["last"]
@@ -257,39 +257,39 @@ def test_what_follows_goes_on_over_kill_9_and_misses_nothing(started: Daemon, wo
         (["history", "main", "-f", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
     ],
 )
-def test_who_follows_a_session_sees_live_how_its_runs_end(
+def test_following_a_session_shows_live_how_its_runs_end(
     started: Daemon, words: list[str], failed: str, aborted: str
 ) -> None:
-    run(started, "send", "main", "fail")  # before: it is not told again
+    run(started, "send", "main", "fail")  # ended before: not shown again
     run(started, "create", "agent:main:other")
     lines: list[str] = []
     with popen(started, *words) as process:
         reader = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         reader.start()
         try:
-            until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+            wait_until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
             before = len(lines)
 
             def fails_visibly() -> bool:
                 run(started, "send", "main", "fail")
                 return any(failed in line for line in lines[before:])
 
-            until(started, fails_visibly)
-            run(started, "send", "agent:main:other", "fail")  # another session's is not shown
+            wait_until(started, fails_visibly)
+            run(started, "send", "agent:main:other", "fail")  # runs of other sessions are not shown
             run(started, "send", "main", "slow 30", "--no-wait")
-            until(started, lambda: "running" in run(started, "list")[1])
+            wait_until(started, lambda: "running" in run(started, "list")[1])
             run(started, "abort", "main")
-            until(started, lambda: any(aborted in line for line in lines))
+            wait_until(started, lambda: any(aborted in line for line in lines))
         finally:
             process.send_signal(signal.SIGINT)
         reader.join(PATIENCE_S)
     assert sum(aborted in line for line in lines) == 1, lines
     asked = sum("user      " in line or '"role":"user"' in line for line in lines[before:])
-    assert sum(failed in line for line in lines[before:]) < asked, lines  # each once; one of them was aborted
+    assert sum(failed in line for line in lines[before:]) < asked, lines  # each is shown once; one of them was aborted
     assert not any("agent:main:other" in line for line in lines)
 
 
-def test_sessions_are_made_changed_and_put_away(started: Daemon) -> None:
+def test_sessions_can_be_created_changed_reset_and_deleted(started: Daemon) -> None:
     assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
     assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
     assert run(started, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
@@ -321,23 +321,23 @@ def test_a_token_narrows_what_the_command_line_may_do(started: Daemon, tmp_path:
 def test_runs_are_stopped_and_steered(started: Daemon) -> None:
     for words in (["abort", "main"], ["kill", "main"]):
         run_id = run(started, "send", "main", "slow 30", "--no-wait")[1].strip()
-        until(started, lambda: "running" in run(started, "list")[1])
+        wait_until(started, lambda: "running" in run(started, "list")[1])
         status, out, _ = run(started, *words)
         assert (status, out.split()[1]) == (0, run_id)
     run(started, "send", "main", "slow 30", "--no-wait")
-    until(started, lambda: "running" in run(started, "list")[1])
+    wait_until(started, lambda: "running" in run(started, "list")[1])
     status, steered, err = run(started, "steer", "main", "go left")
     assert status == 0 and "interrupted" in err
     assert json.loads(run(started, "call", "agent.wait", json.dumps({"runId": steered.strip()}))[1])["status"] == "ok"
 
 
-def test_a_sub_agent_gets_its_file_and_its_reply_is_printed(started: Daemon, tmp_path: Path) -> None:
+def test_a_spawned_sub_agent_gets_its_file_and_its_reply_is_printed(started: Daemon, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("contents")
     status, out, err = run(started, "spawn", "--attach", str(tmp_path / "a.txt"), "--wait", "look")
     assert status == 0 and "look" in out and "a.txt" in err
 
 
-def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
+def test_a_ten_line_attached_agent_answers(started: Daemon) -> None:
     client = Client(str(started.socket))
 
     def answer(run: AttachedRun) -> str:
@@ -345,7 +345,7 @@ def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
 
     thread = threading.Thread(target=lambda: client.attach("alice", answer))
     thread.start()
-    until(started, lambda: json.loads(run(started, "status", "--json")[1])["attachedAgents"] != {})
+    wait_until(started, lambda: json.loads(run(started, "status", "--json")[1])["attachedAgents"] != {})
     assert run(started, "send", "agent:alice:main", "hi")[:2] == (0, "alice heard hi\n")
     assert "alice" in run(started, "agents")[1]
     started.kill()
@@ -356,7 +356,7 @@ def test_an_agent_in_ten_lines_answers(started: Daemon) -> None:
     assert not thread.is_alive()
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> None:
+def test_the_demo_runs_through_and_leaves_nothing_behind(short_path: Path) -> None:
     environ = {**os.environ, "TMPDIR": str(short_path)}
     command = [sys.executable, "-m", "sessiond", "demo"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -395,17 +395,17 @@ def test_history_shows_how_runs_ended(started: Daemon) -> None:
     assert lines[1].startswith("run       failed: ") and "out of order" in lines[1]
     assert lines[-2:] == ["user      hello", "assistant you said: hello"]
     assert "--:--:--" not in out
-    # Where a page begins behind it, it belongs to the page before.
+    # A run end before the first message of a page belongs to the previous page.
     assert "failed" not in run(started, "history", "main", "-n", "2")[1]
 
 
-def test_an_empty_reply_is_said_to_be_empty(started: Daemon) -> None:
+def test_an_empty_reply_is_reported_as_empty(started: Daemon) -> None:
     assert run(started, "send", "main", "quiet") == (0, "", "  main is done and replied nothing\n")
     lines = [line.split(" ", 1)[1] for line in run(started, "history", "main")[1].splitlines()]
     assert lines == ["user      quiet", "run       done, without a reply"]
 
 
-def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon) -> None:
+def test_history_shows_the_output_of_a_run_that_was_ended(started: Daemon) -> None:
     def has_printed() -> bool:
         return "first half" in str(events)
 
@@ -414,19 +414,19 @@ def test_history_shows_what_a_run_had_printed_when_it_was_ended(started: Daemon)
         started.call("sessions.create", key="main")
         reader = threading.Thread(target=lambda: events.extend(iter_until_closed(client)))
         reader.start()
-        until(started, lambda: started.call("daemon.status")["subscribers"])
+        wait_until(started, lambda: started.call("daemon.status")["subscribers"])
         run(started, "send", "main", "half", "--no-wait")
-        until(started, has_printed)
+        wait_until(started, has_printed)
         run(started, "abort", "main")
         events.clear()
-        for limit_s in (1, 4, 16, 64):  # the program has to have come so far, however slow the machine is
+        for limit_s in (1, 4, 16, 64):  # wait until the program has printed, however slow the machine is
             sent = started.call("chat.send", sessionKey="main", message="half", timeoutSeconds=limit_s)
             assert client.wait(sent["runId"])["status"] == "timeout"
             if has_printed():
                 break
         events.clear()
         run(started, "send", "main", "half", "--no-wait")
-        until(started, has_printed)
+        wait_until(started, has_printed)
         started.stop()
         client.close()
         reader.join(PATIENCE_S)
@@ -443,7 +443,7 @@ def iter_until_closed(client: Client) -> Any:
         yield from client.subscribe("main")
 
 
-def test_what_nobody_has_read_is_shown_once(started: Daemon) -> None:
+def test_unread_inbox_messages_are_shown_once(started: Daemon) -> None:
     status, out, err = run(started, "inbox")
     assert (status, out) == (0, "key\tunread\tmore\toldest\n") and "no program has an inbox yet" in err
     started.call("sessions.create", key="mcp:reader")
@@ -465,7 +465,7 @@ def test_what_nobody_has_read_is_shown_once(started: Daemon) -> None:
     assert (status, out) == (2, "") and 'an agent runs on its messages; "sessiond history" reads them' in err
 
 
-def test_an_inbox_that_could_not_be_written_out_stays_unread(started: Daemon) -> None:
+def test_inbox_messages_stay_unread_if_the_output_fails(started: Daemon) -> None:
     started.call("sessions.create", key="mcp:reader")
     run(started, "send", "mcp:reader", "hello")
     command = [sys.executable, "-m", "sessiond", "inbox", "mcp:reader"]
@@ -475,7 +475,7 @@ def test_an_inbox_that_could_not_be_written_out_stays_unread(started: Daemon) ->
     assert "hello" in run(started, "inbox", "mcp:reader")[1]
 
 
-def test_a_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Path) -> None:
+def test_the_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Path) -> None:
     started.call("sessions.create", key="mcp:reader")
     run(started, "send", "mcp:reader", "hello")
     minted = started.call("tokens.mint", sessionKey="mcp:reader", scopes=["list", "read"])
@@ -486,7 +486,7 @@ def test_a_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Pat
     assert len(run(started, "inbox")[1].splitlines()) == 1
 
 
-def test_history_shows_what_files_came_with_a_message(started: Daemon, tmp_path: Path) -> None:
+def test_history_shows_the_files_sent_with_a_message(started: Daemon, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("one,two\n")
     run(started, "send", "main", "plain")
@@ -500,24 +500,24 @@ def test_history_shows_what_files_came_with_a_message(started: Daemon, tmp_path:
     assert "attachments" not in started.call("sessions_history", sessionKey="main")
 
 
-def test_without_a_daemon_nothing_is_waited_for(daemon: Daemon) -> None:
+def test_without_a_daemon_a_command_fails_at_once(daemon: Daemon) -> None:
     for words in (["wait", "x"], ["inbox"], ["history", "main"], ["call", "ping"]):
         status, out, err = run(daemon, *words)
         assert (status, out, err.count("not running")) == (3, "", 1), err
 
 
-def test_a_token_that_is_none_is_named_as_the_command_line_has_it(started: Daemon) -> None:
+def test_an_invalid_token_is_reported_in_the_words_of_the_command_line(started: Daemon) -> None:
     status, _, err = run(started, "token", "revoke", "zzz")
     assert status == 2 and err.startswith("sessiond: ID is no token id")
 
 
-def test_a_path_is_found_without_a_daemon(started: Daemon) -> None:
+def test_the_path_of_a_transcript_is_found_without_a_daemon(started: Daemon) -> None:
     del started.environ["SESSIOND_SOCKET"]
     started.environ["SESSIOND_CONFIG"] = str(started.config)
     started.environ["XDG_RUNTIME_DIR"] = str(started.folder)
     started.reply("main", "hello")
     started.call("sessions.create", key="agent:main:notes", label="my notes")
-    started.kill()  # its index is behind
+    started.kill()  # the index is out of date
     (main, notes) = sorted(started.transcripts(), key=lambda path: path.stat().st_size, reverse=True)
     for words in ("main", "agent:main:main", main.stem, main.stem[:8]):
         assert run(started, "path", words) == (0, f"{main}\n", ""), words

@@ -28,12 +28,12 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
         ("number", "inf", "'inf' is not a number of at least 0"),
     ],
 )
-def test_a_bad_value_is_said_in_its_own_words(kind: str, text: str, said: str) -> None:
+def test_a_bad_value_has_its_own_error_message(kind: str, text: str, said: str) -> None:
     with pytest.raises(ValueError, match="^" + said.replace("(", r"\(").replace(")", r"\)")):
         Option("--x", "X.", kind=kind).read(text)
 
 
 @given(st.text(max_size=10), st.sampled_from(["int", "number", "duration"]))
-def test_any_text_is_a_value_or_a_value_error(text: str, kind: str) -> None:
+def test_any_text_is_parsed_or_raises_value_error(text: str, kind: str) -> None:
     with suppress(ValueError):
         assert Option("--x", "X.", kind=kind).read(text) is not None

@@ -1,4 +1,4 @@
-"""Every exit code, from a real connection or the lack of one."""
+"""Every exit code for a failure, with a real connection or without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from sessiond.cli.frame.failures import CommandFailed, describe
 from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, DaemonNotRunning, NotPermitted
 
 
-def test_no_daemon_is_exit_3_and_says_how_to_start_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_daemon_the_exit_code_is_3_and_the_error_says_how_to_start_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "d.sock"
     assert cli.run(["list", "--socket", str(path)]) == 3
     assert capsys.readouterr() == (
@@ -30,7 +32,7 @@ def test_no_daemon_is_exit_3_and_says_how_to_start_it(tmp_path: Path, capsys: py
     )
 
 
-def test_a_socket_that_nobody_listens_on_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_without_a_listener_gives_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "d.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
@@ -65,7 +67,7 @@ def test_the_daemons_refusals_have_their_exit_codes(
     assert "sessiond: that cannot be \\x1b[2J\n" in done.err
 
 
-def test_a_run_that_is_not_there_is_no_session_that_is_not_there(
+def test_an_unknown_run_is_not_reported_as_an_unknown_session(
     fake: Any, refusal: Any, sessiond: Callable[..., Any]
 ) -> None:
     sentence = "no run 'x'; a run's id is in the answer that accepted it"
@@ -79,10 +81,10 @@ def test_a_run_that_is_not_there_is_no_session_that_is_not_there(
 
 
 @pytest.mark.parametrize(("told", "shown"), [("", ""), ("reading: 1 of 2", ": reading: 1 of 2")])
-def test_a_daemon_that_starts_is_said_with_how_far_it_is(
+def test_the_error_says_how_far_a_starting_daemon_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], told: str, shown: str
 ) -> None:
-    # What /proc has for its command line is there only once it runs.
+    # /proc shows its command line only once it runs.
     command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "sessiond"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdin is not None and daemon.stdout is not None
@@ -98,20 +100,20 @@ def test_a_daemon_that_starts_is_said_with_how_far_it_is(
     assert capsys.readouterr().err == f"sessiond is starting{shown}\n"
 
 
-def test_a_daemon_that_dies_before_it_answers_is_exit_3(fake: Any, sessiond: Callable[..., Any]) -> None:
+def test_a_daemon_that_dies_before_it_answers_gives_exit_code_3(fake: Any, sessiond: Callable[..., Any]) -> None:
     fake.answers["ping"] = lambda _, connection: connection.drop()
     done = sessiond("call", "ping")
     assert done.status == 3
     assert "before it answered; what was asked may have been done" in done.err
 
 
-def test_no_answer_in_time_is_exit_5(fake: Any, sessiond: Callable[..., Any]) -> None:
+def test_no_answer_in_time_gives_exit_code_5(fake: Any, sessiond: Callable[..., Any]) -> None:
     fake.answers["ping"] = lambda _, connection: NO_ANSWER
     done = sessiond("call", "ping", "--timeout", "0.05")
     assert (done.status, done.err.splitlines()[0]) == (5, "sessiond: sessiond did not answer ping within 0.05 s")
 
 
-def test_a_path_that_is_too_long_is_exit_78(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_path_that_is_too_long_gives_exit_code_78(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", "--socket", "/tmp/" + "x" * 200]) == 78
     assert "205 bytes long, a Unix socket takes 107" in capsys.readouterr().err
 
@@ -127,7 +129,7 @@ def test_the_clients_own_errors_have_their_exit_codes(error: ClientError, status
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_socket_of_another_user_is_exit_77(tmp_path: Path) -> None:
+def test_a_socket_of_another_user_gives_exit_code_77(tmp_path: Path) -> None:
     path = tmp_path / "d.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -135,7 +137,7 @@ def test_a_socket_of_another_user_is_exit_77(tmp_path: Path) -> None:
         path.chmod(0o600)
         for folder in (tmp_path, *tmp_path.parents[:-2]):
             folder.chmod(0o755)
-        # Once before it becomes somebody else, who may not be allowed to read Python's own files.
+        # Imported before the process changes its user, who may not be allowed to read Python's own files.
         code = (
             "import os, sys; from sessiond import cli\n"
             "cli.run(['list', '--socket', '/none'])\n"
@@ -147,7 +149,7 @@ def test_a_socket_of_another_user_is_exit_77(tmp_path: Path) -> None:
     assert done.stderr.endswith(f"\nsessiond: no permission to connect to {path}: it belongs to another user\n")
 
 
-def test_a_reader_that_has_enough_ends_the_output_quietly(fake: Any) -> None:
+def test_a_closed_pipe_ends_the_output_quietly(fake: Any) -> None:
     rows = [{"key": f"agent:main:{n}", "updatedAt": 0, "messageCount": 0, "displayName": "x" * 80} for n in range(5000)]
     fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}
     command = f"{sys.executable} -m sessiond list --socket {fake.path} | head -n 1; exit ${{PIPESTATUS[0]}}"
@@ -156,7 +158,7 @@ def test_a_reader_that_has_enough_ends_the_output_quietly(fake: Any) -> None:
     assert done.stdout.startswith("key\t")
 
 
-def test_what_may_have_been_done_is_not_to_be_asked_again(
+def test_a_call_that_may_have_been_carried_out_is_not_advised_to_be_repeated(
     fake: Any, refusal: Any, sessiond: Callable[..., Any]
 ) -> None:
     def refuse(*_: Any) -> None:

@@ -18,13 +18,13 @@ from sessiond.rpc.openrpc import openrpc_document
 DOCUMENT = openrpc_document(METHODS, title="sessiond", version="1")
 
 
-def read(method: str, *words: str) -> dict[str, Any]:
+def parse_words(method: str, *words: str) -> dict[str, Any]:
     return read_params(words, method, lambda: DOCUMENT)
 
 
-def refusal_of(method: str, *words: str) -> str:
+def refusal_for(method: str, *words: str) -> str:
     with pytest.raises(CommandFailed) as failed:
-        read(method, *words)
+        parse_words(method, *words)
     assert failed.value.status == 2
     return f"{failed.value.message}; {failed.value.hint}"
 
@@ -33,21 +33,21 @@ def fail_if_asked() -> Any:
     raise AssertionError("the daemon was asked")
 
 
-def test_values_are_what_the_method_wants() -> None:
+def test_values_have_the_types_that_the_method_declares() -> None:
     words = ("limit=5", "search=build = red", "includeArchived=true", "label=2026")
     given_here = {"limit": 5, "search": "build = red", "includeArchived": True, "label": "2026"}
-    assert read("sessions_list", *words) == given_here
-    assert read("sessions.patch", "key=main", "label=null") == {"key": "main", "label": None}
-    assert read("tokens.mint", "scopes=list", "scopes=read") == {"scopes": ["list", "read"]}
-    assert read("tokens.mint", 'scopes=["list","read"]') == {"scopes": ["list", "read"]}
-    assert read("chat.send", "sessionKey=main", "message=") == {"sessionKey": "main", "message": ""}
-    assert read("sessions.send", "message={}") == {"message": "{}"}  # an alias, and text that looks like JSON
+    assert parse_words("sessions_list", *words) == given_here
+    assert parse_words("sessions.patch", "key=main", "label=null") == {"key": "main", "label": None}
+    assert parse_words("tokens.mint", "scopes=list", "scopes=read") == {"scopes": ["list", "read"]}
+    assert parse_words("tokens.mint", 'scopes=["list","read"]') == {"scopes": ["list", "read"]}
+    assert parse_words("chat.send", "sessionKey=main", "message=") == {"sessionKey": "main", "message": ""}
+    assert parse_words("sessions.send", "message={}") == {"message": "{}"}  # an alias, and text that looks like JSON
 
 
-def test_json_needs_no_description_and_may_stand_beside_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_values_need_no_description_and_mix_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_params((), "ping", fail_if_asked) == {}
     assert read_params(('{"a": 1}',), "m", fail_if_asked) == {"a": 1}
-    assert read("sessions_list", '{"limit": 1, "search": "x=y"}', "limit=2") == {"limit": 2, "search": "x=y"}
+    assert parse_words("sessions_list", '{"limit": 1, "search": "x=y"}', "limit=2") == {"limit": 2, "search": "x=y"}
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"b": 2}')))
     assert read_params(("-",), "m", fail_if_asked) == {"b": 2}
 
@@ -63,8 +63,8 @@ def test_json_needs_no_description_and_may_stand_beside_words(monkeypatch: pytes
         ("sessions_list", "limit", "'limit' is neither NAME=VALUE nor JSON"),
     ],
 )
-def test_a_mistake_is_named(method: str, word: str, said: str) -> None:
-    assert refusal_of(method, word).startswith(said)
+def test_a_mistake_is_reported_with_its_parameter(method: str, word: str, said: str) -> None:
+    assert refusal_for(method, word).startswith(said)
 
 
 @given(
@@ -73,12 +73,12 @@ def test_a_mistake_is_named(method: str, word: str, said: str) -> None:
         st.one_of(st.text(), st.builds("{}={}".format, st.sampled_from(["limit", "key", "scopes"]), st.text()))
     ),
 )
-def test_any_words_are_params_or_refused(method: str, words: list[str]) -> None:
+def test_any_words_are_parsed_or_refused(method: str, words: list[str]) -> None:
     with suppress(CommandFailed):
         json.dumps(read_params([word for word in words if word != "-"], method, lambda: DOCUMENT))
 
 
-def test_the_shell_is_offered_what_a_value_may_be() -> None:
+def test_completion_offers_the_allowed_values() -> None:
     schemas = schemas_of(DOCUMENT, "sessions_spawn")
     assert schemas is not None
     assert values_of(schemas["cleanup"]) == ["delete", "keep"]

@@ -1,4 +1,4 @@
-"""The quick parser and click read the same declarations, and must never disagree."""
+"""The quick parser and click use the same declarations and must never disagree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commands() -> list[tuple[list[str], Command]]:
 ALL = commands()
 
 
-def read_by_click(words: list[str]) -> dict[str, Any] | None:
+def parse_with_click(words: list[str]) -> dict[str, Any] | None:
     """What click hands to the command; None for a mistake, help or no command."""
     group = tree.root()
     context: click.Context | None = None
@@ -67,14 +67,14 @@ def lines(draw: st.DrawFn) -> list[str]:
 
 @given(lines())
 @settings(max_examples=amount(400, 80), deadline=None)
-def test_whatever_the_quick_parser_reads_click_reads_the_same_way(words: list[str]) -> None:
+def test_click_agrees_with_every_result_of_the_quick_parser(words: list[str]) -> None:
     found = quick.parse(words, registry.find)
     if found is not None:
-        assert vars(found[1]) == read_by_click(words)
+        assert vars(found[1]) == parse_with_click(words)
 
 
 @pytest.mark.parametrize("line", ["list", "history main -n 5 -f", "token list --json", "agents", "send main a b"])
-def test_ordinary_lines_do_not_need_click(line: str) -> None:
+def test_common_command_lines_are_parsed_without_click(line: str) -> None:
     assert quick.parse(line.split(), registry.find) is not None
 
 
@@ -92,15 +92,18 @@ TRY = Command(
 )
 
 
-def read(*words: str) -> Args | None:
+def parse_quickly(*words: str) -> Args | None:
     found = quick.parse(["try", *words], {"try": TRY}.get)
     return None if found is None else found[1]
 
 
 def test_options_and_arguments_may_stand_in_any_order() -> None:
     expected = Args(limit=5, age=5400.0, kind=("a", "b"), json=True, key="k", text=("x", "-", "--y"))
-    assert read("--age=1.5h", "k", "-n", "5", "--kind", "a", "x", "--json", "--kind=b", "-", "--", "--y") == expected
-    assert read("k") == Args(limit=None, age=None, kind=(), json=False, key="k", text=())
+    assert (
+        parse_quickly("--age=1.5h", "k", "-n", "5", "--kind", "a", "x", "--json", "--kind=b", "-", "--", "--y")
+        == expected
+    )
+    assert parse_quickly("k") == Args(limit=None, age=None, kind=(), json=False, key="k", text=())
 
 
 @pytest.mark.parametrize(
@@ -118,5 +121,5 @@ def test_options_and_arguments_may_stand_in_any_order() -> None:
         ["k", "-n5"],
     ],
 )
-def test_what_is_not_plain_is_left_to_click(words: list[str]) -> None:
-    assert read(*words) is None
+def test_unusual_command_lines_are_left_to_click(words: list[str]) -> None:
+    assert parse_quickly(*words) is None

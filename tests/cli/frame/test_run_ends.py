@@ -1,4 +1,4 @@
-"""Ends of runs that came while the connection was lost, asked for at a real daemon."""
+"""Run ends that were missed while disconnected and are asked for afterwards, with a real daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "agent:main:main"
 
 @pytest.mark.system
 @pytest.mark.parametrize("key", [None, KEY])
-def test_an_end_that_was_asked_for_is_not_told_again_by_its_event(daemon: Daemon, key: str | None) -> None:
+def test_a_run_end_that_was_asked_for_is_not_shown_again_for_its_event(daemon: Daemon, key: str | None) -> None:
     daemon.start(CONFIG)
     shown: list[tuple[str, str]] = []
     with Client(daemon.socket) as client:

@@ -40,13 +40,13 @@ def test_every_command_has_help_an_example_and_json(words: str, command: Command
 
 
 @pytest.mark.parametrize("words", [words for words, _ in COMMANDS])
-def test_every_help_can_be_read(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_help_text_is_readable(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*words.split(), "--help"]) == 0
     said = capsys.readouterr()
     assert f"Usage: sessiond {words}" in said.out and "Examples:" in said.out and said.err == ""
 
 
-def test_the_help_lists_every_command_and_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_command_and_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  {name} " in shown for name in registry.COMMANDS)
@@ -65,7 +65,7 @@ def test_every_exit_code_is_in_the_legend_the_man_page_and_the_docs(capsys: pyte
         assert f"{code} {meaning}" in shown and f"{code} {meaning}" in text_for("man") and f"| {code} | " in page
 
 
-def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 0
     assert "Commands:" in capsys.readouterr().out
 
@@ -82,14 +82,16 @@ def test_no_words_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> No
         (["completion", "csh"], "csh"),
     ],
 )
-def test_a_mistake_is_exit_2_and_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_named_and_gives_exit_code_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(words) == 2
     output = capsys.readouterr()
     assert said in output.err and output.out == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_good_for_their_shell(shell: str) -> None:
+def test_completion_scripts_are_accepted_by_their_shell(shell: str) -> None:
     script = text_for(shell)
     assert "_SESSIOND_COMPLETE" in script
     if shutil.which(shell) is not None:
@@ -146,7 +148,7 @@ COMPLETE = {
         'eval "$(sessiond completion bash)"; COMP_LINE="$1" COMP_POINT=${#1};'
         ' _sessiond_completion sessiond 2>/dev/null; printf "%s\\n" "${COMPREPLY[@]}"'
     ),
-    # What the completion system would be given, with the option that puts no blank behind it.
+    # Prints what the completion system would get, and the option that suppresses the blank after it.
     "zsh": (
         "compdef() { :; }; compadd() { local name=$argv[-1] blank=; [[ $argv[3] == '' ]] && blank=^;"
         ' for one in "${(@P)name}"; do print -r -- "$one$blank"; done; };'
@@ -158,7 +160,7 @@ COMPLETE = {
 
 
 @pytest.mark.parametrize("shell", COMPLETE)
-def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: FakeDaemon) -> None:
+def test_completion_offers_the_params_of_a_method(shell: str, tmp_path: Path, fake: FakeDaemon) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     answer_discovery(fake)
@@ -170,7 +172,7 @@ def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: Fa
         environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SESSIOND_SOCKET": str(fake.path), "HOME": str(tmp_path)}
         option = ["-f"] if shell == "zsh" else []
         words = [shell, *option, "-c", COMPLETE[shell], *([shell] if shell != "fish" else []), line]
-        for _ in range(20):  # half a second is all that a person waits for, and a loaded machine may not make it
+        for _ in range(20):  # completion gives up after half a second, which a loaded machine may not make
             done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
             if done.stdout.split() or line.endswith(("ping ", "nothing ")):
                 return sorted(done.stdout.split())
@@ -188,7 +190,7 @@ def test_the_params_of_a_call_are_completed(shell: str, tmp_path: Path, fake: Fa
     assert completions_of("sessiond call nothing ") == []
 
 
-def test_the_shell_is_offered_commands_options_and_choices() -> None:
+def test_completion_offers_commands_options_and_choices() -> None:
     from click.shell_completion import ShellComplete
 
     completion = ShellComplete(tree.root(), {}, "sessiond", "_SESSIOND_COMPLETE")
@@ -203,7 +205,7 @@ def test_the_shell_is_offered_commands_options_and_choices() -> None:
     assert completions_of(["token"], "m") == ["mint"]
 
 
-def test_the_man_page_names_every_command_and_man_can_format_it() -> None:
+def test_the_man_page_describes_every_command_and_can_be_formatted() -> None:
     page = text_for("man")
     for words, _ in COMMANDS:
         assert f".SS sessiond {words}" in page.replace("\\-", "-")
@@ -214,7 +216,7 @@ def test_the_man_page_names_every_command_and_man_can_format_it() -> None:
         assert done.stderr == "" and "sessiond history" in done.stdout
 
 
-def test_a_click_command_is_built_for_every_declaration() -> None:
+def test_every_declaration_can_be_built_as_a_click_command() -> None:
     group = tree.root()
     context = click.Context(group)
     assert [group.get_command(context, name) is not None for name in group.list_commands(context)] == [True] * len(

@@ -10,13 +10,13 @@ HOSTILE = "\x00\x07\x08\x0b\x0c\r\x1b\x7f\x85\x9b\u200e\u202e\u2066\u2028\u2029\
 
 
 @given(st.text(st.characters() | st.sampled_from(HOSTILE), max_size=60))
-def test_nothing_that_drives_a_terminal_survives(text: str) -> None:
+def test_no_terminal_control_survives(text: str) -> None:
     for shown in (escape(text), one_line(text)):
         assert not set(shown) & set(HOSTILE + "\n\t")
 
 
 @given(st.text(st.characters() | st.sampled_from(HOSTILE + "\n"), max_size=60))
-def test_lines_are_kept_where_they_are_wanted_and_nothing_else(text: str) -> None:
+def test_line_breaks_are_kept_on_request_and_other_controls_never(text: str) -> None:
     shown = escape(text, lines=True)
     assert shown.count("\n") == text.count("\n")
     assert not set(shown) & set(HOSTILE + "\t")
@@ -40,9 +40,9 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ("tag \U000e0041", r"tag \U000e0041"),
     ],
 )
-def test_what_is_hidden_becomes_visible(text: str, shown: str) -> None:
+def test_control_and_invisible_characters_are_shown_as_escapes(text: str, shown: str) -> None:
     assert escape(text) == shown
 
 
-def test_one_line_folds_white_space_first() -> None:
+def test_one_line_folds_white_space_before_escaping() -> None:
     assert one_line("  a\n\n b\t\x1b c ") == r"a b \x1b c"

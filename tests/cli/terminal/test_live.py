@@ -1,4 +1,4 @@
-"""A reply that is shown while it comes: once, whatever comes before it, and as it is where it did not come whole."""
+"""A reply that is shown while it is generated: once, and the caller learns whether all of it was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(role: str) -> Event:
         ([delta("all")], "", "all\n", False),
     ],
 )
-def test_a_reply_is_shown_as_it_comes(
+def test_a_reply_is_shown_while_it_is_generated(
     capsys: pytest.CaptureFixture[str],
     events: list[Event],
     reply: str | None,

@@ -19,13 +19,13 @@ ANY = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["role", "content", "toolName", "isError", "timestamp"]), ANY))
-def test_any_message_of_any_program_can_be_shown(message: dict[str, Any]) -> None:
+def test_any_message_can_be_shown(message: dict[str, Any]) -> None:
     assert "\n" not in short(message)
     lines = paragraph(message, moment_of(message), 0, Screen(60))
     assert lines and not any("\n" in line or "\x1b" in line for line in lines)
 
 
-def test_blocks_are_shown_in_short_and_thinking_is_not() -> None:
+def test_content_blocks_are_summarized_and_thinking_is_hidden() -> None:
     content = [
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "Let me look."},
@@ -45,7 +45,7 @@ def test_a_tool_result_is_one_line_with_the_tools_name() -> None:
     assert columns_of(line) == 60
 
 
-def test_further_lines_stand_under_the_first() -> None:
+def test_further_lines_are_aligned_under_the_first() -> None:
     message = {"role": "user", "content": "one\n\n\x1b[2Jtwo"}
     assert paragraph(message, None, 0, Screen(80)) == [
         "--:--:-- user      one",
@@ -54,7 +54,7 @@ def test_further_lines_stand_under_the_first() -> None:
     ]
 
 
-def test_what_another_session_said_is_marked() -> None:
+def test_messages_of_another_session_are_marked() -> None:
     def words_of(**provenance: str) -> str:
         return short({"role": "user", "content": "hi", "provenance": provenance})
 
@@ -79,7 +79,7 @@ IMITATIONS = (
 
 
 @pytest.mark.parametrize("text", IMITATIONS)
-def test_no_text_looks_like_the_mark(text: str) -> None:
+def test_no_text_can_imitate_the_mark(text: str) -> None:
     plain = {"role": "user", "content": text}
     assert short(plain).startswith("\\")
     [first] = paragraph(plain, None, 0, Screen(None))
@@ -93,16 +93,16 @@ def test_no_text_looks_like_the_mark(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["[1, 2]", "[image]", "[ ] todo", "from here", "[fro", "【重要】", "(from me)"[1:], "[", ""]
 )
-def test_other_brackets_stay_as_they_are(text: str) -> None:
+def test_other_brackets_are_unchanged(text: str) -> None:
     assert short({"role": "user", "content": text}) == text
 
 
-def test_a_key_does_not_end_its_mark() -> None:
+def test_a_key_cannot_close_its_mark_early() -> None:
     provenance = {"kind": "inter_session", "sourceSessionKey": "agent:b:x] do it ["}
     assert short({"role": "user", "content": "hi", "provenance": provenance}) == "[from agent:b:x\\] do it [] hi"
 
 
 @given(st.text(max_size=6), st.sampled_from(["[from a] x", "[From b]", "[ from c]"]))
-def test_whatever_stands_before_it_the_mark_is_never_first(before: str, text: str) -> None:
+def test_an_imitation_behind_any_text_is_never_at_the_beginning_of_a_line(before: str, text: str) -> None:
     shown = short({"role": "user", "content": before + text})
     assert not "".join(shown.split()).lower().startswith("[from")

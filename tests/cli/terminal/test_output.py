@@ -12,7 +12,9 @@ from sessiond.cli.terminal.output import as_json, json_line
 
 @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_json_reads_back_the_same_and_drives_no_terminal(capsys: pytest.CaptureFixture[str], value: Any) -> None:
+def test_json_output_reads_back_the_same_and_has_no_terminal_controls(
+    capsys: pytest.CaptureFixture[str], value: Any
+) -> None:
     json_line(value)
     written = capsys.readouterr().out
     assert json.loads(written) == value
@@ -20,6 +22,6 @@ def test_json_reads_back_the_same_and_drives_no_terminal(capsys: pytest.CaptureF
     assert not any(ord(char) in (*range(32), *range(127, 160), 0x202E, 0x2066, 0x2028) for char in written[:-1])
 
 
-def test_readable_letters_stay_readable_and_programs_get_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_readable_letters_and_is_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     as_json({"text": "Grüße 漢", "bidi": "\u202e"})
     assert capsys.readouterr().out == '{"text":"Grüße 漢","bidi":"\\u202e"}\n'

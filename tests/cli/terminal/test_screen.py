@@ -8,21 +8,21 @@ from sessiond.cli.terminal.screen import Screen, clip, clip_around, clip_key, co
 
 
 @given(st.text(max_size=40), st.integers(0, 30))
-def test_clipped_text_fits_and_is_the_texts_own_beginning(text: str, width: int) -> None:
+def test_clipped_text_fits_and_is_a_prefix(text: str, width: int) -> None:
     cut = clip(text, width)
     assert columns_of(cut) <= width
     assert cut == text or (text.startswith(cut.removesuffix("…")) and (cut.endswith("…") or width == 0))
 
 
 @given(st.text(max_size=20), st.uuids().map(str) | st.text(max_size=40), st.integers(0, 70))
-def test_a_clipped_key_fits_and_is_the_keys_own_beginning(head: str, last: str, width: int) -> None:
+def test_a_clipped_key_fits_and_is_a_prefix(head: str, last: str, width: int) -> None:
     key = f"{head}:{last}"
     cut = clip_key(key, width)
     assert columns_of(cut) <= width
     assert cut == key or (key.startswith(cut.removesuffix("…")) and (cut.endswith("…") or width == 0))
 
 
-def test_the_uuid_of_a_key_gives_way_first() -> None:
+def test_the_uuid_of_a_key_is_clipped_first() -> None:
     key = "agent:counter:subagent:ad5e3015-e420-59e6-be4c-6888631e407f"
     assert clip_key(key, 59) == key
     assert {clip_key(key, width) for width in (58, 40, 32)} == {"agent:counter:subagent:ad5e3015…"}
@@ -37,11 +37,11 @@ def test_padded_text_has_the_width_unless_it_is_wider(text: str, width: int, rig
     assert padded.strip(" ") == text.strip(" ")
 
 
-def test_wide_combining_and_joined_letters_are_counted_as_they_are_drawn() -> None:
+def test_wide_combining_and_joined_letters_have_their_drawn_width() -> None:
     assert [columns_of(text) for text in ("abc", "漢字", "e\u0301", "한", "👍", "ﬁ")] == [3, 4, 1, 2, 2, 1]
 
 
-def test_paint_is_plain_without_colour_and_for_no_style_and_no_text() -> None:
+def test_paint_adds_nothing_without_colour_style_or_text() -> None:
     assert Screen(80).paint("x", "red") == "x"
     assert Screen(80, colour=True).paint("x", "red") == "\x1b[31mx\x1b[0m"
     assert Screen(80, colour=True).paint("x", None) == "x"
@@ -49,7 +49,7 @@ def test_paint_is_plain_without_colour_and_for_no_style_and_no_text() -> None:
 
 
 @given(st.text(max_size=60), st.text(min_size=1, max_size=8), st.text(max_size=60), st.integers(0, 90))
-def test_text_around_words_fits_and_is_a_piece_of_it(before: str, words: str, after: str, width: int) -> None:
+def test_an_excerpt_around_words_fits_and_is_part_of_the_text(before: str, words: str, after: str, width: int) -> None:
     text = before + words + after
     shown = clip_around(text, words, width)
     assert columns_of(shown) <= width
@@ -58,7 +58,7 @@ def test_text_around_words_fits_and_is_a_piece_of_it(before: str, words: str, af
 
 @pytest.mark.parametrize("at", [0, 5, 40, 100, 180, 195])
 @pytest.mark.parametrize("width", [12, 20, 41, 80])
-def test_the_words_are_in_view_wherever_they_stand(at: int, width: int) -> None:
+def test_an_excerpt_contains_the_words_wherever_they_are(at: int, width: int) -> None:
     text = "." * at + "Heron" + "," * (195 - at)
     shown = clip_around(text, "heron", width)
     assert "Heron" in shown

@@ -19,7 +19,7 @@ def column(index: int, least: int | None, keep: int, right: bool) -> Column:
     st.lists(st.tuples(st.none() | st.integers(1, 8), st.integers(0, 9), st.booleans()), min_size=1, max_size=5),
     st.data(),
 )
-def test_a_table_is_as_many_lines_as_it_says_and_none_is_too_wide(shapes: list[Any], data: st.DataObject) -> None:
+def test_a_table_has_one_line_for_each_row_and_none_is_too_wide(shapes: list[Any], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.tuples(*[CELL] * len(shapes)), max_size=5))
     width = data.draw(st.integers(1, 60))
     columns = [column(index, *shape) for index, shape in enumerate(shapes)]
@@ -30,7 +30,7 @@ def test_a_table_is_as_many_lines_as_it_says_and_none_is_too_wide(shapes: list[A
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=5))
-def test_without_a_width_nothing_is_cut(rows: list[Any]) -> None:
+def test_without_a_width_nothing_is_clipped(rows: list[Any]) -> None:
     assert not any("…" in line for line in render([column(0, 4, 1, False), column(1, 4, 1, True)], rows, Screen(None)))
 
 
@@ -42,7 +42,7 @@ COLUMNS = (
 )
 
 
-def test_columns_line_up_and_numbers_are_on_the_right() -> None:
+def test_columns_are_aligned_and_numbers_are_right_aligned() -> None:
     assert render(COLUMNS, ROWS, Screen(None)) == [
         "KEY                       STATUS   MSGS",
         "agent:main:subagent:1234  ok          5",
@@ -50,7 +50,7 @@ def test_columns_line_up_and_numbers_are_on_the_right() -> None:
     ]
 
 
-def test_a_column_is_no_wider_than_what_is_shown_of_it() -> None:
+def test_a_column_is_no_wider_than_its_shown_content() -> None:
     key = "agent:counter:subagent:ad5e3015-e420-59e6-be4c-6888631e407f"
     columns = (Column("KEY", lambda row: row[0], least=8, fit=clip_key), *COLUMNS[1:])
     assert render(columns, [(key, "ok", 5), ("main", "ok", 2)], Screen(60)) == [
@@ -60,7 +60,7 @@ def test_a_column_is_no_wider_than_what_is_shown_of_it() -> None:
     ]
 
 
-def test_a_narrow_screen_clips_what_may_be_clipped_then_drops_what_matters_least() -> None:
+def test_a_narrow_screen_first_clips_and_then_drops_the_least_important_columns() -> None:
     assert render(COLUMNS, ROWS, Screen(25)) == [
         "KEY         STATUS   MSGS",
         "agent:mai…  ok          5",
@@ -71,7 +71,7 @@ def test_a_narrow_screen_clips_what_may_be_clipped_then_drops_what_matters_least
     assert render(COLUMNS, ROWS, Screen(3)) == ["KEY", "ag…", "ma…"]
 
 
-def test_wide_letters_take_two_columns() -> None:
+def test_wide_letters_count_as_two_columns() -> None:
     rows = [("漢字漢字", "x"), ("abc", "y")]
     table = (Column("N", lambda row: row[0], least=3, keep=1), Column("V", lambda row: row[1]))
     assert render(table, rows, Screen(None)) == ["N         V", "漢字漢字  x", "abc       y"]
@@ -90,5 +90,5 @@ def test_colour_is_outside_the_padding() -> None:
     ]
 
 
-def test_pairs_line_up_and_leave_out_what_is_not_known() -> None:
+def test_pairs_are_aligned_and_unknown_values_left_out() -> None:
     assert pairs({"store": "/s", "pid": 7, "agents": None}, Screen(80)) == ["store  /s", "pid    7"]

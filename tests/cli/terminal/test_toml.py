@@ -18,11 +18,11 @@ TABLE = st.recursive(
 
 
 @given(TABLE)
-def test_what_is_written_reads_back_the_same(table: dict[str, Any]) -> None:
+def test_written_toml_reads_back_the_same(table: dict[str, Any]) -> None:
     assert tomllib.loads("\n".join(render(table))) == table
 
 
-def test_tables_follow_the_plain_values_under_their_headers() -> None:
+def test_tables_are_written_after_the_plain_values_under_headers() -> None:
     table = {"a": {"b": {"c": 1}}, "list": [{"id": "x", "runtime": {"type": "echo"}}], "rules": [], "z": True}
     assert render(table) == [
         "rules = []",
