@@ -1,4 +1,4 @@
-"""A daemon for MCP clients to meet."""
+"""A running daemon for the tests of MCP clients."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from support.real_daemon import Daemon
 
 @pytest.fixture
 def running(daemon: Daemon) -> Daemon:
-    """A daemon whose sessions all see each other."""
+    """A daemon in which all sessions are visible to each other."""
     return daemon.start('[tools.sessions]\nvisibility = "agent"\n')

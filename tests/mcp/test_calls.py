@@ -1,4 +1,4 @@
-"""One tool call: what it asks of the daemon, how long it may take, and a token that the daemon no longer takes."""
+"""A tool call: its call to the daemon, its time limit, and what happens when the daemon no longer accepts the token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = Exception | dict[str, Any]
 
 
 class Connection:
-    """A daemon that does the next of `steps` with every call, and the last one for good; and the clock of it all."""
+    """A connection whose calls do the next of `steps`, the last one for ever, and take time on the test's own clock."""
 
     def __init__(self, *steps: Step, took_s: float = 0.0) -> None:
         self.steps = list(steps)
@@ -67,7 +67,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("tool", tools.NAMES)
-def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(tool: str) -> None:
+def test_repeating_any_tool_call_after_a_lost_connection_is_safe(tool: str) -> None:
     call = build_call(tool, ARGUMENTS.get(tool, {}))
     attempts = Attempts(call.method, call.params_of, deadline=60)
     first = attempts.begin(0)
@@ -77,14 +77,14 @@ def test_every_tool_may_be_asked_again_over_a_lost_connection_and_is_done_once(t
     assert ("idempotencyKey" in first) is (tool in ("sessions_send", "sessions_spawn"))
 
 
-def test_what_is_asked_again_has_what_is_left_of_the_wait() -> None:
+def test_a_repeated_call_waits_only_for_the_remaining_time() -> None:
     send = build_call("sessions_send", {"message": "x"})
     assert [send.params_of(left)["timeoutSeconds"] for left in (30, 20, 0)] == [30, 20, 0]
     inbox = build_call("sessions_inbox", {"wait": 1000})
     assert [inbox.params_of(left)["wait"] for left in (1000, 899.5, 0)] == [1000, 900, 0]
 
 
-def test_the_daemon_is_given_the_wait_and_the_answer_some_time_on_top() -> None:
+def test_the_client_waits_somewhat_longer_than_the_daemon() -> None:
     connection = Connection({"status": "running"})
     answer(connection, "sessions_wait", runId="r", timeoutSeconds=7)
     assert connection.asked == [("agent.wait", {"runId": "r", "timeoutMs": 7000})]
@@ -94,27 +94,27 @@ def test_the_daemon_is_given_the_wait_and_the_answer_some_time_on_top() -> None:
     assert seen == [7 + ANSWER_S]
 
 
-def test_a_key_of_the_models_own_is_kept() -> None:
+def test_an_idempotency_key_of_the_model_is_kept() -> None:
     connection = Connection({"status": "accepted"})
     answer(connection, "sessions_spawn", task="x", idempotencyKey="mine")
     assert connection.asked == [("sessions_spawn", {"task": "x", "idempotencyKey": "mine"})]
 
 
-def test_a_history_is_no_longer_than_a_model_can_hold_unless_it_asks() -> None:
+def test_a_history_is_limited_to_what_a_model_can_hold_unless_it_asks_for_more() -> None:
     connection = Connection({"messages": []})
     answer(connection, "sessions_history", sessionKey="main")
     answer(connection, "sessions_history", sessionKey="main", maxBytes=1_000_000)
     assert [params["maxBytes"] for _, params in connection.asked] == [calls.HISTORY_BYTES, 1_000_000]
 
 
-def test_other_refusals_are_final() -> None:
+def test_other_errors_are_not_retried() -> None:
     refused = RpcError(-32007, "overloaded", "too many")
     connection = Connection(refused)
     assert failure(connection, "sessions_list") is refused
     assert len(connection.asked) == 1
 
 
-def test_a_dead_token_is_replaced_once_and_the_wait_goes_on() -> None:
+def test_a_refused_token_is_replaced_once_and_the_wait_goes_on() -> None:
     dead = RpcError(-32001, "unauthenticated", "the token was revoked")
     connection = Connection(dead, {"messages": []}, took_s=100)
     assert answer(connection, "sessions_inbox", wait=1000) == {"messages": []}
@@ -142,7 +142,7 @@ def request(call: ToolCall, left_s: float) -> dict[str, Any]:
         ("sessions_history", {"sessionKey": "main"}, 0),
     ],
 )
-def test_how_long_a_call_may_take(tool: str, arguments: dict[str, Any], wait_s: float) -> None:
+def test_the_wait_of_a_call_is_read_from_its_arguments(tool: str, arguments: dict[str, Any], wait_s: float) -> None:
     assert build_call(tool, arguments).wait_s == wait_s
 
 
@@ -154,11 +154,11 @@ def test_how_long_a_call_may_take(tool: str, arguments: dict[str, Any], wait_s: 
         ("sessions_inbox", "wait", True),
     ],
 )
-def test_what_is_no_number_is_left_for_the_daemon_to_refuse(tool: str, name: str, wrong: Any) -> None:
+def test_a_time_limit_of_the_wrong_type_is_left_for_the_daemon_to_refuse(tool: str, name: str, wrong: Any) -> None:
     assert request(build_call(tool, {name: wrong}), 3)[name] == wrong
 
 
-def test_a_wait_that_is_no_number_is_left_for_the_daemon_to_refuse() -> None:
+def test_a_wait_that_is_not_a_number_is_left_for_the_daemon_to_refuse() -> None:
     assert request(build_call("sessions_wait", {"runId": "r", "timeoutSeconds": "x"}), 3) == {
         "runId": "r",
         "timeoutMs": "x",
@@ -190,7 +190,7 @@ ROW = {
 }
 
 
-def test_a_listed_session_costs_a_model_what_it_can_use() -> None:
+def test_listed_sessions_have_only_the_fields_that_a_model_can_use() -> None:
     listed = useful_part("sessions_list", {"sessions": [ROW], "hasMore": False, "visibility": "all"})
     assert listed == {
         "sessions": [{name: ROW[name] for name in ("key", "kind", "status", "updatedAt", "messageCount", "model")}],
@@ -198,12 +198,12 @@ def test_a_listed_session_costs_a_model_what_it_can_use() -> None:
         "visibility": "all",
     }
     assert len(json.dumps(listed["sessions"][0], separators=(",", ":"))) < 150
-    # Other answers, and those of a daemon of another release, stay as they are.
+    # Other answers, and those of a daemon of another release, are unchanged.
     for tool, data in (("sessions_history", {"sessions": [ROW]}), ("sessions_list", {"sessions": None})):
         assert useful_part(tool, data) is data
 
 
-def test_a_model_that_writes_to_a_session_that_has_not_begun_is_told_what_to_do() -> None:
+def test_sending_to_an_unknown_session_tells_the_model_what_to_do() -> None:
     def hint(tool: str, key: str, slug: str = "session_not_found", **data: str) -> str:
         error = RpcError(-32002, "not_found", "no session", {"code": slug, **data})
         return hint_of(tool, build_call(tool, {"sessionKey": key, "message": "x"}), error)

@@ -1,4 +1,4 @@
-"""The command lines around `sessiond mcp`."""
+"""Commands for people that concern MCP clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from support.real_daemon import Daemon
 
 
-def test_a_person_who_writes_to_an_inbox_is_told_that_it_is_kept(daemon: Daemon) -> None:
+def test_sending_to_an_inbox_reports_that_the_message_is_kept(daemon: Daemon) -> None:
     daemon.start()
     done = daemon.cli("send", "mcp:reader", "look at this")
     assert (done.returncode, done.stdout) == (0, "")
@@ -17,7 +17,7 @@ def test_a_person_who_writes_to_an_inbox_is_told_that_it_is_kept(daemon: Daemon)
     assert daemon.cli("history", "mcp:reader").stdout.rstrip().endswith("look at this")
 
 
-def test_a_session_that_does_not_count_is_mentioned(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_session_option_that_has_no_effect_is_mentioned(daemon: Daemon, tmp_path: Path) -> None:
     environ = {**daemon.environ, "SESSIOND_TOKEN_FILE": str(tmp_path / "token")}
     done = daemon.cli("mcp", "--session", "main", env=environ, input="")
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,4 +1,4 @@
-"""The connection to the daemon: its name, its token, and what becomes of it."""
+"""The connection to the daemon: the session it speaks for, its token, and a daemon that comes and goes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from sessiond.model.keys import KeyRules, canonical_key, is_inbox
         ("x" * 65, "x" * 64),
     ],
 )
-def test_a_clients_name_in_a_key(name: str, key: str) -> None:
+def test_a_clients_name_becomes_part_of_a_key(name: str, key: str) -> None:
     assert slug(name) == key
 
 
 @given(st.text())
-def test_every_name_makes_a_key_of_an_inbox(name: str) -> None:
+def test_every_client_name_gives_a_valid_inbox_key(name: str) -> None:
     key = canonical_key(f"mcp:{slug(name)}", KeyRules())
     assert key == f"agent:main:mcp:{slug(name)}"
     assert is_inbox(key)
 
 
-def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(daemon: Daemon) -> None:
+def test_a_token_is_renewed_before_it_expires_and_revoked_at_the_end(daemon: Daemon) -> None:
     daemon.start()
     now_s = 0.0
     connection = DaemonConnection(socket=str(daemon.socket), session="mcp:x", clock=lambda: now_s)
@@ -50,7 +50,7 @@ def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(da
     now_s += 1
     second = connection.client()
     assert second is not first
-    # Calls that are on their way with the old one come to their end.
+    # Calls in flight with the old token are completed.
     assert first.call("ping") == second.call("ping") == {}
     tokens = daemon.call("tokens.list")["tokens"]
     assert [token["sessionKey"] for token in tokens] == ["agent:main:mcp:x"] * 2
@@ -59,7 +59,7 @@ def test_a_new_token_is_taken_before_the_old_one_runs_out_and_all_end_with_it(da
     assert [token["revoked"] for token in daemon.call("tokens.list")["tokens"]] == [True, True]
 
 
-def test_a_token_that_cannot_be_renewed_yet_is_used_on(daemon: Daemon) -> None:
+def test_a_token_that_cannot_be_renewed_yet_stays_in_use(daemon: Daemon) -> None:
     daemon.start()
     now_s = 0.0
     connection = DaemonConnection(socket=str(daemon.socket), session="mcp:x", clock=lambda: now_s)
@@ -74,7 +74,7 @@ def test_a_token_that_cannot_be_renewed_yet_is_used_on(daemon: Daemon) -> None:
     connection.close()
 
 
-def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) -> None:
+def test_without_a_daemon_there_is_no_client_until_it_starts(daemon: Daemon) -> None:
     connection = DaemonConnection(socket=str(daemon.socket), session=None)
     with pytest.raises(DaemonNotRunning):
         connection.client()
@@ -83,7 +83,7 @@ def test_without_a_daemon_there_is_no_client_and_later_there_is(daemon: Daemon) 
     connection.close()
 
 
-def test_it_leaves_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
+def test_closing_does_not_wait_for_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
     daemon.start()
     connection = DaemonConnection(socket=str(daemon.socket), session=None)
     connection.client()

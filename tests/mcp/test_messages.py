@@ -1,4 +1,4 @@
-"""What comes in over standard input, whatever it is, and what goes out, by the official schema of the protocol."""
+"""Any input on standard input, and the output checked against the official schema of the protocol."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FIELDS = st.fixed_dictionaries(
 
 
 class NoDaemon:
-    """A connection that nobody asks; what is tested is answered without one."""
+    """A connection that makes no calls: the tested messages are answered without the daemon."""
 
     def set_client_name(self, client_name: str) -> None:
         assert isinstance(client_name, str)
 
 
-def answers(*lines: bytes) -> list[dict[str, Any]]:
+def answers_to(*lines: bytes) -> list[dict[str, Any]]:
     written: list[bytes] = []
     answering = server.McpServer(NoDaemon(), written.append)  # type: ignore[arg-type]
     for line in lines:
@@ -40,9 +40,9 @@ def answers(*lines: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written]
 
 
-def check(name: str, value: dict[str, Any]) -> None:
-    """It is what the schema says of that name, and nothing of it is unknown there."""
-    # Generated from the schema file of the specification. Half a second to import, which only this process needs.
+def check_schema(name: str, value: dict[str, Any]) -> None:
+    """Check that the value matches the schema of that name and has no unknown fields."""
+    # Generated from the schema of the specification. Imported here because it takes half a second.
     import mcp_types._v2025_11_25 as official
 
     shown = getattr(official, name).model_validate(value).model_dump(by_alias=True, exclude_unset=True, mode="json")
@@ -50,26 +50,26 @@ def check(name: str, value: dict[str, Any]) -> None:
 
 
 @given(st.binary() | JSON.map(json.dumps).map(str.encode) | FIELDS.map(json.dumps).map(str.encode))
-def test_any_line_is_a_message_or_is_refused_by_the_schema(line: bytes) -> None:
+def test_any_line_is_answered_or_refused_as_the_schema_says(line: bytes) -> None:
     try:
         message = messages.parse(line)
     except MalformedMessage as error:
-        check("JSONRPCErrorResponse", json.loads(error.answer))
+        check_schema("JSONRPCErrorResponse", json.loads(error.answer))
     else:
         assert message is None or isinstance(message, ToolClientRequest | ToolClientNotice)
 
 
 @given(FIELDS, st.sampled_from(["initialize", "ping", "tools/list", "tools/call", "server/discover", "x"]))
-def test_every_request_has_one_answer_by_the_schema(fields: dict[str, Any], method: str) -> None:
+def test_every_request_has_one_answer_that_matches_the_schema(fields: dict[str, Any], method: str) -> None:
     request = {**fields, "jsonrpc": "2.0", "id": 7, "method": method}
     if method == "tools/call" and isinstance(fields.get("params"), dict):
         request["params"] = {**fields["params"], "name": "no_such_tool"}
-    (answer,) = answers(json.dumps(request).encode())
-    check("JSONRPCErrorResponse" if "error" in answer else "JSONRPCResultResponse", answer)
+    (answer,) = answers_to(json.dumps(request).encode())
+    check_schema("JSONRPCErrorResponse" if "error" in answer else "JSONRPCResultResponse", answer)
     assert answer["id"] == 7
 
 
-def test_the_answers_of_the_handshake_are_by_the_schema() -> None:
+def test_the_answers_of_the_handshake_match_the_schema() -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     asked = [("initialize", hello), ("ping", {}), ("tools/list", {}), ("tools/call", {"name": "guess"})]
     lines = [
@@ -77,27 +77,27 @@ def test_the_answers_of_the_handshake_are_by_the_schema() -> None:
         for number, (method, params) in enumerate(asked)
     ]
     lines.insert(1, b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    results = [answer["result"] for answer in answers(*lines)]
+    results = [answer["result"] for answer in answers_to(*lines)]
     shapes = ("InitializeResult", "EmptyResult", "ListToolsResult", "CallToolResult")
     for shape, result in zip(shapes, results, strict=True):
-        check(shape, result)
+        check_schema(shape, result)
     assert results[0]["protocolVersion"] == "2025-11-25"
     assert [tool["name"] for tool in results[2]["tools"]] == list(tools.NAMES)
 
 
-def test_progress_and_errors_are_by_the_schema() -> None:
+def test_progress_and_errors_match_the_schema() -> None:
     params = {"progressToken": "p", "progress": 1.0, "total": 30.0, "message": "waiting"}
-    check("ProgressNotification", json.loads(messages.notification("notifications/progress", params)))
-    check("JSONRPCErrorResponse", json.loads(messages.error(None, -32700, "no")))
+    check_schema("ProgressNotification", json.loads(messages.notification("notifications/progress", params)))
+    check_schema("JSONRPCErrorResponse", json.loads(messages.error(None, -32700, "no")))
 
 
 @pytest.mark.parametrize(
     ("asked", "offered"),
     [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("2030-01-01", "2025-11-25"), (None, "2025-11-25")],
 )
-def test_the_protocol_is_the_clients_where_it_is_known(asked: str | None, offered: str) -> None:
+def test_the_clients_protocol_version_is_used_if_it_is_known(asked: str | None, offered: str) -> None:
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": asked}})
-    (answer,) = answers(line.encode())
+    (answer,) = answers_to(line.encode())
     assert answer["result"]["protocolVersion"] == offered
 
 
@@ -110,5 +110,5 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read() -> None:
     assert [json.loads(line)["error"]["code"] for line in refused] == [messages.INVALID_REQUEST]
 
 
-def test_text_that_utf8_cannot_carry_goes_as_escapes() -> None:
+def test_text_that_utf8_cannot_encode_is_written_as_escapes() -> None:
     assert json.loads(messages.result(1, {"text": "\ud83d"}))["result"] == {"text": "\ud83d"}

@@ -1,4 +1,4 @@
-"""`sessiond mcp` with the official client: every tool, errors, waits, progress, and a daemon that comes and goes."""
+"""`sessiond mcp` with the official client: every tool, errors, waits, progress, and restarts of the daemon."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def fields(data: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: data[name] for name in names}
 
 
-async def until(daemon: Daemon, condition: Callable[[], object], what: str) -> None:
+async def wait_until(daemon: Daemon, condition: Callable[[], object], what: str) -> None:
     await trio.to_thread.run_sync(daemon.wait_for, condition, what)
 
 
-async def test_without_a_daemon_it_lists_its_tools_and_says_that_there_is_none(daemon: Daemon) -> None:
+async def test_without_a_daemon_tools_are_listed_and_calls_report_that_it_is_not_running(daemon: Daemon) -> None:
     async with agent(daemon) as client:
         listed = (await client.session.list_tools()).tools
         said = await client.use("sessions_list")
@@ -49,7 +49,7 @@ async def test_without_a_daemon_it_lists_its_tools_and_says_that_there_is_none(d
         assert tool.title and tool.description
         assert tool.input_schema["type"] == "object"
         assert tool.input_schema["additionalProperties"] is False
-        # Clients do not pass it on to the model.
+        # An output schema would be useless: clients do not pass it on to the model.
         assert tool.output_schema is None
     hints = {tool.name: tool.annotations for tool in listed}
     assert {name for name, hint in hints.items() if not hint.read_only_hint} == {"sessions_send", "sessions_spawn"}
@@ -60,11 +60,11 @@ async def test_without_a_daemon_it_lists_its_tools_and_says_that_there_is_none(d
     assert schemas["sessions_history"]["required"] == ["sessionKey"]
 
 
-async def test_every_tool_answers_in_words_and_as_data(running: Daemon) -> None:
+async def test_every_tool_answers_with_text_and_with_data(running: Daemon) -> None:
     running.reply("main", "the heron is grey")
     async with agent(running) as client:
         await client.session.list_tools()
-        # Null is the same as nothing.
+        # Null is the same as an omitted argument.
         rows = (await client.data("sessions_list", messageLimit=2, label=None, includeArchived=None))["sessions"]
         assert {"main", OWN} <= {row["key"] for row in rows}
         history = await client.use("sessions_history", sessionKey="main")
@@ -83,12 +83,12 @@ async def test_every_tool_answers_in_words_and_as_data(running: Daemon) -> None:
         spawned = await client.data("sessions_spawn", task="look", attachments=[{"name": "a.txt", "content": "a"}])
         ended = await client.use("sessions_wait", runId=spawned["runId"])
         assert (ended.data["status"], ended.data["sessionKey"]) == ("ok", spawned["childSessionKey"])
-        # The reply that it had as an answer does not come again as a message.
+        # A reply that was returned by the call is not in the inbox too.
         inbox = await client.data("sessions_inbox", wait=30)
         assert [message["from"] for message in inbox["messages"]] == [spawned["childSessionKey"]]
 
 
-async def test_a_reply_that_nobody_waited_for_comes_as_a_message(running: Daemon) -> None:
+async def test_a_reply_that_nobody_waited_for_is_put_into_the_inbox(running: Daemon) -> None:
     running.call("sessions.create", key="main")
     async with agent(running) as client:
         accepted = await client.data("sessions_send", sessionKey="main", message="later is fine", timeoutSeconds=0)
@@ -99,7 +99,7 @@ async def test_a_reply_that_nobody_waited_for_comes_as_a_message(running: Daemon
         ]
 
 
-async def test_an_error_has_the_daemons_own_words(running: Daemon) -> None:
+async def test_an_error_has_the_daemons_message(running: Daemon) -> None:
     wrong: list[tuple[str, str, dict[str, Any]]] = [
         ("sessions_history", "sessions_history", {"sessionKey": "agent:main:nowhere"}),
         ("sessions_history", "sessions_history", {"sessionKey": "main", "limits": 3}),
@@ -125,7 +125,7 @@ async def test_an_error_has_the_daemons_own_words(running: Daemon) -> None:
         assert all(name in unknown.text for name in TOOLS)
 
 
-async def test_others_find_a_client_of_the_newest_protocol_before_it_used_any_tool(running: Daemon) -> None:
+async def test_a_client_of_the_newest_protocol_is_listed_before_it_has_used_any_tool(running: Daemon) -> None:
     from mcp import types
     from mcp.client.client import Client
     from mcp.client.stdio import stdio_client
@@ -135,13 +135,13 @@ async def test_others_find_a_client_of_the_newest_protocol_before_it_used_any_to
     with trio.fail_after(PATIENCE_S):
         async with Client(stdio_client(server(running)), client_info=info) as client:
             await client.list_tools()
-            await until(running, lambda: own in {row["key"] for row in running.rows()}, "the session is not there")
+            await wait_until(running, lambda: own in {row["key"] for row in running.rows()}, "the session is not there")
             result = await client.call_tool("sessions_inbox", {})
     assert result.structured_content["sessionKey"] == own
 
 
-async def test_the_session_of_the_command_line_is_the_one_it_speaks_for(daemon: Daemon) -> None:
-    daemon.start()  # the default visibility: itself and what it spawned
+async def test_the_session_option_sets_the_session_that_the_server_speaks_for(daemon: Daemon) -> None:
+    daemon.start()  # the default visibility: the session itself and those that it spawned
     daemon.reply("main", "a secret")
     async with agent(daemon, "Tester", "--session", "mcp:reviewer") as client:
         listed = await client.data("sessions_list")
@@ -151,7 +151,7 @@ async def test_the_session_of_the_command_line_is_the_one_it_speaks_for(daemon: 
         assert (await client.data("sessions_search", query="secret"))["matches"] == []
 
 
-async def test_a_file_is_handed_over_by_its_path_and_read_here(running: Daemon, tmp_path: Path) -> None:
+async def test_an_attachment_given_by_path_is_read_by_the_server(running: Daemon, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a heron")
     (tmp_path / "pipe").unlink(missing_ok=True)
     os.mkfifo(tmp_path / "pipe")
@@ -165,11 +165,11 @@ async def test_a_file_is_handed_over_by_its_path_and_read_here(running: Daemon, 
             assert (said.error and why in said.text) or "not a regular file" in said.text
 
 
-async def test_a_token_in_the_environment_says_what_may_be_done(running: Daemon, tmp_path: Path) -> None:
+async def test_a_token_in_the_environment_determines_session_and_scopes(running: Daemon, tmp_path: Path) -> None:
     running.call("sessions.create", key="agent:main:other")
     file = tmp_path / "token"
     file.write_text(running.call("tokens.mint", sessionKey="agent:main:other", scopes=["list"])["token"])
-    # What the command line says counts for nothing beside it.
+    # The session option has no effect beside it.
     async with agent(running, "Tester", "--session", "main", SESSIOND_TOKEN_FILE=str(file)) as client:
         said = await client.use("sessions_inbox")
         assert said.error and "scope" in said.text
@@ -177,7 +177,7 @@ async def test_a_token_in_the_environment_says_what_may_be_done(running: Daemon,
     assert keys == {"agent:main:other"}
 
 
-async def test_its_token_is_good_for_its_session_only_and_stands_nowhere(running: Daemon) -> None:
+async def test_its_token_is_valid_for_its_session_only_and_is_shown_nowhere(running: Daemon) -> None:
     async with agent(running) as client:
         await client.data("sessions_list")
         (token,) = running.call("tokens.list")["tokens"]
@@ -192,11 +192,11 @@ async def test_its_token_is_good_for_its_session_only_and_stands_nowhere(running
         running.call("tokens.revoke", id=token["id"])
         assert (await client.data("sessions_list"))["count"] == 1
         assert [one["revoked"] for one in running.call("tokens.list")["tokens"]] == [False, True]
-    # Nothing that could still be used is left behind.
+    # No valid token is left behind.
     assert all(one["revoked"] for one in running.call("tokens.list")["tokens"])
 
 
-async def test_progress_is_told_while_a_wait_lasts(running: Daemon) -> None:
+async def test_progress_is_reported_during_a_wait(running: Daemon) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
     enough = trio.Event()
 
@@ -217,13 +217,13 @@ async def test_progress_is_told_while_a_wait_lasts(running: Daemon) -> None:
     assert seen[0][0] < seen[1][0]
 
 
-async def test_a_cancelled_wait_ends_at_the_daemon_too(running: Daemon) -> None:
+async def test_a_cancelled_wait_is_cancelled_in_the_daemon_too(running: Daemon) -> None:
     async with agent(running) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.session.call_tool, "sessions_inbox", {"wait": 3600})
-            await until(running, lambda: _waiting(running), "nobody waits")
+            await wait_until(running, lambda: _waiting(running), "nobody waits")
             nursery.cancel_scope.cancel()
-        await until(running, lambda: not _waiting(running), "the wait goes on")
+        await wait_until(running, lambda: not _waiting(running), "the wait goes on")
         assert (await client.data("sessions_inbox"))["messages"] == []
 
 
@@ -240,7 +240,7 @@ async def test_a_cancelled_send_leaves_its_run_going(daemon: Daemon) -> None:
         async with trio.open_nursery() as nursery:
             send = {"sessionKey": "main", "message": "work", "timeoutSeconds": 600}
             nursery.start_soon(client.session.call_tool, "sessions_send", send)
-            await until(daemon, lambda: _queued(daemon), "nothing was sent")
+            await wait_until(daemon, lambda: _queued(daemon), "nothing was sent")
             nursery.cancel_scope.cancel()
         assert (await client.data("sessions_list"))["count"] == 2
     assert _queued(daemon)
@@ -250,7 +250,7 @@ def _queued(daemon: Daemon) -> bool:
     return any(row["key"] == "main" and row.get("queuedRuns") for row in daemon.rows())
 
 
-async def test_it_is_there_again_after_the_daemon_was_killed_and_a_wait_goes_on(running: Daemon) -> None:
+async def test_the_server_reconnects_after_the_daemon_was_killed_and_a_wait_goes_on(running: Daemon) -> None:
     got: list[Any] = []
 
     async def wait(client: Agent) -> None:
@@ -263,14 +263,14 @@ async def test_it_is_there_again_after_the_daemon_was_killed_and_a_wait_goes_on(
         assert (await client.data("sessions_list"))["sessions"] == before["sessions"]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait, client)
-            await until(running, lambda: _waiting(running), "nobody waits")
+            await wait_until(running, lambda: _waiting(running), "nobody waits")
             running.kill()
             running.start()
             running.call("chat.send", sessionKey=OWN, message="back again")
     assert [message["text"] for message in got[0]["messages"]] == ["back again"]
 
 
-async def test_two_clients_write_to_each_other_and_lose_nothing_over_a_restart(running: Daemon) -> None:
+async def test_two_clients_exchange_messages_over_a_restart_without_loss(running: Daemon) -> None:
     async with agent(running, "Ada") as ada, agent(running, "Bea") as bea:
         await bea.data("sessions_inbox")
         hello = await ada.data("sessions_send", sessionKey="agent:main:mcp:bea", message="hello Bea")
@@ -295,31 +295,31 @@ async def test_two_clients_write_to_each_other_and_lose_nothing_over_a_restart(r
             {"from": "agent:main:mcp:bea", "text": "hello Ada"}
         ]
         assert "--- from agent:main:mcp:bea" in answer.text and answer.text.endswith("hello Ada")
-        # Each has read what it was shown, and nothing comes twice.
+        # Each client has read what it was shown, and no message is returned twice.
         assert (await bea.data("sessions_inbox"))["messages"] == []
         assert (await ada.data("sessions_inbox"))["messages"] == []
 
 
-async def test_what_one_window_has_read_does_not_come_again_in_another_or_after_a_restart(running: Daemon) -> None:
+async def test_messages_read_in_one_window_are_not_returned_in_another_or_after_a_restart(running: Daemon) -> None:
     running.call("sessions.create", key="mcp:tester")
     for number in range(60):
         running.call("chat.send", sessionKey=OWN, message=f"number {number}")
 
-    async def told_of(count: int) -> None:
-        """An answer is read when its window has written it out and said so, a moment after it is here."""
+    async def wait_for_unread(count: int) -> None:
+        """An answer counts as read when its window has written it and told the daemon, a moment after it arrives."""
 
-        def is_told() -> bool:
+        def is_marked() -> bool:
             return len(running.call("sessions_inbox", sessionKey=OWN)["messages"]) == count
 
-        await until(running, is_told, "it was not marked as read")
+        await wait_until(running, is_marked, "it was not marked as read")
 
     async with agent(running) as one, agent(running) as other:
         first = await one.use("sessions_inbox")
-        await told_of(10)
+        await wait_for_unread(10)
         assert first.text.splitlines()[0] == f"50 messages to {OWN}; there are more: call again"
         rest = await other.data("sessions_inbox")
         assert [message["text"] for message in rest["messages"]] == [f"number {number}" for number in range(50, 60)]
-        await told_of(0)
+        await wait_for_unread(0)
         assert (await one.data("sessions_inbox"))["messages"] == []
     running.kill()
     running.start()
@@ -327,8 +327,8 @@ async def test_what_one_window_has_read_does_not_come_again_in_another_or_after_
         assert (await later.data("sessions_inbox"))["messages"] == []
 
 
-def test_an_answer_is_given_and_read_also_where_nothing_more_is_asked(running: Daemon) -> None:
-    """Some programs start the server for one call and close its input at once."""
+def test_a_single_call_is_answered_and_marked_read_though_input_closes_at_once(running: Daemon) -> None:
+    """Some programs start the server for one call and close its standard input at once."""
     running.call("sessions.create", key="mcp:client")
     running.call("chat.send", sessionKey="mcp:client", message="hello")
     call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sessions_inbox"}}\n'
@@ -363,7 +363,7 @@ trio.run(main)
 """
 
 
-async def test_inside_a_run_it_speaks_for_the_runs_session(daemon: Daemon) -> None:
+async def test_inside_a_run_the_server_speaks_for_the_runs_session(daemon: Daemon) -> None:
     script = daemon.folder / "agent.py"
     script.write_text(IN_A_RUN)
     daemon.start(
@@ -381,16 +381,17 @@ async def test_inside_a_run_it_speaks_for_the_runs_session(daemon: Daemon) -> No
     ]
 
 
-async def test_an_inbox_stays_where_it_is_when_another_agent_becomes_the_default(daemon: Daemon) -> None:
+async def test_an_inbox_keeps_its_key_when_another_agent_becomes_the_default(daemon: Daemon) -> None:
     daemon.start()
     daemon.call("sessions.create", key="mcp:tester")
     daemon.call("chat.send", sessionKey="mcp:tester", message="kept")
     daemon.stop()
-    daemon.start('[[agents.list]]\nid = "helper"\nruntime = { type = "echo" }\n')  # the agent `main` is gone with it
+    # The built-in agent `main` is gone with this configuration.
+    daemon.start('[[agents.list]]\nid = "helper"\nruntime = { type = "echo" }\n')
     assert daemon.call("chat.send", sessionKey="mcp:tester", message="and this")["reason"] == "inbox"
     async with agent(daemon) as client:
         inbox = await client.data("sessions_inbox")
     assert inbox["sessionKey"] == OWN
     assert [message["text"] for message in inbox["messages"]] == ["kept", "and this"]
-    # A program that never had an inbox gets its own under the default agent of today.
+    # A program that never had an inbox gets one under the current default agent.
     assert daemon.call("sessions.create", key="mcp:other")["key"] == "agent:helper:mcp:other"

@@ -1,4 +1,4 @@
-"""The tools as they are listed: short, and in step with the methods that they stand for."""
+"""The listed tools: their descriptions are short, and their parameters match those of the methods."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sessiond.rpc.bounds import wire_type
 from sessiond.rpc.openrpc import openrpc_document
 
 METHOD_OF = {"sessions_wait": "agent.wait"}
-# What the server itself turns into what the method takes.
+# Parameters that the server translates to others of the method.
 OWN = {"sessions_wait": {"timeoutSeconds"}}
 KINDS = {"string": str, "integer": float, "number": float, "boolean": bool}
 
 
 @pytest.mark.parametrize("tool", tools.LISTED, ids=tools.NAMES)
-def test_a_tool_takes_what_its_method_takes(tool: dict[str, Any]) -> None:
+def test_the_parameters_of_a_tool_are_those_of_its_method(tool: dict[str, Any]) -> None:
     name = tool["name"]
     method = next(method for method in METHODS if method.name == METHOD_OF.get(name, name))
     fields = {field.encode_name: field for field in msgspec.structs.fields(method.params)}
@@ -49,19 +49,19 @@ def test_the_range_and_the_default_of_a_number_are_those_of_the_method(tool: dic
             continue
         own = params[wire_name]
         number = own if "type" in own else own["anyOf"][0]
-        # A model is not asked for what shows nothing, nor to look back for longer than a year.
+        # For models the minimum may be 1 where zero returns nothing, and the maximum a year.
         assert offered["minimum"] in (number["minimum"], 1), wire_name
         assert offered.get("maximum") in (number.get("maximum"), None, 525_600), wire_name
         told = re.match(r"(\d+) unless given", offered["description"])
         assert told is None or int(told[1]) == own["default"], wire_name
 
 
-def test_all_that_a_model_reads_of_them_is_under_2000_tokens() -> None:
+def test_the_tool_list_takes_a_model_less_than_2000_tokens() -> None:
     # Text of this kind has 3.5 characters a token or more, with the tokenizers of all the programs.
     read = json.dumps(tools.LISTED, separators=(",", ":")) + tools.INSTRUCTIONS
     assert len(read) <= 7_000
 
 
-def test_what_a_model_leaves_empty_is_left_out() -> None:
+def test_empty_arguments_of_a_model_are_omitted() -> None:
     call = build_call("sessions_list", {"limit": 3, "search": None})
     assert (call.method, call.params_of(0)) == ("sessions_list", {"limit": 3})

@@ -1,4 +1,4 @@
-"""What the answers say in words: short, whole where it matters, and never longer than a model can use."""
+"""Answers as text for a model: short, complete where it matters, and bounded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sessiond.mcp.calls import build_read_call
 from sessiond.mcp.words import MESSAGE_CHARS, TEXT_CHARS, words
 
 RUN = "s.1"
-BIRTH = 1_767_225_600_000
-ROW = {"key": "main", "updatedAt": BIRTH, "messageCount": 2, "status": "ok"}
+CREATED_AT_MS = 1_767_225_600_000
+ROW = {"key": "main", "updatedAt": CREATED_AT_MS, "messageCount": 2, "status": "ok"}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -75,7 +75,7 @@ JSON = st.recursive(
         (
             "sessions_search",
             {
-                "matches": [{"sessionKey": "k", "role": "user", "timestamp": BIRTH, "snippet": "a heron"}],
+                "matches": [{"sessionKey": "k", "role": "user", "timestamp": CREATED_AT_MS, "snippet": "a heron"}],
                 "hasMore": True,
             },
             "1 match (there are more)\nk, user, 2026-01-01 00:00:00Z: a heron",
@@ -87,11 +87,11 @@ JSON = st.recursive(
         ),
     ],
 )
-def test_an_answer_in_words(tool: str, result: dict[str, Any], said: str) -> None:
+def test_answers_are_summarized_as_text(tool: str, result: dict[str, Any], said: str) -> None:
     assert words(tool, result) == said
 
 
-def test_a_history_shows_calls_of_tools_by_name_and_hides_thoughts() -> None:
+def test_a_history_shows_tool_calls_by_name_and_hides_thinking() -> None:
     content = [
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "Let me look."},
@@ -108,12 +108,12 @@ def history(*texts: str) -> str:
     return words("sessions_history", {"sessionKey": "k", "messages": messages})
 
 
-def test_a_message_is_whole_up_to_its_limit_and_cut_beyond_it() -> None:
+def test_a_message_is_complete_up_to_its_limit_and_cut_beyond() -> None:
     assert history("x" * MESSAGE_CHARS).endswith("x")
     assert history("x" * (MESSAGE_CHARS + 3)).endswith("x [… 3 more characters, see the structured content]")
 
 
-def test_of_a_long_history_the_newest_messages_are_shown() -> None:
+def test_a_long_history_shows_its_newest_messages() -> None:
     count = TEXT_CHARS // MESSAGE_CHARS + 3
     said = history(*(f"{number}:" + "x" * (MESSAGE_CHARS - 10) for number in range(count)))
     assert len(said) < TEXT_CHARS + 300
@@ -123,12 +123,12 @@ def test_of_a_long_history_the_newest_messages_are_shown() -> None:
 
 
 @given(st.lists(JSON, max_size=5))
-def test_whatever_stands_in_a_transcript_can_be_said(messages: list[Any]) -> None:
+def test_any_message_can_be_summarized(messages: list[Any]) -> None:
     assert words("sessions_history", {"sessionKey": "k", "messages": messages})
 
 
-def test_of_a_full_inbox_only_what_is_shown_counts_as_read() -> None:
-    # 60,000 characters are shown of what may be 256 KiB; whoever sees the words alone must not miss the others.
+def test_only_the_shown_messages_of_a_full_inbox_count_as_read() -> None:
+    # Up to 60,000 characters are shown of up to 256 KiB; a client that only sees the text must not miss the others.
     kept = [{"text": "x" * 9_000, "timestamp": "T", "cursor": f"c{number}"} for number in range(12)]
     page = {"messages": kept, "sessionKey": "k", "cursor": "end", "hasMore": False}
     said = words("sessions_inbox", page)
