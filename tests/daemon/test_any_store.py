@@ -1,7 +1,7 @@
 """Any JSON in any field of any record, index or outbox file: the daemon starts, recovers, follows, and is repaired.
 
-A life of a store: written by hand, started, written to while it runs, its index damaged, looked into and repaired
-offline, started again. SESSIOND_EXAMPLES says how many; an hour's worth are 20000.
+Each example: files are written by hand, the daemon is started, other programs append to them, the index is damaged,
+checked and repaired offline, and the daemon started again. SESSIOND_EXAMPLES sets the number; 20000 take an hour.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def custom(kind: str, data: dict[str, Any]) -> dict[str, Any]:
 
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi"}], "timestamp": T}
 USAGE = {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 3, "cost": {"total": 0.1}}
-TALK = {
+OPEN_CONVERSATION = {
     "conversation": {"requesterKey": CHILD, "targetKey": MAIN, "request": "", "maxTurns": 2},
     "traceId": "t",
     "hops": 1,
     "requesterSessionId": CHILD_ID,
 }
-REQUEST = {"text": "hi", "message": MESSAGE, "step": "primary", "timeoutS": 5.0, "follow": {"talk": TALK}}
+REQUEST = {"text": "hi", "message": MESSAGE, "step": "primary", "timeoutS": 5.0, "follow": {"talk": OPEN_CONVERSATION}}
 SPAWN = {"mode": "run", "cleanup": "delete", "requesterKey": MAIN, "attachments": {"relDir": "x"}, "mountPath": "/x"}
 RECORDS: list[dict[str, Any]] = [
     {"type": "message", "id": "m", "parentId": None, "timestamp": "2026-11-21T01:31:00.779Z", "message": MESSAGE},
@@ -75,7 +75,7 @@ RECORDS: list[dict[str, Any]] = [
     custom("run", {"runId": RUN, "status": "ok", "at": T, "usage": USAGE, "replyId": "a", "estimatedCostUsd": 1}),
     custom("run", {"runId": STEP, "status": "accepted", "at": T, "request": {**REQUEST, "follow": {"spawn": {}}}}),
     custom("run", {"runId": STEP, "status": "error", "at": T, "error": "x"}),
-    custom("talk", {"talkId": RUN, "status": "open", "topic": TALK}),
+    custom("talk", {"talkId": RUN, "status": "open", "topic": OPEN_CONVERSATION}),
     custom("talk", {"talkId": RUN, "status": "closed", "delivery": "pending", "deliveryId": "d"}),
     custom("entry", {"spawn": SPAWN, "spawnDepth": 1, "sandboxed": False, "label": "x"}),
     custom("entry", {"spawn": {"ended": STEP}}),
@@ -96,14 +96,14 @@ DELIVERY = {
 
 
 def paths_in(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a value, from the outside in."""
+    """The path of every value within a value, from the outside in."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for name, item in inner for place in ((*before, name), *paths_in(item, (*before, name)))]
 
 
 @st.composite
 def mutated(draw: st.DrawFn, value: Any) -> Any:
-    """The value with up to two of its places as somebody else would have them."""
+    """The value with up to two of the values within it replaced by hostile ones."""
     made = copy.deepcopy(value)
     for _ in range(draw(st.integers(0, 2))):
         places = paths_in(made)
@@ -113,7 +113,7 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
         inner = made
         for name in parents:
             inner = inner[name]
-        # A copy: what is drawn may be drawn again.
+        # A copy, because a drawn value may be drawn again.
         inner[last] = copy.deepcopy(draw(HOSTILE))
     return made
 
@@ -128,7 +128,7 @@ LINES = st.lists(
 
 @st.composite
 def transcripts(draw: st.DrawFn) -> dict[str, str]:
-    """Some files, most with a header of ours, some with another's or none."""
+    """Some transcripts: most with a header of ours, some with another program's or none."""
     made = {}
     for name in draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, unique=True)):
         header = {"type": "session", "version": 3, "id": name, "timestamp": T, "cwd": "/", "sessionKey": KEYS[name]}
@@ -153,7 +153,7 @@ FOREIGN = {"agent:main:main": {"sessionId": "s1", "updatedAt": T, "displayName":
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-def test_any_store_is_lived_with(
+def test_the_daemon_works_with_any_store_and_doctor_repairs_it(
     *, tmp_path_factory: Any, files: Any, later: Any, deliveries: Any, foreign: Any, damage: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -166,32 +166,32 @@ def test_any_store_is_lived_with(
         (outbox / f"d{number}.json").write_text(json.dumps(delivery))
     if foreign is not None:
         (sessions / "sessions.json").write_text(json.dumps(foreign))
-    trio.run(_first_life, folder, later)
-    spoil(sessions / "sessions.json", damage)
+    trio.run(_run_with_foreign_appends, folder, later)
+    damage_index(sessions / "sessions.json", damage)
     assert doctor.report(folder / "store")["findings"]
     repaired = doctor.report(folder / "store", fix=True)["findings"]
     assert not [one for one in repaired if one["level"] == "error"], repaired
-    trio.run(_second_life, folder)
+    trio.run(_run_after_repair, folder)
     assert not [one for one in doctor.report(folder / "store")["findings"] if "says something else" in one["what"]]
 
 
-async def _first_life(folder: Path, later: dict[str, list[str]]) -> None:
+async def _run_with_foreign_appends(folder: Path, later: dict[str, list[str]]) -> None:
     async with inside(folder, CONFIG) as daemon:
-        await _serves(daemon, "agent:main:fresh")
+        await _use_daemon(daemon, "agent:main:fresh")
         for name, lines in later.items():
             with (folder / f"store/agents/main/sessions/{name}.jsonl").open("a") as file:
                 file.write("".join(line + "\n" for line in lines))
         await trio.testing.wait_all_tasks_blocked(0.005)
-        await _serves(daemon, "agent:main:fresh")
+        await _use_daemon(daemon, "agent:main:fresh")
 
 
-async def _second_life(folder: Path) -> None:
+async def _run_after_repair(folder: Path) -> None:
     async with inside(folder, CONFIG) as daemon:
-        await _serves(daemon, "agent:main:again")
+        await _use_daemon(daemon, "agent:main:again")
 
 
-async def _serves(daemon: Inside, key: str) -> None:
-    """What a person would do: say something, look at everything."""
+async def _use_daemon(daemon: Inside, key: str) -> None:
+    """Send a message and call everything that reads."""
     async with daemon.connect() as client:
         assert await client.say(key, "hello") == "hello"
         rows = (await client.call("sessions_list", limit=200, messageLimit=2))["sessions"]
@@ -199,7 +199,7 @@ async def _serves(daemon: Inside, key: str) -> None:
         await client.call("sessions.preview", keys=[row["key"] for row in rows][:60])
         for row in rows:
             refused = await _refusal(client.call("sessions_history", sessionKey=row["key"], includeTools=True))
-            # A child whose files went with its end may be put away just now.
+            # A child with `cleanup: delete` may just have been archived.
             if refused is not None:
                 assert refused["code"] == -32002
                 listed = (await client.call("sessions_list", limit=200))["sessions"]
@@ -219,8 +219,8 @@ async def _refusal(call: Awaitable[Any]) -> dict[str, Any] | None:
     return None
 
 
-def spoil(index: Path, damage: list[tuple[int, Any]]) -> None:
-    """Put something else into some places of the index."""
+def damage_index(index: Path, damage: list[tuple[int, Any]]) -> None:
+    """Replace some values within the index."""
     rows = json.loads(index.read_text())
     for number, value in damage:
         places = paths_in(rows)

@@ -1,4 +1,4 @@
-"""What the key is in leaves no image behind."""
+"""The daemon's memory, which holds the signing key, is never dumped."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sessiond.daemon.dumps import forbid_dumps
 dumpable = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
 forbid_dumps()
 print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE)[0], flush=True)
-# A program that an agent is stays as it was.
+# The programs of agents stay dumpable.
 subprocess.run([sys.executable, "-c", dumpable], check=True)
 """
 
 
-def test_the_process_is_not_dumpable_and_what_it_executes_is() -> None:
+def test_the_process_is_not_dumpable_and_its_children_are() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["0 0", "1"]
 
 
 @pytest.mark.system
-def test_a_daemon_that_dies_of_a_fault_leaves_no_core(tmp_path: Path) -> None:
+def test_a_daemon_that_crashes_leaves_no_core_file(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path).start()
     try:
         daemon.call("tokens.mint", scopes=["list"])

@@ -1,4 +1,4 @@
-"""What a run is told and what it cost, with real programs as agents."""
+"""What a run gets of its session's history and what it costs, with real programs as agents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def texts(history: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-async def test_a_program_that_reads_json_is_told_what_was_said_before(tmp_path: Path) -> None:
+async def test_a_program_with_json_input_gets_the_history(tmp_path: Path) -> None:
     async with inside(tmp_path, CAT) as there, there.connect() as owner:
         first = json.loads((await reply(there, owner, "main", "one"))["reply"])
         assert first["history"] == []
@@ -63,7 +63,7 @@ async def test_a_program_that_reads_json_is_told_what_was_said_before(tmp_path: 
         ]
 
 
-async def test_the_history_is_bounded(tmp_path: Path) -> None:
+async def test_the_history_given_to_a_run_is_bounded(tmp_path: Path) -> None:
     async with inside(tmp_path, CAT) as there, there.connect() as owner:
         await owner.call("sessions.create", key="main")
         count = host._HISTORY_MESSAGES + 5
@@ -75,7 +75,7 @@ async def test_the_history_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["cheap", "dear"])
-async def test_the_price_is_that_of_the_runs_own_model_also_on_its_first_run(tmp_path: Path, model: str) -> None:
+async def test_the_first_run_is_priced_by_its_own_model(tmp_path: Path, model: str) -> None:
     async def answer(_: object, __: dict[str, Any]) -> Any:
         return {"reply": "hi", "usage": {"input": 1000, "output": 1000, "totalTokens": 2000}, "model": model}
 
@@ -86,7 +86,7 @@ async def test_the_price_is_that_of_the_runs_own_model_also_on_its_first_run(tmp
         assert session.entry.estimated_cost_usd == {"cheap": 0.002, "dear": 2.0}[model]
 
 
-async def test_the_runs_model_counts_not_the_one_of_the_turn_before(tmp_path: Path) -> None:
+async def test_a_run_is_priced_by_its_own_model_not_by_that_of_the_previous_run(tmp_path: Path) -> None:
     models = iter(["dear", "cheap"])
 
     async def answer(_: object, __: dict[str, Any]) -> Any:
@@ -102,12 +102,12 @@ async def test_the_runs_model_counts_not_the_one_of_the_turn_before(tmp_path: Pa
             assert session.entry.estimated_cost_usd == pytest.approx(1.001)
 
 
-async def test_a_runtime_folder_that_is_gone_is_made_again(tmp_path: Path) -> None:
+async def test_a_missing_runtime_folder_is_created_again(tmp_path: Path) -> None:
     async with inside(tmp_path, CAT) as there, there.connect() as owner:
         shutil.rmtree(tmp_path / "sockets")
         await reply(there, owner, "main", "hello")
         assert (tmp_path / "sockets").stat().st_mode & 0o777 == 0o700
-        # And where it cannot be made, the run says so.
+        # If it cannot be created, the run ends with an error that says why.
         shutil.rmtree(tmp_path / "sockets")
         (tmp_path / "sockets").write_text("in the way")
         sent = await owner.call("chat.send", sessionKey="main", message="hello")

@@ -1,4 +1,4 @@
-"""The HTTP routes of sessions, with curl and httpx; heartbeats with a clock of the test's own."""
+"""The HTTP routes of sessions, with curl and httpx; heartbeats on the test's own clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def key(running: Daemon) -> str:
-    """The key of a new session: `hello` and its echo."""
+    """The key of a new session with one exchange in it: `hello` and its echo."""
     key = f"agent:main:test:{uuid4()}"
     running.reply(key, "hello")
     return key
@@ -62,14 +62,14 @@ def inject(daemon: Daemon, key: str, *texts: str, role: str = "user") -> str:
     return cursor
 
 
-def said(stream: Curl, count: int) -> list[str]:
-    """The next events, all of them messages."""
+def next_texts(stream: Curl, count: int) -> list[str]:
+    """The texts of the next events, which must all be messages."""
     events = [stream.next() for _ in range(count)]
     assert {name for name, _, _ in events} == {"message"}, events
     return [data["message"]["content"] for _, _, data in events]
 
 
-def test_history_is_the_result_of_the_call(running: Daemon, key: str) -> None:
+def test_the_history_route_returns_the_result_of_the_method(running: Daemon, key: str) -> None:
     inject(running, key, "done", role="toolResult")
     for query, params in (("", {}), ("?limit=1", {"limit": 1}), ("?includeTools=1", {"includeTools": True})):
         got = get(running, path_of(key, query))
@@ -80,7 +80,7 @@ def test_history_is_the_result_of_the_call(running: Daemon, key: str) -> None:
     assert [message["content"] for message in page["messages"]] == ["hello"]
 
 
-def test_an_unknown_session_is_404_and_says_so(running: Daemon) -> None:
+def test_an_unknown_session_gives_404_with_a_json_error(running: Daemon) -> None:
     for headers in ({}, {"Accept": "text/event-stream"}):
         got = get(running, path_of("agent:main:nowhere"), **headers)
         assert (got.status_code, got.json()["ok"], got.json()["error"]["type"]) == (404, False, "not_found")
@@ -93,14 +93,14 @@ _BAD_FLAGS = ["?follow=2", "?follow=yes", "?follow=", "?includeTools=maybe", "?i
 @pytest.mark.parametrize(
     "query", [*(f"?limit={text}" for text in _BAD_NUMBERS), *_BAD_FLAGS, "?cursor=x", "?cursor=0-0-000000000000"]
 )
-def test_a_bad_query_is_400_and_names_the_field(running: Daemon, key: str, query: str) -> None:
+def test_a_bad_query_gives_400_and_names_the_field(running: Daemon, key: str, query: str) -> None:
     for path in (path_of(key, query), *([] if "follow" in query else [path_of(key, f"{query}&follow=1")])):
         got = get(running, path)
         assert (got.status_code, got.json()["error"]["type"]) == (400, "invalid_params")
         assert query[1:].partition("=")[0] in got.json()["error"]["field"]
 
 
-def test_a_follower_gets_the_history_and_then_each_message(running: Daemon, key: str) -> None:
+def test_a_stream_sends_the_history_and_then_each_message(running: Daemon, key: str) -> None:
     for path, headers in ((path_of(key, "?follow=1"), ()), (path_of(key), (EVENTS,))):
         with curl(running, path, *headers) as stream:
             history = running.call("sessions_history", sessionKey=key)
@@ -117,34 +117,34 @@ def test_a_follower_gets_the_history_and_then_each_message(running: Daemon, key:
                 "message": {"role": "user", "content": "one"},
             }
             inject(running, key, "two", "three")
-            assert said(stream, 2) == ["two", "three"]
+            assert next_texts(stream, 2) == ["two", "three"]
 
 
-def test_the_last_id_resumes_without_the_history_and_without_a_gap(running: Daemon, key: str) -> None:
+def test_last_event_id_resumes_without_the_history_and_without_a_gap(running: Daemon, key: str) -> None:
     with curl(running, path_of(key), EVENTS) as stream:
         last = stream.next()[1]
         inject(running, key, "one")
         last = stream.next()[1]
     inject(running, key, "two", "three")
     with curl(running, path_of(key), EVENTS, f"Last-Event-ID: {last}") as stream:
-        assert said(stream, 2) == ["two", "three"]
+        assert next_texts(stream, 2) == ["two", "three"]
         inject(running, key, "four")
-        assert said(stream, 1) == ["four"]
+        assert next_texts(stream, 1) == ["four"]
 
 
-def test_a_last_id_from_before_a_reset_is_answered_with_what_came_then_and_a_resync(running: Daemon, key: str) -> None:
+def test_last_event_id_from_before_a_reset_gets_the_missed_messages_and_a_resync(running: Daemon, key: str) -> None:
     last = running.call("sessions_history", sessionKey=key)["cursor"]
     inject(running, key, "tail")
     running.call("sessions.reset", key=key)
     inject(running, key, "new")
     with curl(running, path_of(key), EVENTS, f"Last-Event-ID: {last}") as stream:
-        assert said(stream, 1) == ["tail"]
+        assert next_texts(stream, 1) == ["tail"]
         name, _, data = stream.next()
         assert (name, data["reason"]) == ("resync", "reset")
-        assert said(stream, 1) == ["new"]
+        assert next_texts(stream, 1) == ["new"]
 
 
-def test_a_last_id_of_a_transcript_that_is_no_longer_there_begins_again(running: Daemon, key: str) -> None:
+def test_last_event_id_of_a_vanished_transcript_starts_from_the_beginning(running: Daemon, key: str) -> None:
     other = f"agent:main:test:{uuid4()}"
     running.reply(other, "hidden")
     foreign = running.call("sessions_history", sessionKey=other)["positions"][0]["cursor"]
@@ -163,7 +163,7 @@ def test_a_last_id_of_a_transcript_that_is_no_longer_there_begins_again(running:
         assert [data["message"]["content"] for name, _, data in heard if name == "message"] == ["new"]
 
 
-def test_a_bad_last_id_is_400_and_shows_nothing(running: Daemon, key: str) -> None:
+def test_a_bad_last_event_id_gives_400_and_no_content(running: Daemon, key: str) -> None:
     stale = running.call("sessions_history", sessionKey=key)["cursor"]
     running.call("sessions.reset", key=key)
     for bad in ("x", "99999999999999999999-0-000000000000", stale + "0"):
@@ -173,27 +173,27 @@ def test_a_bad_last_id_is_400_and_shows_nothing(running: Daemon, key: str) -> No
         assert (error["type"], error["field"]) == ("invalid_params", "Last-Event-ID")
 
 
-def test_a_stream_survives_resets_and_a_delete_of_the_session(running: Daemon, key: str) -> None:
+def test_a_stream_goes_on_over_resets_and_deletion_of_the_session(running: Daemon, key: str) -> None:
     with curl(running, path_of(key), EVENTS) as stream:
         stream.next()
         inject(running, key, "before")
-        assert said(stream, 1) == ["before"]
+        assert next_texts(stream, 1) == ["before"]
         for text in ("after one", "after two"):
             running.call("sessions.reset", key=key)
             inject(running, key, text)
             name, event_id, data = stream.next()
             assert (name, data["reason"], data["cursor"]) == ("resync", "reset", event_id)
             with curl(running, path_of(key), EVENTS, f"Last-Event-ID: {event_id}") as resumed:
-                assert said(resumed, 1) == [text]
-            assert said(stream, 1) == [text]
+                assert next_texts(resumed, 1) == [text]
+            assert next_texts(stream, 1) == [text]
         running.call("sessions.delete", key=key)
         running.call("sessions.create", key=key)
         inject(running, key, "made again")
         assert stream.next()[0] == "resync"
-        assert said(stream, 1) == ["made again"]
+        assert next_texts(stream, 1) == ["made again"]
 
 
-def test_live_text_has_no_id(running: Daemon, key: str) -> None:
+def test_live_text_has_no_event_id(running: Daemon, key: str) -> None:
     with curl(running, path_of(key), EVENTS) as stream:
         stream.next()
         running.reply(key, "echo this")
@@ -206,18 +206,18 @@ def test_live_text_has_no_id(running: Daemon, key: str) -> None:
         assert events[1][2]["text"] == "echo this"
 
 
-def test_tool_results_are_left_out_of_a_stream_only_where_it_says_so(running: Daemon, key: str) -> None:
+def test_tool_results_are_left_out_of_a_stream_only_on_request(running: Daemon, key: str) -> None:
     follow, spared = path_of(key, "?follow=1"), path_of(key, "?follow=1&includeTools=0")
     with curl(running, follow) as whole, curl(running, spared) as part:
         for stream in (whole, part):
             stream.next()
         inject(running, key, "done", role="toolResult")
         inject(running, key, "said")
-        assert said(whole, 2) == ["done", "said"]
-        assert said(part, 1) == ["said"]
+        assert next_texts(whole, 2) == ["done", "said"]
+        assert next_texts(part, 1) == ["said"]
 
 
-def test_a_key_may_be_an_alias_and_have_odd_letters(running: Daemon) -> None:
+def test_a_key_in_a_path_may_be_an_alias_and_have_any_characters(running: Daemon) -> None:
     running.reply("main", "hello")
     assert get(running, path_of("main")).json()["sessionKey"] == "agent:main:main"
     odd = "agent:main:a/b?c d%41é"
@@ -250,7 +250,7 @@ def test_a_reader_that_stops_for_a_while_misses_nothing(running: Daemon, key: st
         assert names.count("resync") == 1
 
 
-def test_scopes_and_sight_are_those_of_the_calls(running: Daemon, key: str) -> None:
+def test_scopes_and_visibility_are_those_of_the_methods(running: Daemon, key: str) -> None:
     def token(*scopes: str, of: str = key) -> str:
         text: str = running.call("tokens.mint", scopes=list(scopes), sessionKey=of)["token"]
         return text
@@ -269,10 +269,10 @@ def test_scopes_and_sight_are_those_of_the_calls(running: Daemon, key: str) -> N
     with curl(running, path_of(key), EVENTS, token=reader) as stream:
         assert "hunter2" not in str(stream.next())
         inject(running, key, "password=hunter2hunter2")
-        assert "hunter2" not in said(stream, 1)[0]
+        assert "hunter2" not in next_texts(stream, 1)[0]
 
 
-def test_kill_ends_a_run(daemon: Daemon) -> None:
+def test_the_kill_route_ends_a_run(daemon: Daemon) -> None:
     program = '["sh", "-c", "touch started; sleep 60"]'
     daemon.start(f'''
 [[agents.list]]
@@ -296,7 +296,7 @@ def test_a_revoked_token_ends_its_stream_at_once(running: Daemon, key: str) -> N
             stream.next()
 
 
-def test_a_client_that_ends_its_half_reads_on_and_one_that_goes_is_forgotten(running: Daemon, key: str) -> None:
+def test_a_half_closed_client_still_gets_events_and_a_closed_one_is_unsubscribed(running: Daemon, key: str) -> None:
     def followers() -> int:
         count: int = running.call("daemon.status")["subscribers"]
         return count
@@ -313,7 +313,7 @@ def test_a_client_that_ends_its_half_reads_on_and_one_that_goes_is_forgotten(run
     running.wait_for(lambda: followers() == before, "it is still followed")
 
 
-def test_the_stream_of_a_file_that_is_written_anew_is_told(running: Daemon, key: str, tmp_path: Path) -> None:
+def test_a_rewritten_file_sends_a_resync(running: Daemon, key: str, tmp_path: Path) -> None:
     path = Path(next(row["transcriptPath"] for row in running.rows() if row["key"] == key))
     with curl(running, path_of(key), EVENTS) as stream:
         stream.next()
@@ -321,10 +321,10 @@ def test_the_stream_of_a_file_that_is_written_anew_is_told(running: Daemon, key:
         os.replace(tmp_path / "new", path)
         name, _, data = stream.next()
         assert (name, data["reason"]) == ("resync", "rewritten")
-        assert said(stream, 2) == ["hello", [{"type": "text", "text": "hello"}]]
+        assert next_texts(stream, 2) == ["hello", [{"type": "text", "text": "hello"}]]
 
 
-async def test_a_quiet_stream_has_a_comment_every_fifteen_seconds(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_quiet_stream_sends_a_comment_every_fifteen_seconds(tmp_path: Path, mock_clock: MockClock) -> None:
     written: list[bytes] = []
 
     async def send(data: bytes) -> None:

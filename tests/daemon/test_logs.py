@@ -1,4 +1,4 @@
-"""The daemon's log as a terminal, journald and a program read it."""
+"""The format of the daemon's log for a terminal, for journald and for programs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sessiond.daemon.logs import SHORTAGE_LINE_S, FaultLog
 pytestmark = pytest.mark.system
 
 
-def logged(daemon: Daemon, *options: str) -> list[str]:
-    """The lines of a daemon that is started, spoken to and stopped."""
+def run_and_read_log(daemon: Daemon, *options: str) -> list[str]:
+    """The log lines of a daemon that is started, gets a message and is stopped."""
     daemon.run.mkdir(mode=0o700)
     with daemon.log.open("wb") as log:
         daemon.process = subprocess.Popen(daemon.command(*options), env=daemon.environ, stderr=log, process_group=0)
@@ -29,15 +29,15 @@ def logged(daemon: Daemon, *options: str) -> list[str]:
     return daemon.log.read_text().splitlines()
 
 
-def test_a_terminal_gets_times_and_no_message_text(daemon: Daemon) -> None:
-    lines = logged(daemon)
+def test_the_log_for_a_terminal_has_times_and_no_message_text(daemon: Daemon) -> None:
+    lines = run_and_read_log(daemon)
     assert re.match(r"\d\d:\d\d:\d\d \[info", lines[0])
     assert "words" not in "".join(lines)
 
 
-def test_journald_gets_priorities_and_no_times(daemon: Daemon) -> None:
+def test_the_log_for_journald_has_priorities_and_no_times(daemon: Daemon) -> None:
     daemon.run.mkdir(mode=0o700)
-    ours, theirs = socket.socketpair()  # what systemd hands over is a socket too
+    ours, theirs = socket.socketpair()  # systemd also passes a socket
     with ours, ours.makefile("r", encoding="utf-8") as lines:
         with theirs:
             status = os.fstat(theirs.fileno())
@@ -49,8 +49,8 @@ def test_journald_gets_priorities_and_no_times(daemon: Daemon) -> None:
         assert lines.readline() == "<6>[info     ] stopping\n"
 
 
-def test_a_program_gets_one_object_a_line(daemon: Daemon) -> None:
-    first, *_ = [json.loads(line) for line in logged(daemon, "--json")]
+def test_with_json_the_log_has_one_object_per_line(daemon: Daemon) -> None:
+    first, *_ = [json.loads(line) for line in run_and_read_log(daemon, "--json")]
     assert (first["event"], first["level"], first["sessions"]) == ("ready", "info", 0)
 
 

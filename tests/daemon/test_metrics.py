@@ -1,4 +1,4 @@
-"""`GET /metrics`: the numbers, in the format that Prometheus reads."""
+"""`GET /metrics`: counters in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sessiond.daemon import metrics
 LINE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\\\n]*"\})? -?[0-9.]+(e[+-][0-9]+)?')
 
 
-def values(text: str) -> dict[str, float]:
+def parse_samples(text: str) -> dict[str, float]:
     """The samples by name."""
     samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in samples}
 
 
-def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
+def test_metrics_count_what_the_daemon_does(daemon: Daemon) -> None:
     daemon.start()
     daemon.reply("main", "hello")
     with HEARING["ndjson"](daemon) as hearing:
@@ -29,7 +29,7 @@ def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket), verify=False)) as client:
             got = client.get("http://daemon/metrics")
     assert (got.status_code, got.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    found = values(got.text)
+    found = parse_samples(got.text)
     status = daemon.call("daemon.status")
     assert found[f'sessiond_info{{version="{status["version"]}"}}'] == 1
     assert (found["sessiond_sessions"], found["sessiond_subscribers"]) == (1, 1)
@@ -39,7 +39,7 @@ def test_curl_reads_what_the_daemon_counts(daemon: Daemon) -> None:
     assert 10_000_000 < found["process_resident_memory_bytes"] < 500_000_000
 
 
-def test_connections_that_the_daemon_closed_are_counted_by_cause(daemon: Daemon) -> None:
+def test_connections_closed_by_the_daemon_are_counted_by_cause(daemon: Daemon) -> None:
     daemon.start()
     minted = daemon.call("tokens.mint", scopes=["list"])
     hello = {"protocol": 1, "client": {"name": "x"}, "token": minted["token"]}
@@ -47,12 +47,12 @@ def test_connections_that_the_daemon_closed_are_counted_by_cause(daemon: Daemon)
         client.call("initialize", **hello)
         daemon.call("tokens.revoke", id=minted["id"])
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket), verify=False)) as http:
-            found = values(http.get("http://daemon/metrics").text)
+            found = parse_samples(http.get("http://daemon/metrics").text)
     causes = ("turned_away", "yielded", "silent", "unread", "token_over")
     assert [found[f"sessiond_connections_{cause}_total"] for cause in causes] == [0, 0, 0, 0, 1]
 
 
-async def test_every_sample_has_a_line_of_help_and_of_type_and_is_in_the_format(tmp_path: Path) -> None:
+async def test_every_sample_is_valid_and_has_help_and_type(tmp_path: Path) -> None:
     async with inside(tmp_path) as daemon:
         text = metrics.text(daemon.services)
     assert text.endswith("\n")

@@ -1,4 +1,4 @@
-"""The service manager's side of sd_notify, played by a real datagram socket."""
+"""sd_notify, with a real datagram socket in the place of the service manager."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sessiond.daemon.notify import Notifier, from_environment, logs_to_journal, watchdog_seconds
 
 
-class Manager:
-    """A socket at `address` that hears what a service says."""
+class ServiceManager:
+    """A socket at `address` that receives the notifications of a service."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -39,28 +39,30 @@ class Manager:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+def service_manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceManager]:
     name = f"@sessiond-test-{secrets.token_hex(8)}" if request.param == "abstract" else str(tmp_path / "notify")
-    found = Manager(name)
+    found = ServiceManager(name)
     yield found
     found.close()
 
 
 @pytest.fixture
-def notifier(manager: Manager) -> Iterator[Notifier]:
-    found = from_environment({"NOTIFY_SOCKET": manager.address})
+def notifier(service_manager: ServiceManager) -> Iterator[Notifier]:
+    found = from_environment({"NOTIFY_SOCKET": service_manager.address})
     yield found
     found.close()
 
 
-def test_a_life_is_told_in_datagrams_as_systemd_reads_them(manager: Manager, notifier: Notifier) -> None:
+def test_start_status_reload_and_stop_are_sent_as_systemd_expects(
+    service_manager: ServiceManager, notifier: Notifier
+) -> None:
     assert notifier.listening
     assert notifier.extend_timeout(7.5, "reading 10000 transcripts")
     assert notifier.ready("2 sessions")
     assert notifier.alive()
     assert notifier.status("3 sessions")
     assert notifier.notify_stopping("ending 1 run")
-    assert manager.heard() == [
+    assert service_manager.heard() == [
         "EXTEND_TIMEOUT_USEC=7500000\nSTATUS=reading 10000 transcripts",
         "READY=1\nSTATUS=2 sessions",
         "WATCHDOG=1",
@@ -69,23 +71,23 @@ def test_a_life_is_told_in_datagrams_as_systemd_reads_them(manager: Manager, not
     ]
 
 
-def test_a_reload_carries_the_time_at_which_it_began(manager: Manager, notifier: Notifier) -> None:
+def test_a_reload_has_the_time_at_which_it_began(service_manager: ServiceManager, notifier: Notifier) -> None:
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert notifier.notify_reloading()
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    (datagram,) = manager.heard()
+    (datagram,) = service_manager.heard()
     first, _, second = datagram.partition("\n")
     assert first == "RELOADING=1"
     assert before <= int(second.removeprefix("MONOTONIC_USEC=")) <= after
 
 
-def test_a_status_never_smuggles_in_another_variable(manager: Manager, notifier: Notifier) -> None:
+def test_a_status_text_cannot_inject_another_variable(service_manager: ServiceManager, notifier: Notifier) -> None:
     assert notifier.status("one\nSTOPPING=1\r\x85two\ud800")
-    assert manager.heard() == ["STATUS=one STOPPING=1  two?"]
+    assert service_manager.heard() == ["STATUS=one STOPPING=1  two?"]
 
 
 @pytest.mark.parametrize("address", [None, "", "vsock:2:1", "relative/path", "/" + "x" * 107, "@" + "x" * 107])
-def test_without_a_manager_nothing_is_said_and_nothing_fails(address: str | None) -> None:
+def test_without_a_service_manager_nothing_is_sent_and_nothing_fails(address: str | None) -> None:
     notifier = from_environment({} if address is None else {"NOTIFY_SOCKET": address})
     assert not notifier.listening
     assert [notifier.ready(""), notifier.alive(), notifier.notify_reloading(), notifier.notify_stopping("")] == [
@@ -94,25 +96,25 @@ def test_without_a_manager_nothing_is_said_and_nothing_fails(address: str | None
     notifier.close()
 
 
-def test_the_longest_address_is_used() -> None:
-    manager = Manager("@" + secrets.token_hex(53))
-    notifier = Notifier(manager.address)
-    assert len(manager.address) == 107
+def test_the_longest_possible_address_works() -> None:
+    service_manager = ServiceManager("@" + secrets.token_hex(53))
+    notifier = Notifier(service_manager.address)
+    assert len(service_manager.address) == 107
     assert notifier.alive()
-    assert manager.heard() == ["WATCHDOG=1"]
+    assert service_manager.heard() == ["WATCHDOG=1"]
     notifier.close()
-    manager.close()
+    service_manager.close()
 
 
-def test_a_manager_that_is_gone_or_deaf_stops_nobody(tmp_path: Path) -> None:
-    manager = Manager(str(tmp_path / "notify"))
-    notifier = Notifier(manager.address)
+def test_a_service_manager_that_is_gone_or_does_not_read_blocks_nothing(tmp_path: Path) -> None:
+    service_manager = ServiceManager(str(tmp_path / "notify"))
+    notifier = Notifier(service_manager.address)
     sent = 0
     while notifier.alive():  # until the socket's queue is full
         sent += 1
-    assert sent == len(manager.heard())
+    assert sent == len(service_manager.heard())
     assert notifier.alive()
-    manager.close()
+    service_manager.close()
     assert not notifier.alive()
     (tmp_path / "notify").unlink()
     assert not notifier.alive()
@@ -152,19 +154,19 @@ def _is_socket(fd: int) -> bool:
         ({"WATCHDOG_USEC": "9" * 5000}, None),
     ],
 )
-def test_the_watchdog_wants_half_its_time_and_only_if_its_variables_name_us(
+def test_the_watchdog_is_notified_at_half_its_interval_if_its_variables_name_this_process(
     environ: dict[str, str], seconds: float | None
 ) -> None:
     assert watchdog_seconds(environ, pid=42) == seconds
 
 
 @given(st.dictionaries(st.sampled_from(["WATCHDOG_USEC", "WATCHDOG_PID"]), st.text()))
-def test_any_watchdog_variables_are_read_without_a_fault(environ: dict[str, str]) -> None:
+def test_any_watchdog_variables_are_read_without_an_error(environ: dict[str, str]) -> None:
     found = watchdog_seconds(environ)
     assert found is None or found > 0
 
 
-def test_journald_is_known_by_the_very_stream_that_the_variable_names(tmp_path: Path) -> None:
+def test_the_log_goes_to_journald_only_if_stderr_is_the_stream_that_the_variable_names(tmp_path: Path) -> None:
     ours, journal = socket.socketpair()
     stat = os.fstat(ours.fileno())
     named = {"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"}

@@ -1,4 +1,4 @@
-"""The index is saved some time after a change, seldom enough, and not at all while nothing happens."""
+"""The index is saved a while after a change, not too often, and not at all without changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = "agent:main:a"
 
 
 class Disk:
-    """Does the store's file work on the spot; saving takes `save_s` of the test's own clock, or fails."""
+    """Does the store's file work without a thread; saving takes `save_s` on the test's clock, or fails while `full`."""
 
     def __init__(self) -> None:
         self.saves: list[float] = []
@@ -36,7 +36,7 @@ class Disk:
 
 
 @asynccontextmanager
-async def saving(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, IndexSaver]]:
+async def run_saver(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, IndexSaver]]:
     async with live(folder, watching=False, run_sync=disk.run_sync) as parts, trio.open_nursery() as nursery:
         await parts.create(KEY)
         clock = Clock(wall_ms=lambda: 7, monotonic=trio.current_time)
@@ -46,41 +46,41 @@ async def saving(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, IndexSav
         nursery.cancel_scope.cancel()
 
 
-def saved(parts: Live) -> Any:
+def read_index(parts: Live) -> Any:
     return json.loads((parts.folder() / "sessions.json").read_bytes())
 
 
-async def test_a_change_is_on_disk_a_second_later(tmp_path: Path, autojump_clock: object) -> None:
-    async with saving(tmp_path, disk := Disk()) as (parts, saver):
+async def test_a_change_is_saved_after_a_second(tmp_path: Path, autojump_clock: object) -> None:
+    async with run_saver(tmp_path, disk := Disk()) as (parts, saver):
         began = trio.current_time()
         await trio.sleep(2)
         assert [at - began for at in disk.saves] == [1.0]
-        assert (saved(parts)[KEY]["sessionId"], saver.last_save_ms) == (parts.session(KEY).session_id, 7)
+        assert (read_index(parts)[KEY]["sessionId"], saver.last_save_ms) == (parts.session(KEY).session_id, 7)
         await parts.say(KEY, "one", "two")
         await trio.sleep(2)
-        assert (len(disk.saves), saved(parts)[KEY]["messageCount"]) == (2, 2)
+        assert (len(disk.saves), read_index(parts)[KEY]["messageCount"]) == (2, 2)
 
 
-async def test_it_sleeps_while_nothing_changes(tmp_path: Path, autojump_clock: object) -> None:
-    async with saving(tmp_path, disk := Disk()):
+async def test_nothing_is_saved_without_changes(tmp_path: Path, autojump_clock: object) -> None:
+    async with run_saver(tmp_path, disk := Disk()):
         await trio.sleep(80_000)
         assert len(disk.saves) == 1
 
 
 async def test_many_changes_are_saved_together(tmp_path: Path, autojump_clock: object) -> None:
-    async with saving(tmp_path, disk := Disk()) as (parts, _):
+    async with run_saver(tmp_path, disk := Disk()) as (parts, _):
         for number in range(50):
             await parts.say(KEY, str(number))
             await trio.sleep(0.01)
         await trio.sleep(10)
         assert len(disk.saves) == 1
-        assert saved(parts)[KEY]["messageCount"] == 50
+        assert read_index(parts)[KEY]["messageCount"] == 50
 
 
 async def test_saving_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path, autojump_clock: object) -> None:
     disk = Disk()
     disk.save_s = 3.0
-    async with saving(tmp_path, disk) as (parts, _):
+    async with run_saver(tmp_path, disk) as (parts, _):
         began = trio.current_time()
         for number in range(1000):
             await parts.say(KEY, str(number))
@@ -90,8 +90,8 @@ async def test_saving_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path, autoj
         assert spent / (trio.current_time() - began + 50 * disk.save_s) <= 0.02
 
 
-async def test_a_large_index_is_written_seldom(tmp_path: Path, autojump_clock: object) -> None:
-    async with saving(tmp_path, disk := Disk()) as (parts, _):
+async def test_a_large_index_is_saved_less_often(tmp_path: Path, autojump_clock: object) -> None:
+    async with run_saver(tmp_path, disk := Disk()) as (parts, _):
         for number in range(200):
             await parts.create(f"agent:main:s{number}")
         await trio.sleep(100)
@@ -104,24 +104,24 @@ async def test_a_large_index_is_written_seldom(tmp_path: Path, autojump_clock: o
         assert size > 50_000
         assert 2 <= len(disk.saves) - before <= 1 + spent_s * 16 * 1024 / size
         await trio.sleep(100)
-        assert saved(parts)[KEY]["messageCount"] == 300
+        assert read_index(parts)[KEY]["messageCount"] == 300
 
 
-async def test_a_full_disk_is_tried_again_and_not_at_once(tmp_path: Path, autojump_clock: object) -> None:
+async def test_after_a_full_disk_saving_is_retried_later(tmp_path: Path, autojump_clock: object) -> None:
     disk = Disk()
     disk.full = True
-    async with saving(tmp_path, disk) as (parts, saver):
+    async with run_saver(tmp_path, disk) as (parts, saver):
         await trio.sleep(600)
         assert 2 <= len(disk.saves) <= 20
         assert saver.last_save_ms is None
         disk.full = False
         await trio.sleep(120)
-        assert (saved(parts)[KEY]["sessionKey"], saver.last_save_ms) == (KEY, 7)
+        assert (read_index(parts)[KEY]["sessionKey"], saver.last_save_ms) == (KEY, 7)
 
 
-async def test_a_folder_that_cannot_be_saved_keeps_no_other_from_it(tmp_path: Path, autojump_clock: object) -> None:
-    async with saving(tmp_path, Disk()) as (parts, _):
+async def test_a_folder_that_cannot_be_saved_does_not_block_the_others(tmp_path: Path, autojump_clock: object) -> None:
+    async with run_saver(tmp_path, Disk()) as (parts, _):
         await parts.create("agent:other:main")
-        (parts.folder("main") / "sessions.json").mkdir()  # a rename cannot replace a folder
+        (parts.folder("main") / "sessions.json").mkdir()  # a rename cannot replace a folder by a file
         await trio.sleep(10)
         assert set(json.loads((parts.folder("other") / "sessions.json").read_bytes())) == {"agent:other:main"}
