@@ -1,4 +1,4 @@
-"""Time and ids, as values that are handed in, so that tests can hand in others."""
+"""Time and ids, as objects that are passed in, so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _date(day: int) -> str:
 
 
 def parse_iso_ms(text: str) -> int | None:
-    """Milliseconds since 1970 of an ISO timestamp; None where it is none."""
+    """Milliseconds since 1970 of an ISO timestamp; None if it is not one."""
     # As `iso_ms` writes them, which nearly all are: a third of the time.
     seconds, millis = _SECONDS.get(text[16:19]), _MILLIS.get(text[19:])
     if seconds is not None and millis is not None and text[13] == ":":

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 
-# Not from typing: whoever wants an error only, as the command line does, need not load it.
+# Not imported from typing, which would slow down the start of the command line.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-# As much of what somebody wrote as an error says again: his megabyte is not sent back to him.
+# How much of a caller's text an error quotes at most.
 MAX_QUOTED_CHARS = 120
 
 
@@ -23,7 +23,7 @@ def quote(text: str) -> str:
 
 
 def pluralize(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 session`, `2 sessions`; `plural` where it is not the noun with an s."""
+    """`1 session`, `2 sessions`; `plural` if it is not formed with an s."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -33,31 +33,31 @@ def shorten(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with nothing in it that could drive a terminal."""
+    """`text` with characters escaped that could control a terminal."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of the operating system says, without its number, its path and its Python."""
+    """The text of an error of the operating system, without its number, its path and the words of Python."""
     if isinstance(error, OSError):
         return error.strerror or "input/output error"
     return str(error) or "it was closed"
 
 
 def reason_of_reader(error: BaseException) -> str:
-    """Why something could not be read, as its reader (of JSON, CBOR, TOML) says it, but for what only Python says."""
-    said = str(error)
+    """Why something could not be parsed, in the words of its parser (JSON, CBOR, TOML), without those of Python."""
+    message = str(error)
     if isinstance(error, UnicodeError):
         return "it has bytes that are not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if "set_int_max_str_digits" in said:
+    if "set_int_max_str_digits" in message:
         return "it has a number of too many digits"
-    if "Duplicate map key" in said:
+    if "Duplicate map key" in message:
         return "a map has a key twice"
-    if "map key must be" in said:
+    if "map key must be" in message:
         return "it has a map key that is no text string"
-    return said if said and not any(mark in said for mark in _PYTHONS) else "it cannot be read"
+    return message if message and not any(mark in message for mark in _PYTHONS) else "it cannot be read"
 
 
 # In what libraries say for programmers, and in no sentence of theirs for people.
@@ -121,7 +121,7 @@ class Conflict(SessiondError):
 
 
 class LimitExceeded(SessiondError):
-    """A limit was met. `data` names it with its value: `limit="limits.maxFrameBytes", value=16777216`."""
+    """A limit was exceeded. `data` names it with its value: `limit="limits.maxFrameBytes", value=16777216`."""
 
     slug = "limit_exceeded"
 
@@ -137,13 +137,13 @@ class Overloaded(SessiondError):
 
 
 def no_memory() -> Overloaded:
-    """What a client is told whose request the machine has no memory, or no thread, left for."""
+    """The error for a request for which the machine has no memory or no thread left."""
     sentence = "sessiond has no memory left for this; ask for less at once, or try again in a moment"
     return Overloaded(sentence, retryAfterMs=1000)
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether it says that the machine has no memory, or no thread, left."""
+    """Whether the error means that the machine has no memory or no thread left."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN)
 
 
@@ -166,7 +166,7 @@ class ConfigError(Exception):
 
 
 class StoreGone(Exception):
-    """The store is not at its path any more: exit 74 with this sentence, and the service manager starts anew."""
+    """The store is not at its path any more: exit 74 with this sentence; the service manager restarts the daemon."""
 
 
 class StoreInUse(Exception):

@@ -1,21 +1,21 @@
-"""The owner's regular expressions, compiled or refused in words: one door for who checks and who uses them."""
+"""Compile the owner's regular expressions, or refuse them with a reason. Used to check and to apply them."""
 
 from __future__ import annotations
 
 import re
 import warnings
 
-# A repetition of a repetition like `(a+)+`, with which a hostile text could hold up the daemon.
+# A repetition of a repetition like `(a+)+`, which can take exponential time and block the daemon.
 _NESTED = re.compile(r"(?<!\\)[+*}][)][+*{]")
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The pattern, ready to search with. ValueError with what is wrong, to go on after its name."""
+    """The compiled pattern. ValueError with a reason that continues a sentence after the pattern's name."""
     if _NESTED.search(pattern):
         raise ValueError("repeats a repetition, which can take for ever; write it flat")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what may mean something else in a later Python
+            warnings.simplefilter("ignore")  # about syntax that may change in a later Python
             return re.compile(pattern)
     except re.error as error:
         raise ValueError(f"is not a regular expression: {error}") from None

@@ -1,4 +1,4 @@
-"""How far the numbers in a call may go, and the words that a setting may be.
+"""The ranges of numbers in calls, and the words that a setting may be.
 
 Each stands here once. The types of the parameters have them from here, and so have the tools that a model is offered
 and the help of the command line, which load the standard library only. Knows no method.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Range:
-    """A number's least and most, both included, and its default."""
+    """The least and the greatest value of a number, both included, and its default."""
 
     __slots__ = ("default", "least", "most")
 
@@ -17,7 +17,7 @@ class Range:
 
     @property
     def in_words(self) -> str:
-        """The default and the most, as a help text says them."""
+        """The default and the greatest value, for a help text."""
         return f"{self.default}; at most {self.most}"
 
 

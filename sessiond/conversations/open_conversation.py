@@ -59,9 +59,12 @@ class OpenConversation:
         self.home = home
         self.resumed = resumed
         self.closed = False
-        talk = opened.topic.conversation if opened.topic is not None else None
+        conversation = opened.topic.conversation if opened.topic is not None else None
         # The keys of the sessions that take part in it.
-        self.keys = {home.key, *((talk.target_key, talk.requester_key or home.key) if talk is not None else ())}
+        self.keys = {
+            home.key,
+            *((conversation.target_key, conversation.requester_key or home.key) if conversation is not None else ()),
+        }
 
 
 def opening_record(opened: OpeningRecord) -> Custom:
@@ -75,15 +78,15 @@ def closing_record(closed: ClosingRecord) -> Custom:
 
 
 def read_opening_record(
-    fd: int, talk: ConversationRef, record_limit: int, dialect: TranscriptDialect
+    fd: int, ref: ConversationRef, record_limit: int, dialect: TranscriptDialect
 ) -> OpeningRecord | None:
     """The opening record of a conversation, read from its transcript; None if it is damaged."""
-    line = next(transcript.read_lines(fd, talk.offset, record_limit, dialect=dialect), None)
+    line = next(transcript.read_lines(fd, ref.offset, record_limit, dialect=dialect), None)
     record = line.record if line is not None else None
     if record is None or record.custom_type != CONVERSATION or record.data is None:
         return None
     opened = _convert(lax.decode_dict(record.data), OpeningRecord)
-    return opened if opened is not None and opened.talk_id == talk.talk_id else None
+    return opened if opened is not None and opened.talk_id == ref.talk_id else None
 
 
 def find_closing_record(

@@ -51,8 +51,8 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
     # If the run waits for the caller's own run, directly or not, neither could end: do not wait.
     in_circle = run is not None and not run.done.is_set() and _waits_on_caller(ctx, run)
     if run is not None and not in_circle:
-        heard = run.note_listener(ctx.caller.session_key)
-        with trio.move_on_after(params.timeout_ms / 1000), services.park_run(ctx, params.run_id), heard:
+        listening = run.note_listener(ctx.caller.session_key)
+        with trio.move_on_after(params.timeout_ms / 1000), services.park_run(ctx, params.run_id), listening:
             await run.done.wait()
         found: RunView | None = view(run)
     elif run is not None:

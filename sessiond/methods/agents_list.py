@@ -33,8 +33,8 @@ def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
     allow = own.subagents.allow_agents if own is not None and own.subagents.allow_agents is not None else ()
     configured = tuple(agent.id for agent in config.agents.list)
     # The owner sees all configured agents, other callers those that they may spawn.
-    everyone = ctx.caller.session_key is None and ctx.caller.agent_id is None
-    ids = configured if everyone else spawn.allowed_agents(requester, tuple(allow), configured)
+    sees_all = ctx.caller.session_key is None and ctx.caller.agent_id is None
+    ids = configured if sees_all else spawn.allowed_agents(requester, tuple(allow), configured)
     live = services.supervisor.live_by_agent()
     attached = services.attached.counts()
     agents: list[AgentInfo] = []

@@ -87,8 +87,8 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             run = _run_note(record.data)
             return entry if run is None else _fold_run(entry, run, offset)
         case "custom", records.CONVERSATION:
-            talk = lax.decode_fitting(record.data, ConversationNote)
-            return entry if talk is None else _fold_conversation(entry, talk, offset)
+            note = lax.decode_fitting(record.data, ConversationNote)
+            return entry if note is None else _fold_conversation(entry, note, offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -243,11 +243,11 @@ def _fold_end(entry: Entry, run: RunNote, place: int, at: int) -> Entry:
     )
 
 
-def _fold_conversation(entry: Entry, talk: ConversationNote, offset: int) -> Entry:
-    others = tuple(one for one in entry.talks if one.talk_id != talk.talk_id)
-    if talk.status == "open" and others == entry.talks:
-        return replace(entry, talks=(*others, ConversationRef(talk.talk_id, offset)))
-    if talk.status == "closed" and others != entry.talks:
+def _fold_conversation(entry: Entry, note: ConversationNote, offset: int) -> Entry:
+    others = tuple(one for one in entry.talks if one.talk_id != note.talk_id)
+    if note.status == "open" and others == entry.talks:
+        return replace(entry, talks=(*others, ConversationRef(note.talk_id, offset)))
+    if note.status == "closed" and others != entry.talks:
         return replace(entry, talks=others)
     return entry
 

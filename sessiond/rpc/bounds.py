@@ -119,11 +119,11 @@ def _member(field: FieldInfo, kind: Any) -> Any:
 
 def _any_number(kind: inspect.Type) -> Any:
     number, extra = _number_in(kind), extra_of(kind)
-    said = {"minimum": number.ge, "maximum": number.le, "x-clamped": extra["clamped"]}
+    declared = {"minimum": number.ge, "maximum": number.le, "x-clamped": extra["clamped"]}
     least = number.ge if extra["clamped"] == "most" else None
-    taken = Annotated[float, Meta(ge=least, extra_json_schema=said)]
+    number_type = Annotated[float, Meta(ge=least, extra_json_schema=declared)]
     about = Meta(extra_json_schema=_schema_of(kind))
-    return Annotated[taken if extra.get("null") is False else taken | None, about]
+    return Annotated[number_type if extra.get("null") is False else number_type | None, about]
 
 
 def _number_in(kind: inspect.Type) -> inspect.IntType | inspect.FloatType:

@@ -60,21 +60,21 @@ def _describe(method: Method, params: dict[str, Any], result: dict[str, Any]) ->
 
 def _sentences(method: Method) -> str:
     """What a method does, and what it requires of a caller."""
-    said = [method.summary]
+    sentences = [method.summary]
     if method.scope is not None:
-        said.append(f"It needs the scope `{method.scope}`.")
+        sentences.append(f"It needs the scope `{method.scope}`.")
     if method.streams:
-        said.append("It needs a lasting connection.")
+        sentences.append("It needs a lasting connection.")
     if method.aliases:
-        said.append(f"It is also called {' and '.join(f'`{alias}`' for alias in method.aliases)}.")
-    return " ".join(said)
+        sentences.append(f"It is also called {' and '.join(f'`{alias}`' for alias in method.aliases)}.")
+    return " ".join(sentences)
 
 
 def _describe_param(name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
     """A parameter, with its description beside its name and not inside its schema, as OpenRPC has it."""
     text = schema.get("description")
-    told = {} if text is None else {"description": text}
-    return {"name": name, **told, "required": required, "schema": schema}
+    described = {} if text is None else {"description": text}
+    return {"name": name, **described, "required": required, "schema": schema}
 
 
 def _resolve(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:

@@ -46,17 +46,17 @@ def refusal_of(error: msgspec.ValidationError, params: type, text: bytes | memor
         return InvalidParams(f"`{path}`: {what}.", field=path)
     kind = _kind_at(params, path)
     expected = describe(kind) if kind is not None else "another value"
-    came = _describe_value(_value_at(text, path), words, kind)
+    received = _describe_value(_value_at(text, path), words, kind)
     path = shorten(path)
-    return InvalidParams(f"`{path}`: {expected} is expected{came}.", field=path)
+    return InvalidParams(f"`{path}`: {expected} is expected{received}.", field=path)
 
 
 def describe(kind: inspect.Type) -> str:
     """What a type accepts, such as "a whole number from 1 to 5"; null is not mentioned."""
-    if told := extra_of(kind).get("expected"):
-        return str(told)
-    taken = [one for one in layers_of(kind) if not isinstance(one, inspect.Metadata | inspect.UnionType)]
-    return " or ".join(dict.fromkeys(_describe_one(one) for one in taken)) or "null"
+    if declared := extra_of(kind).get("expected"):
+        return str(declared)
+    accepted = [one for one in layers_of(kind) if not isinstance(one, inspect.Metadata | inspect.UnionType)]
+    return " or ".join(dict.fromkeys(_describe_one(one) for one in accepted)) or "null"
 
 
 def _describe_one(kind: inspect.Type) -> str:

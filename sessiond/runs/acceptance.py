@@ -242,15 +242,15 @@ def _crowd_error(session: Session, live: int) -> Overloaded | None:
     key, most = session.key, MAX_ACCEPTED_RUNS
     # Count all live runs, not only queued ones: an aborted run stays open until its end is on disk.
     if live >= most:
-        told = f"{most} runs of {key} are going on or wait already; wait until some have ended, or abort them"
+        reason = f"{most} runs of {key} are going on or wait already; wait until some have ended, or abort them"
     elif len(session.entry.runs) >= most:
-        told = (
+        reason = (
             f"another program wrote into the transcript of {key} that {most} runs or more are open; restart sessiond,"
             " which ends them"
         )
     else:
         return None
-    return Overloaded(f"{told}, and send again", code="too_many_runs", value=most)
+    return Overloaded(f"{reason}, and send again", code="too_many_runs", value=most)
 
 
 def _accepted_parts(run_id: str, request: RunRequest, at_ms: int, *, at_once: bool) -> list[Part]:

@@ -52,8 +52,8 @@ async def steer(
         await store.append(session, [Message(request.message), _steer_record(live, request, clock)])
         on_queued()
         # A steer has no separate context, so the text of a message from another session begins with it.
-        told = "\n\n".join(filter(None, (request.context, request.text)))
-        if await attached.steer(live.run_id, told):
+        text = "\n\n".join(filter(None, (request.context, request.text)))
+        if await attached.steer(live.run_id, text):
             return SteerResult(live.run_id, [])
         request = replace(request, in_transcript=True)
     run = await supervisor.accept(session, request, on_queued=on_queued)

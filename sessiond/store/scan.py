@@ -227,9 +227,9 @@ def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.
 
 def line_problems(path: str, got: folding.Advance) -> list[Problem]:
     """Problems for lines without effect: the first few of them, and the number of the others."""
-    told = [Problem(path, str(one)) for one in got.odd]
+    named = [Problem(path, str(one)) for one in got.odd]
     more = got.odd_count - len(got.odd)
-    return [*told, Problem(path, f"{more} more lines like that")] if more else told
+    return [*named, Problem(path, f"{more} more lines like that")] if more else named
 
 
 def path_of(folder: Folder, name: str) -> str:

@@ -47,9 +47,9 @@ class ActiveConnections:
         finally:
             self._active.discard(connection)
 
-    def close_where(self, whom: Callable[[Caller], bool]) -> int:
-        """Close every connection whose caller matches `whom`, such as those of a revoked token; how many."""
-        chosen = [connection for connection in self if whom(connection.caller)]
+    def close_where(self, matches: Callable[[Caller], bool]) -> int:
+        """Close every connection whose caller is matched by `matches`, such as those of a revoked token; how many."""
+        chosen = [connection for connection in self if matches(connection.caller)]
         for connection in chosen:
             connection.close()
         return len(chosen)

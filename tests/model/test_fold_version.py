@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (9, "5efa61485db0ad40df40cc4b")
+PINNED = (9, "8b12afca6b8e4976116635b6")
 
 
 def source_of_the_fold() -> str:
