@@ -182,3 +182,40 @@ async def test_many_messages_are_stored_like_few_even_if_the_request_is_cancelle
         cancelled, kept = await collect(owner, [asked, behind])
         assert cancelled["error"]["code"] == -32800 and "result" in kept
         assert count_stored_messages(tmp_path / "store" / "agents" / "bob" / "sessions") == 1001
+
+
+FILES = [{"name": f"f{number}", "content": "x" * 1000} for number in range(20)]
+
+
+@pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
+async def test_delete_and_reset_wait_for_a_message_whose_files_are_being_written(tmp_path: Path, method: str):
+    """Otherwise the message would go to the new session of the key, or be refused because there is none."""
+    key, sessions = "agent:bob:short", tmp_path / "store" / "agents" / "bob" / "sessions"
+    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=key)
+        asked = [
+            await owner.send("chat.send", sessionKey=key, message="with files", attachments=FILES),
+            await owner.send("sessions.patch", key=key, displayName="patched behind it"),
+            await owner.send(method, key=key),
+        ]
+        sent, patched, archived = await collect(owner, asked)
+        assert sent["result"]["status"] == "accepted" and patched["result"]["row"]["displayName"]
+        assert archived["result"]["archived"] is True
+        [file] = (sessions / "archive").glob("*.jsonl")
+        text = file.read_text()
+        assert 0 < text.index("with files") < text.index("patched behind it")
+        assert all("with files" not in other.read_text() for other in sessions.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("more", [{}, {"attachments": FILES}], ids=["plain", "files"])
+@pytest.mark.parametrize("size", [1, 1_000_000])
+async def test_a_message_is_accepted_even_if_its_client_disconnects_at_once(
+    tmp_path: Path, size: int, more: dict[str, Any]
+):
+    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answer_ok), there.connect() as owner:
+        await owner.call("sessions.create", key=KEY)
+        await owner.call("sessions.messages.subscribe", key=KEY)
+        async with there.connect() as leaving:
+            await leaving.send("chat.send", sessionKey=KEY, message="m" * size, **more)
+        with trio.fail_after(PATIENCE_S):
+            assert (await owner.event("session.message"))["message"]["role"] == "user"
