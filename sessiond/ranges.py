@@ -31,7 +31,7 @@ HISTORY_BYTES = Range(1, 16 << 20, 1 << 20)
 SEARCH_LIMIT = Range(1, 200, 50)
 PREVIEW_LIMIT = Range(1, 50, 12)
 PREVIEW_CHARS = Range(20, 2000, 240)
-# A day: nobody waits longer on one call, and the number still fits a timer.
+# A day: longer than anyone waits for one call, and short enough for a timer.
 WAIT_MS = Range(0, _DAY_S * 1000, 30_000)
 SEND_WAIT_S = Range(0, _DAY_S, 30)
 # An hour: a reader that waits longer asks again.

@@ -83,7 +83,7 @@ async def _finish_session(subscription: Subscription, store: SessionStore, sessi
         # There was no await since the check for the end, so the next event of this session is offered live.
         subscription.end_lag(key)
         return
-    lag.waits_for_file = True  # until whoever moves or writes the file is done; the feed then wakes the subscription
+    lag.waits_for_file = True  # until the file was moved or written; the feed then wakes the subscription
     if session.in_flight or (session.leaving is not None and not session.folder.archived):
         return
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-# Nobody notices a loop blocked for so long; a ping takes two turns.
+# A loop blocked for this long is not noticeable; a ping takes two turns.
 TURN_S = 0.004
 
 

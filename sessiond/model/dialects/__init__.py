@@ -1,4 +1,4 @@
-"""The programs whose transcripts are read. A new one is a module beside `v3.py`, a word here, and its golden files."""
+"""The table of transcript dialects. A new one is a module beside `v3.py`, a name here, and lines in the tests."""
 
 from sessiond.model.dialects import v3
 from sessiond.model.dialects.dialect import TranscriptDialect

@@ -14,7 +14,8 @@ from sessiond.model.record import decode_block, message_record, parse
 
 _LINE = b'\n{"type":"'
 _MESSAGE_LINE = b'\n{"type":"message",'
-# As this program and pi write it, up to the role in the body: of some role nobody said anything.
+# The beginning of a message as this program and pi write it, up to its role. Messages of the hidden role (`system`) are
+# not counted.
 _MESSAGE_HEAD = re.compile(
     rb'\n\{"type":"message","id":"[^"\\]*","parentId":(?:null|"[^"\\]*"),"timestamp":"[^"\\]*",'
     rb'"message":\{"role":"(?!system")[^"\\]*"'
@@ -32,14 +33,14 @@ _decode_head = msgspec.json.Decoder(_LineHead).decode
 def _text_in(line: bytes) -> str:
     try:
         head = _decode_head(mend_surrogates(line))
-        # Apart, as they stand in the file: what spans two of them is no match.
+        # Text blocks are separated by newlines, so that no match spans two of them.
         return text_of(head.message, "\n") if head.type == "message" else ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
 
 
 def _count_messages(lines: bytes) -> int | None:
-    """Lines as this program and pi write them are counted without being read."""
+    """The number of messages, counted without parsing; None if some line is not formatted as this program and pi do."""
     text = b"\n" + lines[:-1]
     messages = len(_MESSAGE_HEAD.findall(text))
     plain = text.count(_LINE) == text.count(b"\n") and text.count(_MESSAGE_LINE) == messages
