@@ -20,7 +20,7 @@ from sessiond.errors import Stopping, StorageError
 from sessiond.store.catalog import Session
 from sessiond.store.refusals import storage_error
 from sessiond.store.transcript import Line
-from sessiond.store.writing import Append, Compose, Sync, Writing
+from sessiond.store.writing import Append, Compose, Sync, Writing, as_refusal
 
 RunSync = Callable[..., Awaitable[Any]]
 # The result of an append: (begin, end) of its lines, or the error.
@@ -304,7 +304,12 @@ def _closed_error() -> Stopping:
 
 def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
     for job in jobs:
-        Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
+        try:
+            Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
+        except (OSError, MemoryError) as error:
+            # Too little memory even to take the appends back. What was written to the other files is written.
+            _fail_all(job.waiters, as_refusal(error))
+            continue
         # Parsed here, in the worker thread, because folding runs on the event loop.
         with suppress(MemoryError):
             job.parsed = [

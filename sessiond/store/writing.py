@@ -114,7 +114,7 @@ class Writing:
         try:
             self._write_until_verified(opened)
         except (OSError, MemoryError) as raised:
-            error = _as_refusal(raised)
+            error = as_refusal(raised)
             if isinstance(error, StoreDisplaced):
                 self._find_in_replacement(opened)
             for append in self._appends:
@@ -190,7 +190,7 @@ class Writing:
             try:
                 self._append(fd, preamble, [append], parent, transcript.end_of(fd, os.fstat(fd)))
             except (OSError, MemoryError) as error:
-                append.error = _as_refusal(error)
+                append.error = as_refusal(error)
             else:
                 parent, preamble = append.last_id, b""
 
@@ -282,9 +282,14 @@ class Writing:
                 yield begin, line, *wanted[line_id or ""]
 
     def _find_in_replacement(self, opened: list[int]) -> None:
-        """Find the lines in the folder that replaced this one: it may be a copy, in which they are undone too."""
+        """Find the lines in the folder that replaced this one: it may be a copy, in which they are undone too, as far
+        as it can be read.
+        """
         session = self._session
-        with contextlib.suppress(OSError), dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd:
+        with (
+            contextlib.suppress(OSError, MemoryError),
+            dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd,
+        ):
             fd = dirfd.open_file(folder_fd, session.file_name, os.O_RDWR | os.O_APPEND)
             opened.append(fd)
             self._find_own_lines(fd)
@@ -313,11 +318,12 @@ class Writing:
                 self._session.remnants += (Remnant(inode, block.offset, block.data),)
         if self._sync is not None:
             for fd in {block.fd for block in self._written}:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, MemoryError):
                     self._sync(fd)
 
 
-def _as_refusal(error: OSError | MemoryError) -> OSError:
+def as_refusal(error: OSError | MemoryError) -> OSError:
+    """The error of an append that failed."""
     return error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -16,8 +17,10 @@ import pytest
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
+from support.scarce_lines import ScarceLines
 
 from sessiond.errors import Stopping, StorageError
+from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.committer import LANES, REPORT_S, Committer
@@ -58,10 +61,13 @@ async def run_inline(function: Callable[..., Any], *args: Any) -> Any:
 
 @asynccontextmanager
 async def open_committer(
-    run_sync: Callable[..., Any] = run_inline, on_committed: Any = lambda session: False, **options: Any
+    run_sync: Callable[..., Any] = run_inline,
+    on_committed: Any = lambda session: False,
+    sync: Any = None,
+    **options: Any,
 ) -> AsyncIterator[Committer]:
     committer = Committer(
-        sync=None,
+        sync=sync,
         record_limit=1 << 20,
         run_sync=run_sync,
         on_committed=on_committed,
@@ -136,6 +142,42 @@ async def test_sessions_share_the_lanes_and_each_is_written_by_one_at_a_time(tmp
         gate.open_gate()
     for session in sessions:
         assert sorted(ids_of(tmp_path, session.session_id)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_where_memory_is_short_for_one_file_the_others_of_its_lane_are_written(tmp_path, folder, place):
+    """Its folder is replaced by a copy in the middle of its commit, and cannot be read for want of memory."""
+    gate, lines, there = Gate(), ScarceLines(), tmp_path / "there"
+    there.mkdir()
+    fd = os.open(there, os.O_RDONLY | os.O_DIRECTORY)
+    lacking = make_session(Folder("main", fd, V3, path=str(there)), there, "lacking")
+    sessions = [make_session(folder, tmp_path, f"s{number}") for number in range(3 * LANES - 1)]
+
+    def compose(_parent: str | None) -> list[bytes]:
+        lines.append(line("a", None))
+        return lines
+
+    def sync(_fd: int) -> None:
+        if lines and not lines.lacking:
+            there.rename(tmp_path / "away")
+            shutil.copytree(tmp_path / "away", there)
+            lines.lacking = True
+
+    async def refused(committer: Committer) -> None:
+        with pytest.raises(StorageError, match="nothing was stored"):
+            await committer.append(lacking, compose, "a")
+
+    async with open_committer(gate.run_sync, sync=sync) as committer, trio.open_nursery() as nursery:
+        for number, session in enumerate(sessions):
+            if number == place * LANES:
+                nursery.start_soon(refused, committer)
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(append, committer, session, "a")
+            await trio.testing.wait_all_tasks_blocked()
+        gate.open_gate()
+    os.close(fd)
+    assert [ids_of(tmp_path, session.session_id) for session in sessions] == [["a"]] * len(sessions)
+    assert ids_of(tmp_path / "away", "lacking") == []
 
 
 async def test_a_cancelled_wait_does_not_undo_the_append(tmp_path, folder):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.scarce_lines import ScarceLines
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, Spawn
@@ -412,6 +413,30 @@ def test_nothing_is_stored_in_a_folder_that_was_moved_away(contested_by_path, tm
     assert len(left) == 1 + copied
     assert all(b'"first"' in content and b'"a"' not in content for content in left)
     assert "its folder is not where it was; nothing was stored" in str(storage_error(append.error, KEY))
+
+
+@pytest.mark.parametrize("syncs", [1, 2])
+def test_without_memory_to_read_the_folder_that_replaced_it_the_append_is_refused_all_the_same(
+    contested_by_path, tmp_path, syncs
+):
+    lines, synced = ScarceLines([record("a")]), 0
+
+    def sync(fd: int) -> None:
+        nonlocal synced
+        synced += 1
+        if not lines.lacking:
+            (tmp_path / "above").rename(tmp_path / "away")
+            shutil.copytree(tmp_path / "away", tmp_path / "above")
+            lines.lacking = True
+        elif syncs == 1:
+            raise MemoryError
+
+    append = Append(lambda _parent: lines, "a")
+    Writing(contested_by_path.session, [append], None, record_limit=LIMIT, sync=sync).run()
+    assert isinstance(append.error, StoreDisplaced)
+    assert synced == 2
+    kept = (tmp_path / "away/sessions/s.jsonl").read_bytes()
+    assert b'"first"' in kept and b'"a"' not in kept
 
 
 def test_a_folder_moved_back_during_a_commit_has_the_record_once(contested_by_path, tmp_path):
