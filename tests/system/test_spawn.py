@@ -204,6 +204,43 @@ def test_limits_of_memory_hold_in_the_sandbox(daemon: Daemon, no_sandbox: str | 
     assert "\nResult: not so much\n" in told_of(daemon, spawned["childSessionKey"])
 
 
+NETWORKED = """
+import socket, sys
+text, port = [], int(sys.stdin.read().split()[-1])
+try:
+    socket.create_connection(('127.0.0.1', port), timeout=30).close()
+    text.append('connected')
+except OSError:
+    text.append('no connection')
+for name in ('/etc/hosts', '/etc/nsswitch.conf', '/etc/resolv.conf'):
+    try:
+        text.append(str(len(open(name).read())))
+    except FileNotFoundError:
+        text.append('none')
+print(*text)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "expected"),
+    [("", "connected"), (", network = true", "connected"), (", network = false", "no connection")],
+    ids=["default", "true", "false"],
+)
+def test_the_network_is_shared_with_a_sandbox_unless_the_configuration_says_otherwise(
+    daemon: Daemon, no_sandbox: str | None, sandbox: str, expected: str
+) -> None:
+    """With the files by which a program finds the addresses of names. Source: security.md, "The sandbox"."""
+    if no_sandbox is not None:
+        pytest.skip(no_sandbox)
+    daemon.start(boxed(sandbox=sandbox).replace(json.dumps(PROBE), json.dumps(NETWORKED)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spawned = daemon.call("sessions_spawn", task=str(server.getsockname()[1]), agentId="boxed")
+        text = told_of(daemon, spawned["childSessionKey"])
+    files = [Path("/etc", name) for name in ("hosts", "nsswitch.conf", "resolv.conf")]
+    sizes = [str(len(file.read_text())) if file.exists() else "none" for file in files]
+    assert f"\nResult: {' '.join([expected, *sizes])}\n" in text
+
+
 def test_a_sandbox_that_cannot_be_had_is_an_error_and_never_a_run_without_one(daemon: Daemon, tmp_path: Path) -> None:
     # A PATH with nothing in it but what the daemon itself needs: no bwrap.
     (tmp_path / "bin").mkdir()
