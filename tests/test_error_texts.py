@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 import sessiond
 from sessiond.config import settings as config
@@ -79,7 +79,7 @@ def _params(method: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 async def test_every_error_of_every_method_is_a_sentence(tmp_path: Path, method: Any) -> None:
-    async with inside(tmp_path, '[store]\ndurability = "os"\n') as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, '[store]\ndurability = "os"\n') as parts, parts.connect() as owner:
         said = set()
         for params in _params(method):
             # Lone surrogates travel as escapes, as JSON.stringify writes them.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from support.concurrent_appenders import Torrent
+from support.concurrent_appenders import ConcurrentAppenders
 from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.benchmark
@@ -325,7 +325,7 @@ def _spent(tasks: Path) -> tuple[int, int]:
 
 def test_a_hundred_thousand_records_by_four_processes_over_fifty_lost_connections(daemon: Daemon) -> None:
     daemon.start()
-    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=100_000, cuts=50)
+    torrent = ConcurrentAppenders(daemon, ("agent:main:a", "agent:main:b"), records=100_000, cuts=50)
     torrent.run()
     torrent.check()
     print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.config.settings import parse
 from sessiond.config.warnings import warnings
@@ -56,7 +56,7 @@ def test_a_program_in_a_sandboxed_workspace_is_warned_about(tmp_path: Path) -> N
 
 
 async def test_doctor_shows_the_warning(tmp_path: Path) -> None:
-    async with inside(tmp_path, agent("main", "non-main")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, agent("main", "non-main")) as there, there.connect() as owner:
         findings = (await owner.call("daemon.doctor"))["findings"]
         (found,) = [one for one in findings if one["thing"] == "configuration"]
         assert (found["level"], "its main session runs without a sandbox" in found["what"]) == ("warn", True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.conversing_runs import ALICE, BOB, Adapter, TalkHouse, host_with, scripted, talk_house
+from support.conversing_runs import ALICE, BOB, Adapter, ConversationHarness, conversation_harness, host_with, scripted
 from support.supervised_runs import Agent, ScriptedFollowUp
 
 from sessiond.model.record import FINAL
@@ -27,9 +27,9 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
 ):
     alice, bob, telegram = scripted("a1", "a2", "a3"), scripted("b0", "b1", "b2", "the outcome"), Adapter()
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        first = await house.send("please")
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        first = await harness.send("please")
+        await harness.wait_until_settled()
         assert heard(bob) == [
             ("primary", None, "please"),
             ("reply", 2, "a1"),
@@ -37,7 +37,7 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
             ("announce", None, "Agent-to-agent announce step."),
         ]
         assert heard(alice) == [("reply", 1, "b0"), ("reply", 3, "b1"), ("reply", 5, "b2")]
-        assert house.home.said(ALICE) == [
+        assert harness.runs.messages(ALICE) == [
             "user: b0",
             "assistant: a1",
             "user: b1",
@@ -45,7 +45,7 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
             "user: b2",
             "assistant: a3",
         ]
-        assert house.home.said(BOB) == [
+        assert harness.runs.messages(BOB) == [
             "user: please",
             "assistant: b0",
             "user: a1",
@@ -67,15 +67,15 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
         assert announce is not None
         for line in ("> please", "> b0", "> a3"):
             assert line in announce
-        session = house.home.store.catalog.by_key[BOB]
-        assert await house.announcing.status(session, first.run_id) == "delivered"
+        session = harness.runs.store.catalog.by_key[BOB]
+        assert await harness.announcing.status(session, first.run_id) == "delivered"
 
 
 async def test_every_step_says_where_its_message_comes_from(tmp_path: Path, autojump_clock: Any):
     alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1", "ANNOUNCE_SKIP")
-    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
-        await house.send("please")
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
     turns = [bob.turns[0], alice.turns[0], bob.turns[1], alice.turns[1], bob.turns[2]]
     provenances = [dict(turn.provenance or {}) for turn in turns]
     traces = {provenance.pop("traceId") for provenance in provenances}
@@ -109,9 +109,9 @@ async def test_a_skip_or_an_empty_reply_ends_the_turns(
 ):
     alice, bob, telegram = scripted(*alices), scripted(*bobs), Adapter()
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        await house.send("please")
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
     both = sorted([*alice.turns, *bob.turns], key=lambda turn: (turn.step == "announce", turn.turn or 0))
     assert [turn.step for turn in both] == steps
     assert telegram.texts == ["said"]
@@ -121,9 +121,11 @@ async def test_a_skip_or_an_empty_reply_ends_the_turns(
 async def test_the_configured_maximum_bounds_the_turns(tmp_path: Path, autojump_clock: Any, most: int):
     alice, bob = scripted("more"), scripted("more")
     config = f"[session]\nagentToAgent = {{ maxPingPongTurns = {most} }}\n"
-    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), config=config) as house:
-        await house.send("please")
-        await house.settled()
+    async with conversation_harness(
+        tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), config=config
+    ) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
     turns = sorted(turn.turn for turn in (*alice.turns, *bob.turns) if turn.turn is not None)
     assert turns == list(range(1, most + 1))
 
@@ -131,11 +133,11 @@ async def test_the_configured_maximum_bounds_the_turns(tmp_path: Path, autojump_
 async def test_the_owner_and_a_session_itself_get_no_reply_back(tmp_path: Path, autojump_clock: Any):
     bob, telegram = scripted("b0", "one", "b0", "two"), Adapter()
     host = host_with(tmp_path, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        await house.send("from the owner", source=None)
-        await house.settled()
-        await house.send("to myself", source=BOB)
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        await harness.send("from the owner", source=None)
+        await harness.wait_until_settled()
+        await harness.send("to myself", source=BOB)
+        await harness.wait_until_settled()
     assert [turn.step for turn in bob.turns] == ["primary", "announce", "primary", "announce"]
     assert dict(bob.turns[0].provenance or {}, traceId="") == {
         "kind": "inter_session",
@@ -149,34 +151,36 @@ async def test_the_owner_and_a_session_itself_get_no_reply_back(tmp_path: Path, 
 @pytest.mark.parametrize("said", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP ", "", "\n"])
 async def test_silence_is_skipped(tmp_path: Path, autojump_clock: Any, said: str):
     bob, telegram = scripted("b0", said), Adapter()
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
-        run = await house.send("please", source=None)
-        await house.settled()
+    async with conversation_harness(
+        tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
+    ) as harness:
+        run = await harness.send("please", source=None)
+        await harness.wait_until_settled()
         assert telegram.asked == []
-        assert await house.announcing.status(run.session, run.run_id) == "skipped"
+        assert await harness.announcing.status(run.session, run.run_id) == "skipped"
 
 
 async def test_a_target_without_a_channel_is_skipped_and_webchat_is_delivered_by_its_transcript(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=scripted("words"))) as house:
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=scripted("words"))) as harness:
         for key, status in (("agent:bob:main", "skipped"), ("agent:bob:webchat:group:1", "delivered")):
-            run = await house.send("please", source=None, target=key)
-            await house.settled()
-            assert await house.announcing.status(run.session, run.run_id) == status
-        assert house.outbox.pending == []
+            run = await harness.send("please", source=None, target=key)
+            await harness.wait_until_settled()
+            assert await harness.announcing.status(run.session, run.run_id) == status
+        assert harness.outbox.pending == []
 
 
 async def test_the_send_policy_is_asked_before_the_delivery(tmp_path: Path, autojump_clock: Any):
     telegram = Adapter()
     policy = '[session.sendPolicy]\nrules = [{ match = { channel = "telegram" }, action = "deny" }]\n'
-    async with talk_house(
+    async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, bob=scripted("words")), config=policy, adapters={"telegram": telegram}
-    ) as house:
-        run = await house.send("please", source=None)
-        await house.settled()
+    ) as harness:
+        run = await harness.send("please", source=None)
+        await harness.wait_until_settled()
         assert telegram.asked == []
-        assert await house.announcing.status(run.session, run.run_id) == "skipped"
+        assert await harness.announcing.status(run.session, run.run_id) == "skipped"
 
 
 @pytest.mark.parametrize("ending", ["error", "timeout", "aborted"])
@@ -191,18 +195,18 @@ async def test_nothing_follows_a_primary_run_that_did_not_end_well(tmp_path: Pat
 
     bob.act = act
     config = "[agents.defaults]\nrunTimeoutSeconds = 5\n" if ending == "timeout" else ""
-    async with talk_house(
+    async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, bob=bob), config=config, adapters={"telegram": telegram}
-    ) as house:
-        run = await house.send("please")
+    ) as harness:
+        run = await harness.send("please")
         if ending == "aborted":
-            await bob.lives("please").wait()
-            await house.home.supervisor.stop(run.session)
-        assert (await house.home.end(run))[0] == ending
-        await house.settled()
+            await bob.wait_for_turn("please").wait()
+            await harness.runs.supervisor.stop(run.session)
+        assert (await harness.runs.wait_for_end(run))[0] == ending
+        await harness.wait_until_settled()
         assert len(bob.turns) == 1
         assert telegram.asked == []
-        assert not [record for record in house.home.records(BOB) if record.get("customType") == "sessiond/talk"]
+        assert not [record for record in harness.runs.records(BOB) if record.get("customType") == "sessiond/talk"]
 
 
 async def test_a_turn_that_does_not_end_well_ends_the_reply_back_and_is_followed_by_the_announcement(
@@ -215,48 +219,52 @@ async def test_a_turn_that_does_not_end_well_ends_the_reply_back_and_is_followed
 
     alice.act = act
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        await house.send("please")
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
     assert [turn.step for turn in bob.turns] == ["primary", "announce"]
     assert telegram.texts == ["the outcome"]
 
 
 async def test_a_requester_that_is_not_attached_is_waited_for_and_then_passed_over(tmp_path: Path, autojump_clock: Any):
     bob, telegram = scripted("b0", "the outcome"), Adapter()
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
-        await house.send("please")
-        await house.settled()
-        steps = [status for _, status in house.home.steps(ALICE)]
+    async with conversation_harness(
+        tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
+    ) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
+        steps = [status for _, status in harness.runs.run_statuses(ALICE)]
     assert steps == ["accepted", "error"]
     assert telegram.texts == ["the outcome"]
 
 
 async def test_what_a_run_was_asked_to_deliver_goes_to_the_channel_of_its_session(tmp_path: Path, autojump_clock: Any):
     bob, telegram = scripted("the reply"), Adapter()
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}) as house:
-        run = await house.home.accept("hello", BOB, follow=FollowUp(deliver=True))
-        await house.settled()
+    async with conversation_harness(
+        tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
+    ) as harness:
+        run = await harness.runs.accept("hello", BOB, follow=FollowUp(deliver=True))
+        await harness.wait_until_settled()
         assert telegram.texts == ["the reply"]
         assert len(bob.turns) == 1
-        await house.home.accept("hello", BOB)
-        await house.settled()
+        await harness.runs.accept("hello", BOB)
+        await harness.wait_until_settled()
         assert telegram.texts == ["the reply"]
-        assert await house.announcing.status(run.session, run.run_id) == "delivered"
+        assert await harness.announcing.status(run.session, run.run_id) == "delivered"
 
 
 async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path: Path, autojump_clock: Any):
     """Nothing is asked for that would go nowhere; where it goes, the announce step is two writes more."""
     bob = scripted("words")
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob)) as house:
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=bob)) as harness:
         for key, writes in (("agent:bob:main", 2), ("agent:bob:webchat:group:1", 4)):
-            await house.home.session(key)
-            before = house.home.store.committer.syncs
-            run = await house.send("please", source=None, target=key)
+            await harness.runs.session(key)
+            before = harness.runs.store.committer.syncs
+            run = await harness.send("please", source=None, target=key)
             await run.done.wait()
-            assert house.home.store.committer.syncs == before + 2
-            await house.settled()
-            assert house.home.store.committer.syncs == before + writes
+            assert harness.runs.store.committer.syncs == before + 2
+            await harness.wait_until_settled()
+            assert harness.runs.store.committer.syncs == before + writes
     assert heard(bob) == [
         ("primary", None, "please"),
         ("primary", None, "please"),
@@ -268,23 +276,23 @@ async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path
 async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Path, autojump_clock: Any, killed: bool):
     """Also where the daemon is killed between the last turn and what would be the announce step."""
     alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1")
-    async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
         if killed:
-            house.conversations._announce = never  # type: ignore[method-assign]
-        run = await house.send("please", target="agent:bob:main")
+            harness.conversations._announce = never  # type: ignore[method-assign]
+        run = await harness.send("please", target="agent:bob:main")
         if killed:
             await trio.sleep(10)
-            house.home.photo(tmp_path / "photo")
+            harness.runs.copy_store(tmp_path / "photo")
         else:
-            await house.settled()
-            assert await house.announcing.status(run.session, run.run_id) == "skipped"
+            await harness.wait_until_settled()
+            assert await harness.announcing.status(run.session, run.run_id) == "skipped"
         assert [turn.step for turn in (*alice.turns, *bob.turns)] == ["reply", "reply", "primary", "reply"]
     if killed:
         late = scripted("late")
-        async with talk_house(tmp_path / "photo", host_with(tmp_path, alice=late, bob=late)) as house:
-            await house.settled()
-            session = house.home.store.catalog.by_key["agent:bob:main"]
-            assert await house.announcing.status(session, run.run_id) == "skipped"
+        async with conversation_harness(tmp_path / "photo", host_with(tmp_path, alice=late, bob=late)) as harness:
+            await harness.wait_until_settled()
+            session = harness.runs.store.catalog.by_key["agent:bob:main"]
+            assert await harness.announcing.status(session, run.run_id) == "skipped"
         assert late.turns == []
 
 
@@ -296,10 +304,10 @@ async def test_a_program_that_would_take_the_announce_step_for_a_message_is_not_
     bob, telegram = scripted("b0", "b1", "3"), Adapter()
     host = host_with(tmp_path, alice=scripted(*(alices or ["never"])), bob=bob)
     host.plain = {"bob"}
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        run = await house.send("please", source=ALICE if alices else None)
-        await house.settled()
-        assert await house.announcing.status(run.session, run.run_id) == "delivered"
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        run = await harness.send("please", source=ALICE if alices else None)
+        await harness.wait_until_settled()
+        assert await harness.announcing.status(run.session, run.run_id) == "delivered"
     assert telegram.texts == [said]
     assert "announce" not in [turn.step for turn in bob.turns]
 
@@ -312,12 +320,12 @@ async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, auto
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
     alice.act = alice.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        run = await house.send("please")
-        await alice.lives("b0").wait()
-        await house.home.store.archive(run.session)
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        run = await harness.send("please")
+        await alice.wait_for_turn("b0").wait()
+        await harness.runs.store.archive(run.session)
         alice.gate.set()
-        await house.settled()
+        await harness.wait_until_settled()
         assert [turn.step for turn in bob.turns] == ["primary"]
         assert telegram.asked == []
 
@@ -326,12 +334,12 @@ async def test_a_requester_that_is_gone_is_passed_over(tmp_path: Path, autojump_
     alice, bob, telegram = scripted("a1"), Agent(), Adapter()
     bob.act = bob.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
-        await house.send("please")
-        await bob.lives("please").wait()
-        await house.home.store.archive(house.home.store.catalog.by_key[ALICE])
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
+        await harness.send("please")
+        await bob.wait_for_turn("please").wait()
+        await harness.runs.store.archive(harness.runs.store.catalog.by_key[ALICE])
         bob.gate.set()
-        await house.settled()
+        await harness.wait_until_settled()
         assert alice.turns == []
         assert [turn.step for turn in bob.turns] == ["primary", "announce"]
         assert telegram.texts == ["re: Agent-to-agent announce step."]
@@ -345,19 +353,19 @@ class TestCrash:
         telegram = Adapter()
         host = host_with(tmp_path, alice=scripted(*alices), bob=scripted(*bobs))
         photos: list[Path] = []
-        async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as house:
+        async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
 
             def photograph(_: Any = None) -> None:
-                photos.append(house.home.photo(tmp_path / f"photo{len(photos)}"))
+                photos.append(harness.runs.copy_store(tmp_path / f"photo{len(photos)}"))
 
             async def deliver(params: dict[str, Any]) -> Any:
                 photograph()
                 return {}
 
-            house.home.listener.before_poke.append(photograph)
+            harness.runs.listener.before_poke.append(photograph)
             telegram.act = deliver
-            await house.send("please")
-            await house.settled()
+            await harness.send("please")
+            await harness.wait_until_settled()
             photograph()
         assert telegram.texts == ["the outcome"]
         return photos
@@ -373,41 +381,41 @@ class TestCrash:
             host = host_with(tmp_path, alice=scripted("a", "REPLY_SKIP"), bob=scripted("the outcome"))
             closed = any(b'"status":"closed"' in path.read_bytes() for path in photo.rglob("*.jsonl"))
             told = closed and not list(photo.glob("outbox/*"))
-            async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
-                await house.settled()
-                finals = self.finals(house)
+            async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+                await harness.wait_until_settled()
+                finals = self.finals(harness)
                 if not finals:
                     assert number < 3  # the sessions are being made; nothing was accepted yet
                     continue
                 assert set(finals.values()) == {1}, f"photo {number}"
-                primary = next(status for _, status in house.home.steps(BOB) if status in FINAL)
+                primary = next(status for _, status in harness.runs.run_statuses(BOB) if status in FINAL)
                 # Nothing follows a primary run that was cut off; else it is announced, unless that was done before.
                 assert len(telegram.texts) == (primary == "ok" and not told), f"photo {number}"
                 ids |= telegram.ids
             again = Adapter()
-            async with talk_house(photo, host, adapters={"telegram": again}) as house:
-                await house.settled()
-                assert self.finals(house) == finals
+            async with conversation_harness(photo, host, adapters={"telegram": again}) as harness:
+                await harness.wait_until_settled()
+                assert self.finals(harness) == finals
                 assert again.asked == []
         assert len(ids) == 1
 
     @staticmethod
-    def finals(house: TalkHouse) -> Counter[str]:
-        keys = [key for key in (ALICE, BOB) if key in house.home.store.catalog.by_key]
-        return Counter(run_id for key in keys for run_id, status in house.home.steps(key) if status in FINAL)
+    def finals(harness: ConversationHarness) -> Counter[str]:
+        keys = [key for key in (ALICE, BOB) if key in harness.runs.store.catalog.by_key]
+        return Counter(run_id for key in keys for run_id, status in harness.runs.run_statuses(key) if status in FINAL)
 
     async def test_a_reply_turn_cut_off_is_followed_by_the_announce_step(self, tmp_path: Path, autojump_clock: Any):
         alice, bob = Agent(), scripted("b0", "words")
         alice.act = alice.wait
-        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
-            await house.send("please")
-            await alice.lives("b0").wait()
-            photo = house.home.photo(tmp_path / "photo")
+        async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
+            await harness.send("please")
+            await alice.wait_for_turn("b0").wait()
+            photo = harness.runs.copy_store(tmp_path / "photo")
         alice, bob, telegram = scripted("a1"), scripted("the outcome"), Adapter()
         host = host_with(tmp_path, alice=alice, bob=bob)
-        async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
-            await house.settled()
-            assert house.home.steps(ALICE)[-1][1] == "error"
+        async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+            await harness.wait_until_settled()
+            assert harness.runs.run_statuses(ALICE)[-1][1] == "error"
             assert alice.turns == []
             assert [turn.step for turn in bob.turns] == ["announce"]
             assert telegram.texts == ["the outcome"]
@@ -423,13 +431,15 @@ class TestCrash:
             return RunOutcome(reply=f"b{spec.turn or 0}")
 
         bob.act = act
-        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
-            await house.send("please")
-            await bob.lives("Agent-to-agent announce step.").wait()
-            photo = house.home.photo(tmp_path / "photo")
+        async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
+            await harness.send("please")
+            await bob.wait_for_turn("Agent-to-agent announce step.").wait()
+            photo = harness.runs.copy_store(tmp_path / "photo")
         telegram, later = Adapter(), scripted("never asked")
-        async with talk_house(photo, host_with(tmp_path, bob=later), adapters={"telegram": telegram}) as house:
-            await house.settled()
+        async with conversation_harness(
+            photo, host_with(tmp_path, bob=later), adapters={"telegram": telegram}
+        ) as harness:
+            await harness.wait_until_settled()
             assert later.turns == []
             assert telegram.texts == ["b2"]
 
@@ -437,20 +447,20 @@ class TestCrash:
         """Alice is busy: her reply turn is accepted and waits. After the crash it is that one which is taken."""
         alice, bob = Agent(), scripted("b0", "words")
         alice.act = alice.wait
-        async with talk_house(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as house:
-            await house.home.accept("busy", ALICE)
-            await alice.lives("busy").wait()
-            run = await house.send("please")
+        async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
+            await harness.runs.accept("busy", ALICE)
+            await alice.wait_for_turn("busy").wait()
+            run = await harness.send("please")
             await run.done.wait()
-            while len(house.home.store.catalog.by_key[ALICE].entry.runs) < 2:
+            while len(harness.runs.store.catalog.by_key[ALICE].entry.runs) < 2:
                 await trio.testing.wait_all_tasks_blocked()
-            photo = house.home.photo(tmp_path / "photo")
+            photo = harness.runs.copy_store(tmp_path / "photo")
         alice, bob, telegram = scripted("REPLY_SKIP"), scripted("the outcome"), Adapter()
         host = host_with(tmp_path, alice=alice, bob=bob)
-        async with talk_house(photo, host, adapters={"telegram": telegram}) as house:
-            await house.settled()
+        async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+            await harness.wait_until_settled()
             assert heard(alice) == [("reply", 1, "b0")]
-            assert [status for _, status in house.home.steps(ALICE)] == [
+            assert [status for _, status in harness.runs.run_statuses(ALICE)] == [
                 "accepted",
                 "running",
                 "accepted",
@@ -474,11 +484,11 @@ async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp
     file = _open_talk(tmp_path / "store")
     away = tmp_path / "away"
     host = host_with(tmp_path, bob=scripted("b"))
-    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as house:
+    async with conversation_harness(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as harness:
         await trio.sleep(60)
-        assert house.conversations.has_open_conversation(BOB)
+        assert harness.conversations.has_open_conversation(BOB)
         away.rename(file)
-        await house.settled()
+        await harness.wait_until_settled()
     assert '"talkId":"s1.1"' in file.read_text().splitlines()[-1]
 
 
@@ -486,12 +496,12 @@ async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Pat
     file = _open_talk(tmp_path / "store")
 
     host = host_with(tmp_path, bob=scripted("b"))
-    async with talk_house(tmp_path / "store", host, setup=lambda _home: file.unlink()) as house:
+    async with conversation_harness(tmp_path / "store", host, setup=lambda _home: file.unlink()) as harness:
         await trio.sleep(60)
-        session = house.home.store.catalog.by_key[BOB]
-        house.home.store.catalog.remove(session)
+        session = harness.runs.store.catalog.by_key[BOB]
+        harness.runs.store.catalog.remove(session)
         await trio.sleep(60)
-        assert not house.conversations.has_open_conversation(BOB)
+        assert not harness.conversations.has_open_conversation(BOB)
         assert session.entry.talks != ()
 
 
@@ -500,19 +510,19 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
 ):
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
     alice.act = alice.wait
-    async with talk_house(
+    async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), adapters={"telegram": telegram}
-    ) as house:
-        talking = house.conversations
+    ) as harness:
+        talking = harness.conversations
         engaged_at_end: list[bool] = []
 
         async def look(_run: Any) -> None:
             await trio.lowlevel.checkpoint()
             engaged_at_end.append(talking.has_open_conversation(BOB))
 
-        house.home.follow_ups.append(ScriptedFollowUp(after_end=look))
-        await house.send("please")
-        await alice.lives("b0").wait()
+        harness.runs.follow_ups.append(ScriptedFollowUp(after_end=look))
+        await harness.send("please")
+        await alice.wait_for_turn("b0").wait()
         assert engaged_at_end[0]
         assert (
             talking.has_open_conversation(ALICE)
@@ -520,7 +530,7 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
             and not talking.has_open_conversation("agent:carol:main")
         )
         alice.gate.set()
-        await house.settled()
+        await harness.wait_until_settled()
         await trio.testing.wait_all_tasks_blocked()
         assert not talking.has_open_conversation(ALICE) and not talking.has_open_conversation(BOB)
-        assert sorted(house.freed) == [ALICE, BOB]
+        assert sorted(harness.freed) == [ALICE, BOB]

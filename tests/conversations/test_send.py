@@ -11,7 +11,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.conversing_runs import ALICE, BOB, host_with, scripted, source_session, talk_house
+from support.conversing_runs import ALICE, BOB, conversation_harness, host_with, scripted, source_session
 from support.supervised_runs import Agent, FakeHost
 
 from sessiond.conversations.rate_limit import WINDOW_S, RateLimit
@@ -31,9 +31,9 @@ def waiting(folder: Path, *names: str) -> FakeHost:
 
 async def test_the_agent_is_told_both_sessions_and_that_the_text_is_data(tmp_path: Path, autojump_clock: Any):
     bob = scripted("b0", "ANNOUNCE_SKIP")
-    async with talk_house(tmp_path / "store", host_with(tmp_path, bob=bob)) as house:
-        await house.send("please")
-        await house.settled()
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=bob)) as harness:
+        await harness.send("please")
+        await harness.wait_until_settled()
     context = bob.turns[0].context
     assert context is not None
     assert f"From: {ALICE}" in context
@@ -45,48 +45,50 @@ async def test_the_agent_is_told_both_sessions_and_that_the_text_is_data(tmp_pat
 class TestHops:
     async def test_a_chain_of_messages_counts_its_hops_under_one_trace(self, tmp_path: Path, autojump_clock: Any):
         host = waiting(tmp_path, "alice", "bob")
-        async with talk_house(tmp_path / "store", host) as house:
-            first = await house.send("1")
-            second = await house.send("2", source=BOB, target=ALICE, run=first)
-            third = await house.send("3", source=ALICE, target="agent:bob:other", run=second)
+        async with conversation_harness(tmp_path / "store", host) as harness:
+            first = await harness.send("1")
+            second = await harness.send("2", source=BOB, target=ALICE, run=first)
+            third = await harness.send("3", source=ALICE, target="agent:bob:other", run=second)
             facts = [run.request.message["provenance"] for run in (first, second, third)]
             assert [one["hops"] for one in facts] == [1, 2, 3]
             assert len({one["traceId"] for one in facts}) == 1
-            apart = await house.send("4", source=ALICE, target="agent:bob:other2")
+            apart = await harness.send("4", source=ALICE, target="agent:bob:other2")
             assert apart.request.message["provenance"]["hops"] == 1
             assert apart.request.message["provenance"]["traceId"] != facts[0]["traceId"]
 
     @pytest.mark.parametrize(("most", "passes"), [(3, True), (2, False)])
     async def test_over_the_limit_it_is_overloaded(self, tmp_path: Path, autojump_clock: Any, most: int, passes: bool):
         config = f"[limits]\nmaxHops = {most}\n"
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob"), config=config) as house:
+        async with conversation_harness(
+            tmp_path / "store", waiting(tmp_path, "alice", "bob"), config=config
+        ) as harness:
             run = None
             for number in range(2):
-                run = await house.send("x", source=ALICE, target=f"agent:bob:{number}", run=run)
+                run = await harness.send("x", source=ALICE, target=f"agent:bob:{number}", run=run)
             if passes:
-                assert (await house.send("x", run=run)).request.message["provenance"]["hops"] == 3
+                assert (await harness.send("x", run=run)).request.message["provenance"]["hops"] == 3
             else:
                 with pytest.raises(Overloaded) as caught:
-                    await house.send("x", run=run)
+                    await harness.send("x", run=run)
                 assert (caught.value.code, caught.value.data) == (
                     "too_many_hops",
                     {"limit": "limits.maxHops", "value": 2, "retryAfterMs": 60_000},
                 )
-                assert not [one for one in house.home.supervisor.registry.live.values() if one.key == BOB]
+                assert not [one for one in harness.runs.supervisor.registry.live.values() if one.key == BOB]
 
     async def test_two_agents_that_answer_by_sending_come_to_an_end(self, tmp_path: Path, autojump_clock: Any):
         """A -> B -> A -> ... without waiting, each from its own run, which reply-back turns are too."""
         host = FakeHost(tmp_path)
         sent: list[int] = []
         refused: list[str] = []
-        async with talk_house(tmp_path / "store", host) as house:
+        async with conversation_harness(tmp_path / "store", host) as harness:
 
             async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
-                own = house.home.supervisor.registry.get(spec.run_id)
+                own = harness.runs.supervisor.registry.get(spec.run_id)
                 assert own is not None
                 other = BOB if spec.session_key == ALICE else ALICE
                 try:
-                    run = await house.send("again", source=spec.session_key, target=other, run=own)
+                    run = await harness.send("again", source=spec.session_key, target=other, run=own)
                     sent.append(run.request.message["provenance"]["hops"])
                 except Overloaded as error:
                     refused.append(error.code or "")
@@ -95,8 +97,8 @@ class TestHops:
             for name in ("alice", "bob"):
                 host.agents[name] = Agent()
                 host.agents[name].act = act  # type: ignore[attr-defined]
-            await house.home.accept("begin", ALICE)
-            await house.settled()
+            await harness.runs.accept("begin", ALICE)
+            await harness.wait_until_settled()
             assert max(sent) <= 16
             assert set(refused) <= {"too_many_hops", "rate_limited"}
             assert refused
@@ -104,13 +106,15 @@ class TestHops:
 
 class TestTraffic:
     async def test_between_two_sessions_only_so_many_messages_go_in_a_minute(self, tmp_path: Path, autojump_clock: Any):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as house:
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as harness:
             began = trio.current_time()
             for number in range(30):
-                await house.send(str(number), source=ALICE if number % 2 else BOB, target=BOB if number % 2 else ALICE)
+                await harness.send(
+                    str(number), source=ALICE if number % 2 else BOB, target=BOB if number % 2 else ALICE
+                )
                 await trio.sleep(1)
             with pytest.raises(Overloaded) as caught:
-                await house.send("31")
+                await harness.send("31")
             # The first one leaves the window a minute after it was sent.
             left_ms = round((began + 60 - trio.current_time()) * 1000)
             assert caught.value.data == {
@@ -118,20 +122,20 @@ class TestTraffic:
                 "value": 30,
                 "retryAfterMs": pytest.approx(left_ms, abs=1),
             }
-            await house.send("to somebody else", target="agent:bob:other")
-            await house.send("from the owner", source=None)
+            await harness.send("to somebody else", target="agent:bob:other")
+            await harness.send("from the owner", source=None)
             await trio.sleep(caught.value.data["retryAfterMs"] / 1000)
-            await house.send("now")
+            await harness.send("now")
             with pytest.raises(Overloaded):
-                await house.send("and one more")
+                await harness.send("and one more")
 
     async def test_what_was_asked_before_is_no_new_message(self, tmp_path: Path, autojump_clock: Any):
         config = "[limits]\nmessagesPerMinute = 1\n"
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "bob"), config=config) as house:
-            first = await house.send("x", key="k")
-            assert await house.send("x", key="k") is first
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "bob"), config=config) as harness:
+            first = await harness.send("x", key="k")
+            assert await harness.send("x", key="k") is first
             with pytest.raises(Overloaded):
-                await house.send("y")
+                await harness.send("y")
 
     @given(st.lists(st.integers(min_value=0, max_value=30), max_size=60), st.integers(min_value=1, max_value=5))
     def test_no_minute_ever_has_more_than_the_limit_and_the_time_told_is_enough(self, gaps: list[int], most: int):
@@ -162,24 +166,24 @@ class TestTraffic:
 
 class TestIdempotency:
     async def test_the_same_key_text_and_sender_give_the_same_run(self, tmp_path: Path, autojump_clock: Any):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "bob")) as house:
-            first = await house.send("x", key="k")
-            assert await house.send("x", key="k") is first
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "bob")) as harness:
+            first = await harness.send("x", key="k")
+            assert await harness.send("x", key="k") is first
             for other in ({"text": "y"}, {"source": "agent:carol:main"}, {"source": None}):
                 text = other.pop("text", "x")
                 with pytest.raises(Conflict):
-                    await house.send(str(text), key="k", **other)  # type: ignore[arg-type]
-            assert await house.send("x", key="k2") is not first
+                    await harness.send(str(text), key="k", **other)  # type: ignore[arg-type]
+            assert await harness.send("x", key="k2") is not first
 
 
 class TestWaiting:
     async def test_who_waits_on_whom_is_seen_through_others_and_through_queues(
         self, tmp_path: Path, autojump_clock: Any
     ):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as house:
-            supervisor = house.home.supervisor
-            a, b, c = [await house.home.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
-            behind_b = await house.home.accept("behind", "agent:b:main")
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as harness:
+            supervisor = harness.runs.supervisor
+            a, b, c = [await harness.runs.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
+            behind_b = await harness.runs.accept("behind", "agent:b:main")
             assert waits_on(supervisor, a, a)
             assert not waits_on(supervisor, a, b)
             supervisor.park(a, behind_b.run_id)
@@ -193,19 +197,19 @@ class TestWaiting:
             assert not waits_on(supervisor, a, c)
 
     async def test_runs_that_wait_in_a_circle_are_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as house:
-            supervisor = house.home.supervisor
-            a, b, c = [await house.home.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as harness:
+            supervisor = harness.runs.supervisor
+            a, b, c = [await harness.runs.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
             supervisor.park(a, b.run_id)
             supervisor.park(b, a.run_id)
             assert not waits_on(supervisor, a, c)
             assert waits_on(supervisor, a, b)
 
     async def test_each_run_of_a_long_queue_is_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "a", "b")) as house:
-            supervisor = house.home.supervisor
-            queued = [await house.home.accept(str(number), "agent:a:main") for number in range(200)]
-            other = await house.home.accept("other", "agent:b:main")
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b")) as harness:
+            supervisor = harness.runs.supervisor
+            queued = [await harness.runs.accept(str(number), "agent:a:main") for number in range(200)]
+            other = await harness.runs.accept("other", "agent:b:main")
             for run in queued[1:]:
                 supervisor.park(run, queued[0].run_id)
             calls = 0
@@ -226,11 +230,11 @@ class TestWaiting:
                 supervisor.unpark(run, queued[0].run_id)
 
     async def test_a_message_back_to_one_that_waits_for_the_sender_says_so(self, tmp_path: Path, autojump_clock: Any):
-        async with talk_house(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as house:
-            own = await house.home.accept("begin", ALICE)
-            there = await house.send("1", run=own)
-            supervisor = house.home.supervisor
-            alice, bob = (house.home.store.catalog.by_key[key] for key in (ALICE, BOB))
+        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as harness:
+            own = await harness.runs.accept("begin", ALICE)
+            there = await harness.send("1", run=own)
+            supervisor = harness.runs.supervisor
+            alice, bob = (harness.runs.store.catalog.by_key[key] for key in (ALICE, BOB))
             supervisor.park(own, there.run_id)
             assert waits_on_sender(supervisor, source_session(bob, there), alice)
             supervisor.unpark(own, there.run_id)

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.in_process import Inside, Refused, inside
+from support.in_process import InProcessDaemon, Refused, in_process_daemon
 from support.sampling import amount
 
 from sessiond.store import doctor
@@ -176,7 +176,7 @@ def test_the_daemon_works_with_any_store_and_doctor_repairs_it(
 
 
 async def _run_with_foreign_appends(folder: Path, later: dict[str, list[str]]) -> None:
-    async with inside(folder, CONFIG) as daemon:
+    async with in_process_daemon(folder, CONFIG) as daemon:
         await _use_daemon(daemon, "agent:main:fresh")
         for name, lines in later.items():
             with (folder / f"store/agents/main/sessions/{name}.jsonl").open("a") as file:
@@ -186,11 +186,11 @@ async def _run_with_foreign_appends(folder: Path, later: dict[str, list[str]]) -
 
 
 async def _run_after_repair(folder: Path) -> None:
-    async with inside(folder, CONFIG) as daemon:
+    async with in_process_daemon(folder, CONFIG) as daemon:
         await _use_daemon(daemon, "agent:main:again")
 
 
-async def _use_daemon(daemon: Inside, key: str) -> None:
+async def _use_daemon(daemon: InProcessDaemon, key: str) -> None:
     """Send a message and call everything that reads."""
     async with daemon.connect() as client:
         assert await client.say(key, "hello") == "hello"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_process import Inside, inside
-from support.in_process_agents import agent, attached
+from support.in_process import InProcessDaemon, in_process_daemon
+from support.in_process_agents import agent, attached_agents_config
 from support.patience import PATIENCE_S
 
 from sessiond.daemon import host
@@ -27,7 +27,7 @@ PRICES = """
 """
 
 
-async def reply(there: Inside, owner: Any, key: str, message: str) -> dict[str, Any]:
+async def reply(there: InProcessDaemon, owner: Any, key: str, message: str) -> dict[str, Any]:
     sent = await owner.call("chat.send", sessionKey=key, message=message)
     ended: dict[str, Any] = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     assert ended["status"] == "ok", ended
@@ -43,7 +43,7 @@ def texts(history: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_program_with_json_input_gets_the_history(tmp_path: Path) -> None:
-    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, CAT) as there, there.connect() as owner:
         first = json.loads((await reply(there, owner, "main", "one"))["reply"])
         assert first["history"] == []
         second = json.loads((await reply(there, owner, "main", "one"))["reply"])
@@ -64,7 +64,7 @@ async def test_a_program_with_json_input_gets_the_history(tmp_path: Path) -> Non
 
 
 async def test_the_history_given_to_a_run_is_bounded(tmp_path: Path) -> None:
-    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, CAT) as there, there.connect() as owner:
         await owner.call("sessions.create", key="main")
         count = host._HISTORY_MESSAGES + 5
         messages = [{"role": "user", "content": str(number)} for number in range(count)]
@@ -79,7 +79,10 @@ async def test_the_first_run_is_priced_by_its_own_model(tmp_path: Path, model: s
     async def answer(_: object, __: dict[str, Any]) -> Any:
         return {"reply": "hi", "usage": {"input": 1000, "output": 1000, "totalTokens": 2000}, "model": model}
 
-    async with inside(tmp_path, attached("alice", more=PRICES)) as there, agent(there, "alice", answer):
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice", more=PRICES)) as there,
+        agent(there, "alice", answer),
+    ):
         async with there.connect() as owner:
             await reply(there, owner, "agent:alice:main", "hello")
         session = there.services.store.catalog.by_key["agent:alice:main"]
@@ -92,7 +95,10 @@ async def test_a_run_is_priced_by_its_own_model_not_by_that_of_the_previous_run(
     async def answer(_: object, __: dict[str, Any]) -> Any:
         return {"reply": "hi", "usage": {"input": 1000, "output": 0, "totalTokens": 1000}, "model": next(models)}
 
-    async with inside(tmp_path, attached("alice", more=PRICES)) as there, agent(there, "alice", answer):
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice", more=PRICES)) as there,
+        agent(there, "alice", answer),
+    ):
         session = None
         async with there.connect() as owner:
             await reply(there, owner, "agent:alice:main", "hello")
@@ -103,7 +109,7 @@ async def test_a_run_is_priced_by_its_own_model_not_by_that_of_the_previous_run(
 
 
 async def test_a_missing_runtime_folder_is_created_again(tmp_path: Path) -> None:
-    async with inside(tmp_path, CAT) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, CAT) as there, there.connect() as owner:
         shutil.rmtree(tmp_path / "sockets")
         await reply(there, owner, "main", "hello")
         assert (tmp_path / "sockets").stat().st_mode & 0o777 == 0o700

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from support.in_process import inside
+from support.in_process import in_process_daemon
 from support.real_daemon import PATIENCE_S, Daemon, Wire
 from support.subscribed_connections import Curl, curl
 from trio.testing import MockClock
@@ -331,7 +331,7 @@ async def test_a_quiet_stream_sends_a_comment_every_fifteen_seconds(tmp_path: Pa
         written.append(data)
         await trio.lowlevel.checkpoint()
 
-    async with inside(tmp_path) as daemon, trio.open_nursery() as nursery:
+    async with in_process_daemon(tmp_path) as daemon, trio.open_nursery() as nursery:
         services = daemon.services
         await services.store.create("agent:main:main", "main")
         router = Router()

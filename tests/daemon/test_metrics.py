@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import httpx
-from support.in_process import inside
+from support.in_process import in_process_daemon
 from support.real_daemon import Daemon
-from support.subscribed_connections import HEARING
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS
 
 from sessiond.daemon import metrics
 
@@ -24,7 +24,7 @@ def parse_samples(text: str) -> dict[str, float]:
 def test_metrics_count_what_the_daemon_does(daemon: Daemon) -> None:
     daemon.start()
     daemon.reply("main", "hello")
-    with HEARING["ndjson"](daemon) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](daemon) as hearing:
         hearing.call("sessions.subscribe")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket), verify=False)) as client:
             got = client.get("http://daemon/metrics")
@@ -53,7 +53,7 @@ def test_connections_closed_by_the_daemon_are_counted_by_cause(daemon: Daemon) -
 
 
 async def test_every_sample_is_valid_and_has_help_and_type(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         text = metrics.text(daemon.services)
     assert text.endswith("\n")
     blocks = text.splitlines()

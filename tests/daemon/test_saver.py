@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 import trio.testing
-from support.followed_store import Live, live
+from support.followed_store import FollowedStore, followed_store
 
 from sessiond.clock import Clock
 from sessiond.daemon.saver import IndexSaver
@@ -36,8 +36,8 @@ class Disk:
 
 
 @asynccontextmanager
-async def run_saver(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, IndexSaver]]:
-    async with live(folder, watching=False, run_sync=disk.run_sync) as parts, trio.open_nursery() as nursery:
+async def run_saver(folder: Path, disk: Disk) -> AsyncIterator[tuple[FollowedStore, IndexSaver]]:
+    async with followed_store(folder, watching=False, run_sync=disk.run_sync) as parts, trio.open_nursery() as nursery:
         await parts.create(KEY)
         clock = Clock(wall_ms=lambda: 7, monotonic=trio.current_time)
         saver = IndexSaver(parts.store, parts.feed, clock)
@@ -46,7 +46,7 @@ async def run_saver(folder: Path, disk: Disk) -> AsyncIterator[tuple[Live, Index
         nursery.cancel_scope.cancel()
 
 
-def read_index(parts: Live) -> Any:
+def read_index(parts: FollowedStore) -> Any:
     return json.loads((parts.folder() / "sessions.json").read_bytes())
 
 

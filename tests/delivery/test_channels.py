@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.conversing_runs import Adapter
 from support.patience import PATIENCE_S
 from support.shortage import free_descriptors
-from support.supervised_runs import pass_over
+from support.supervised_runs import ignore_call
 
 from sessiond.config.settings import ChannelConfig
 from sessiond.delivery.channel_command import MAX_ARGUMENT_BYTES, command_for
@@ -35,7 +35,7 @@ ONE = Delivery(
 )
 
 
-def channels(on_attach: Callable[[str], None] = pass_over, **commands: tuple[str, ...]) -> Channels:
+def channels(on_attach: Callable[[str], None] = ignore_call, **commands: tuple[str, ...]) -> Channels:
     configured = {name: ChannelConfig(command=command) for name, command in commands.items()}
     environ = {"PATH": "/usr/bin:/bin", "SECRET": "x"}
     return Channels(lambda: configured, environ=environ, cwd=Path("/"), on_attach=on_attach)

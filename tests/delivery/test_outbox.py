@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.conversing_runs import Adapter
 from support.sampling import amount
-from support.supervised_runs import NOW, House, clock, house, inline
+from support.supervised_runs import NOW, RunHarness, clock, inline, run_harness
 
 from sessiond.config.settings import DeliveryConfig
 from sessiond.delivery.channels import Channels, Delivery
@@ -45,8 +45,8 @@ def delivery(number: int = 1, **fields: Any) -> Delivery:
 class Post:
     """An outbox with one adapter."""
 
-    def __init__(self, home: House, outbox: Outbox, channels: Channels) -> None:
-        self.home, self.outbox, self.channels = home, outbox, channels
+    def __init__(self, runs: RunHarness, outbox: Outbox, channels: Channels) -> None:
+        self.home, self.outbox, self.channels = runs, outbox, channels
         self.adapter = Adapter()
         self.times: list[float] = []
         self.denied: set[str] = set()
@@ -83,7 +83,7 @@ class Post:
 
 @asynccontextmanager
 async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> AsyncIterator[Post]:
-    async with house(folder, run_sync=run_sync) as home:
+    async with run_harness(folder, run_sync=run_sync) as runs:
         channels = Channels(
             dict,
             environ={},
@@ -93,19 +93,19 @@ async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> 
         denied: set[str] = set()
         looked_at: list[str] = []
         async with open_outbox(
-            home.store,
+            runs.store,
             channels,
             clock(),
             durable=True,
             settings=DeliveryConfig,
             allowed=lambda one: looked_at.append(one.delivery_id) or one.delivery_id not in denied,  # type: ignore[func-returns-value]
         ) as outbox:
-            made = Post(home, outbox, channels)
+            made = Post(runs, outbox, channels)
             made.denied, made.looked_at = denied, looked_at
             if attach:
                 channels.attach("telegram", made.adapter)
             yield made
-            home.nursery.cancel_scope.cancel()
+            runs.nursery.cancel_scope.cancel()
 
 
 async def start(made: Post) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.followed_store import sees_changes
-from support.live_events import KEY, OTHER, changed, follower, said
+from support.live_events import KEY, OTHER, changed_event, follower, message_event
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import FollowPlace
@@ -14,15 +14,15 @@ async def test_a_follower_of_a_key_gets_events_of_that_session_only() -> None:
     bus = EventBus()
     _, reader = follower(bus, KEY)
     live = LiveEvent(KEY, "session.delta", {"runId": "r", "text": "x"})
-    for event in (said(1), changed(1), live, said(1, OTHER)):
+    for event in (message_event(1), changed_event(1), live, message_event(1, OTHER)):
         bus.publish(event)
-    assert reader.events == [said(1), live]
+    assert reader.events == [message_event(1), live]
 
 
 async def test_a_follower_of_everything_gets_changes_too() -> None:
     bus = EventBus()
     _, reader = follower(bus, None)
-    events = [said(1), changed(1), said(1, OTHER), changed(1, OTHER)]
+    events = [message_event(1), changed_event(1), message_event(1, OTHER), changed_event(1, OTHER)]
     for event in events:
         bus.publish(event)
     assert reader.events == events
@@ -31,27 +31,27 @@ async def test_a_follower_of_everything_gets_changes_too() -> None:
 async def test_a_follower_of_a_key_and_of_everything_gets_each_event_once() -> None:
     bus = EventBus()
     _, reader = follower(bus, None, KEY)
-    bus.publish(said(1))
-    bus.publish(changed(1))
-    assert reader.events == [said(1), changed(1)]
+    bus.publish(message_event(1))
+    bus.publish(changed_event(1))
+    assert reader.events == [message_event(1), changed_event(1)]
     assert len(bus) == 1
 
 
 async def test_a_follower_without_the_right_to_read_gets_changes_only() -> None:
     bus = EventBus()
     _, reader = follower(bus, None, sees=sees_changes)
-    for event in (said(1), changed(1), LiveEvent(KEY, "session.delta", {})):
+    for event in (message_event(1), changed_event(1), LiveEvent(KEY, "session.delta", {})):
         bus.publish(event)
-    assert reader.events == [changed(1)]
+    assert reader.events == [changed_event(1)]
 
 
 async def test_a_follower_with_rights_to_one_key_gets_its_messages() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, KEY)
     bus.follow(subscription, None, sees_changes)
-    for event in (said(1), changed(1), said(1, OTHER)):
+    for event in (message_event(1), changed_event(1), message_event(1, OTHER)):
         bus.publish(event)
-    assert reader.events == [said(1), changed(1)]
+    assert reader.events == [message_event(1), changed_event(1)]
 
 
 async def test_visibility_is_checked_for_every_event_and_with_the_parent_of_a_deleted_session() -> None:
@@ -64,13 +64,13 @@ async def test_visibility_is_checked_for_every_event_and_with_the_parent_of_a_de
 
     bus = EventBus()
     _, reader = follower(bus, None, sees=sees)
-    bus.publish(said(1))
+    bus.publish(message_event(1))
     visible.clear()
-    bus.publish(said(2))
+    bus.publish(message_event(2))
     visible.add(KEY)
     deleted = ChangedEvent(KEY, "s", "delete", None, None, spawned_by=OTHER)
     bus.publish(deleted)
-    assert reader.events == [said(1), deleted]
+    assert reader.events == [message_event(1), deleted]
     assert asked == [(KEY, None, True), (KEY, None, True), (KEY, OTHER, False)]
 
 
@@ -83,7 +83,7 @@ async def test_unfollowing_ends_the_events_and_drops_the_place() -> None:
     assert set(subscription.behind) == {KEY}
     bus.unfollow(subscription, KEY)
     bus.unfollow(subscription, KEY)
-    bus.publish(said(1))
+    bus.publish(message_event(1))
     assert (reader.events, subscription.behind, len(bus), bus.has_follower(KEY), bus.watched) == (
         [],
         {},
@@ -97,5 +97,5 @@ async def test_forgetting_one_connection_does_not_affect_the_others() -> None:
     bus = EventBus()
     gone, left = follower(bus, None, KEY), follower(bus, KEY)
     bus.forget(gone[0])
-    bus.publish(said(1))
-    assert (gone[1].events, left[1].events, len(bus)) == ([], [said(1)], 1)
+    bus.publish(message_event(1))
+    assert (gone[1].events, left[1].events, len(bus)) == ([], [message_event(1)], 1)

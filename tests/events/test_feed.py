@@ -21,7 +21,7 @@ import pytest
 import trio
 import trio.testing
 from msgspec.structs import replace
-from support.followed_store import PATIENCE_S, Live, Reader, append, header, line, live, message
+from support.followed_store import PATIENCE_S, FollowedStore, Reader, append, followed_store, header, line, message
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
@@ -48,8 +48,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-async def parts(kind: Kind, tmp_path: Path) -> AsyncIterator[Live]:
-    async with live(tmp_path, watcher=kind) as parts:
+async def parts(kind: Kind, tmp_path: Path) -> AsyncIterator[FollowedStore]:
+    async with followed_store(tmp_path, watcher=kind) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         yield parts
@@ -57,7 +57,7 @@ async def parts(kind: Kind, tmp_path: Path) -> AsyncIterator[Live]:
 
 def transcript(reader: Reader) -> list[str]:
     """The events received, without the changes of rows."""
-    return [text for text in reader.told if not text.startswith("changed:")]
+    return [text for text in reader.summaries if not text.startswith("changed:")]
 
 
 def row(entry: Entry) -> Entry:
@@ -65,10 +65,10 @@ def row(entry: Entry) -> Entry:
     return replace(entry, file=FileFacts())
 
 
-async def test_a_strangers_append_is_announced_and_followed_by_its_row(parts: Live) -> None:
+async def test_a_strangers_append_is_announced_and_followed_by_its_row(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     parts.write(KEY, "one")
-    await reader.until(lambda: len(reader.events) == 2)
+    await reader.wait_until(lambda: len(reader.events) == 2)
     said, changed = reader.events
     assert isinstance(said, MessageEvent) and isinstance(changed, ChangedEvent)
     assert (said.message_id, said.seq, said.message) == ("one", 1, b'{"role": "user", "content": "one"}')
@@ -76,18 +76,18 @@ async def test_a_strangers_append_is_announced_and_followed_by_its_row(parts: Li
 
 
 async def test_the_daemons_own_append_is_announced_once_and_before_its_acknowledgement(
-    parts: Live,
+    parts: FollowedStore,
 ) -> None:
     _, reader = parts.follow(KEY)
     for number in range(20):
         await parts.say(KEY, str(number))
-        assert reader.told == [str(n) for n in range(number + 1)]
+        assert reader.summaries == [str(n) for n in range(number + 1)]
     parts.write(KEY, "a stranger's")
-    await reader.until_said("a stranger's")
-    assert reader.told == [*map(str, range(20)), "a stranger's"]
+    await reader.wait_for_text("a stranger's")
+    assert reader.summaries == [*map(str, range(20)), "a stranger's"]
 
 
-async def test_with_many_followers_fewer_records_are_announced_in_one_step(parts: Live) -> None:
+async def test_with_many_followers_fewer_records_are_announced_in_one_step(parts: FollowedStore) -> None:
     readers = [parts.follow(KEY)[1] for _ in range(16)]
     largest, before, done = 0, 0, trio.Event()
 
@@ -103,26 +103,26 @@ async def test_with_many_followers_fewer_records_are_announced_in_one_step(parts
         strangers, own = [f"a stranger's {number}" for number in range(2000)], [*map(str, range(2000))]
         parts.write(KEY, *strangers)
         await parts.say(KEY, *own)
-        assert all(reader.told == strangers + own for reader in readers)
+        assert all(reader.summaries == strangers + own for reader in readers)
         done.set()
     assert largest < 1500, "a slice takes three milliseconds, and a few dozen records"
 
 
-async def test_a_half_line_is_announced_when_it_is_complete(parts: Live) -> None:
+async def test_a_half_line_is_announced_when_it_is_complete(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
     data = line("finished later")
     append(parts.file(KEY), data[:20])
     await trio.testing.wait_all_tasks_blocked(0.1)
     append(parts.file(KEY), data[20:50])
     await trio.testing.wait_all_tasks_blocked(0.1)
-    assert reader.told == []
+    assert reader.summaries == []
     append(parts.file(KEY), data[50:] + line("next"))
-    await reader.until_said("next")
-    assert reader.told == ["finished later", "next"]
+    await reader.wait_for_text("next")
+    assert reader.summaries == ["finished later", "next"]
     assert parts.session(KEY).entry.corrupt_records == 0
 
 
-async def test_a_file_written_in_pieces_is_adopted_after_its_last_whole_line(parts: Live) -> None:
+async def test_a_file_written_in_pieces_is_adopted_after_its_last_whole_line(parts: FollowedStore) -> None:
     await parts.create(KEY)
     _, reader = parts.follow(None)
     file, data = parts.folder() / "halves.jsonl", header("halves") + line("one") + line("two")
@@ -130,13 +130,13 @@ async def test_a_file_written_in_pieces_is_adopted_after_its_last_whole_line(par
         append(file, data[cut : cut + 40])
         await trio.testing.wait_all_tasks_blocked(0.005)
     # After the last change, or a second later: a file that ends within a line is looked at again.
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     session = parts.store.catalog.by_id["halves"]
     assert (session.entry.message_count, session.entry.corrupt_records) == (2, 0)
     assert file.read_bytes().startswith(data)
 
 
-async def test_a_session_whose_file_was_emptied_keeps_parent_folder_and_time(parts: Live) -> None:
+async def test_a_session_whose_file_was_emptied_keeps_parent_folder_and_time(parts: FollowedStore) -> None:
     session, _ = await parts.store.create(KEY, "main", cwd="/w", spawned_by="agent:main:boss")
     before = session.entry
     parts.file(KEY).write_bytes(b"")
@@ -158,7 +158,7 @@ async def test_an_index_that_was_incomplete_at_the_start_is_read_a_second_later(
     append(place / f"{ID.format(1)}.jsonl", header(ID.format(1)))
     rows = {KEY: {"sessionId": ID.format(1), "label": "dear"}, OTHER: {"sessionId": ID.format(2), "label": "alone"}}
     (place / "sessions.json").write_text(json.dumps(rows)[:-9])
-    async with live(tmp_path) as parts:
+    async with followed_store(tmp_path) as parts:
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert parts.store.catalog.by_key == {}
         assert parts.store.dirty_folders() == []
@@ -173,7 +173,7 @@ async def test_an_index_that_was_incomplete_at_the_start_is_read_a_second_later(
 
 
 @pytest.mark.parametrize("left", ["nothing", "the header", "a bare header"])
-async def test_a_session_whose_file_is_rewritten_stays_sandboxed_throughout(parts: Live, left: str) -> None:
+async def test_a_session_whose_file_is_rewritten_stays_sandboxed_throughout(parts: FollowedStore, left: str) -> None:
     session, key = await parts.create(OTHER, "before"), OTHER
     await parts.store.append(session, [Custom("sessiond/entry", {"label": "dear", "sandboxed": True})])
     inside, epoch, head = session.entry, session.epoch, parts.file(key).read_bytes().partition(b"\n")[0] + b"\n"
@@ -194,7 +194,7 @@ async def test_a_session_whose_file_is_rewritten_stays_sandboxed_throughout(part
     assert inside.label == "dear"
 
 
-async def test_a_file_created_while_no_descriptor_is_free_is_found_a_second_later(parts: Live) -> None:
+async def test_a_file_created_while_no_descriptor_is_free_is_found_a_second_later(parts: FollowedStore) -> None:
     await parts.create(KEY)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
@@ -222,15 +222,15 @@ async def test_a_file_created_while_no_descriptor_is_free_is_found_a_second_late
     assert parts.session("agent:main:late").entry.message_count == 1
 
 
-async def test_an_append_after_a_torn_line_begins_on_a_line_of_its_own(parts: Live) -> None:
+async def test_an_append_after_a_torn_line_begins_on_a_line_of_its_own(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
     append(parts.file(KEY), line("torn")[:30])
     await parts.say(KEY, "mine")
-    assert reader.told == ["mine"]
+    assert reader.summaries == ["mine"]
     assert parts.session(KEY).entry.corrupt_records == 1
 
 
-async def test_bad_lines_are_counted_and_skipped(parts: Live) -> None:
+async def test_bad_lines_are_counted_and_skipped(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     bad = [
         b"not json\n",
@@ -240,15 +240,15 @@ async def test_bad_lines_are_counted_and_skipped(parts: Live) -> None:
         b"\0" * 40 + b"\n",
     ]
     append(parts.file(KEY), b"".join(bad) + line("good"))
-    await reader.until(lambda: len(reader.events) == 2)
-    assert reader.told == ["good", "changed:message"]
+    await reader.wait_until(lambda: len(reader.events) == 2)
+    assert reader.summaries == ["good", "changed:message"]
     [_, changed] = reader.events
     assert isinstance(changed, ChangedEvent) and changed.entry is not None
     assert changed.entry.corrupt_records == len(bad)
 
 
 async def test_a_line_over_the_limit_is_skipped_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
-    async with live(tmp_path, record_limit=1000) as parts:
+    async with followed_store(tmp_path, record_limit=1000) as parts:
         await parts.create(KEY)
         _, reader = parts.follow(KEY)
         exact = b'{"type":"message","message":{"role":"user","content":"%s"}}\n'
@@ -259,12 +259,12 @@ async def test_a_line_over_the_limit_is_skipped_and_one_at_the_limit_is_not(tmp_
         append(parts.file(KEY), b'{"type":"message","message":{"content":"' + b"z" * 2000)
         await trio.testing.wait_all_tasks_blocked(0.05)
         append(parts.file(KEY), b"z" * 2000 + b'"}}\n' + line("after"))
-        await reader.until_said("after")
-        assert reader.told == [text.decode(), "after"]
+        await reader.wait_for_text("after")
+        assert reader.summaries == [text.decode(), "after"]
         assert parts.session(KEY).entry.corrupt_records == 2
 
 
-async def test_messages_are_announced_and_other_records_by_the_change_of_the_row(parts: Live) -> None:
+async def test_messages_are_announced_and_other_records_by_the_change_of_the_row(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     run = {"runId": "r", "at": 1}
     asked = {"request": {"message": message("x")}}
@@ -284,7 +284,7 @@ async def test_messages_are_announced_and_other_records_by_the_change_of_the_row
         ],
     )
     append(parts.file(KEY), b'{"type":"model_change","modelId":"m","provider":"p"}\n{"type":"compaction"}\n{}\n')
-    await reader.until(lambda: reader.told.count("changed:patch") == 3)
+    await reader.wait_until(lambda: reader.summaries.count("changed:patch") == 3)
     changes = [(e.phase, e.reason, e.entry.status) for e in reader.events if isinstance(e, ChangedEvent) and e.entry]
     assert reader.texts == ["said", "done"]
     assert changes == [
@@ -300,69 +300,69 @@ async def test_messages_are_announced_and_other_records_by_the_change_of_the_row
     ]
 
 
-async def test_an_append_larger_than_a_step_is_announced_when_it_is_acknowledged(parts: Live) -> None:
+async def test_an_append_larger_than_a_step_is_announced_when_it_is_acknowledged(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
     texts = [f"{number} " + "x" * 1000 for number in range(3 * feed.MAX_STEP_BYTES // 1000)]
     await parts.say(KEY, *texts)
-    assert reader.told == texts
+    assert reader.summaries == texts
 
 
-async def test_a_strangers_large_write_is_read_in_steps(parts: Live) -> None:
+async def test_a_strangers_large_write_is_read_in_steps(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
     texts = [f"{number} " + "x" * 1000 for number in range(5 * feed.MAX_STEP_BYTES // 1000)]
     append(parts.file(KEY), b"".join(map(line, texts)))
-    await reader.until_said(texts[-1])
-    assert reader.told == texts
+    await reader.wait_for_text(texts[-1])
+    assert reader.summaries == texts
 
 
-async def test_a_session_created_by_the_daemon_is_announced_from_its_beginning(parts: Live) -> None:
+async def test_a_session_created_by_the_daemon_is_announced_from_its_beginning(parts: FollowedStore) -> None:
     _, everything = parts.follow(None)
     await parts.create(OTHER, "one", "two")
-    assert everything.told == ["changed:create", "one", "changed:message", "two", "changed:message"]
+    assert everything.summaries == ["changed:create", "one", "changed:message", "two", "changed:message"]
 
 
-async def test_an_overflow_at_the_first_event_of_a_new_session_loses_no_record(parts: Live) -> None:
+async def test_an_overflow_at_the_first_event_of_a_new_session_loses_no_record(parts: FollowedStore) -> None:
     _, reader = parts.follow(None, limit=2)
     reader.stop()
     await parts.create(OTHER, "one", "two", "three")
     reader.go_on()
-    await reader.until_said("three")
+    await reader.wait_for_text("three")
     assert transcript(reader) == ["resync:lagged", "one", "two", "three"]
 
 
-async def test_a_new_file_is_announced_with_all_its_messages(parts: Live) -> None:
+async def test_a_new_file_is_announced_with_all_its_messages(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     append(parts.folder() / f"{ID.format(1)}.jsonl", header(ID.format(1), OTHER) + line("one") + line("two"))
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     append(parts.file(OTHER), line("three"))
-    await reader.until_said("three")
-    assert reader.told[0] == "changed:create"
+    await reader.wait_for_text("three")
+    assert reader.summaries[0] == "changed:create"
     assert transcript(reader) == ["one", "two", "three"]
 
 
-async def test_a_file_that_is_moved_into_the_folder_is_found(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_that_is_moved_into_the_folder_is_found(parts: FollowedStore, tmp_path: Path) -> None:
     _, reader = parts.follow(None)
     append(tmp_path / "elsewhere", header(ID.format(1), OTHER) + line("one"))
     (tmp_path / "elsewhere").rename(parts.folder() / f"{ID.format(1)}.jsonl")
-    await reader.until_said("one")
+    await reader.wait_for_text("one")
     assert (transcript(reader), parts.session(OTHER).session_id) == (["one"], ID.format(1))
 
 
-async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_complete(parts: Live) -> None:
+async def test_a_file_without_a_key_is_adopted_as_soon_as_its_header_is_complete(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     path = parts.folder() / f"{ID.format(1)}.jsonl"
     append(path, header(ID.format(1))[:30])
     await trio.testing.wait_all_tasks_blocked(0.1)
     append(path, header(ID.format(1))[30:] + line("one"))
-    await reader.until_said("one")
+    await reader.wait_for_text("one")
     append(path, line("two"))
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     assert transcript(reader) == ["one", "two"]
     assert parts.session(f"agent:main:import:{ID.format(1)}").path.endswith(path.name)
     assert path.read_bytes().count(b"sessiond/entry") == 1
 
 
-async def test_a_new_agents_folder_is_watched_from_its_first_file_on(parts: Live) -> None:
+async def test_a_new_agents_folder_is_watched_from_its_first_file_on(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     for agent, made_at_once in (("new", True), ("late", False)):
         folder = parts.folder(agent)
@@ -376,72 +376,72 @@ async def test_a_new_agents_folder_is_watched_from_its_first_file_on(parts: Live
         key = f"agent:{agent}:main"
         path = folder / f"{ID.format(1 + made_at_once)}.jsonl"
         append(path, header(path.stem, key) + line(f"{agent} 1"))
-        await reader.until_said(f"{agent} 1")
+        await reader.wait_for_text(f"{agent} 1")
         append(path, line(f"{agent} 2"))
-        await reader.until_said(f"{agent} 2")
+        await reader.wait_for_text(f"{agent} 2")
     assert transcript(reader) == ["new 1", "new 2", "late 1", "late 2"]
 
 
-async def test_a_transcript_copied_to_another_agents_folder_becomes_a_separate_session(parts: Live) -> None:
+async def test_a_transcript_copied_to_another_agents_folder_becomes_a_separate_session(parts: FollowedStore) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     original = parts.file(KEY)
     copy = parts.folder("other") / original.name
     copy.parent.mkdir(parents=True)
     shutil.copy(original, copy)
-    await reader.until_said("one")
+    await reader.wait_for_text("one")
     append(copy, line("in the copy"))
-    await reader.until_said("in the copy")
+    await reader.wait_for_text("in the copy")
     parts.write(KEY, "in the original")
-    await reader.until_said("in the original")
+    await reader.wait_for_text("in the original")
     assert [(e.key, e.message_id) for e in reader.events if isinstance(e, MessageEvent)][1:] == [
         (f"agent:other:import:{original.stem}", "in the copy"),
         (KEY, "in the original"),
     ]
     copy.unlink()
-    await reader.until(lambda: "changed:delete" in reader.told)
+    await reader.wait_until(lambda: "changed:delete" in reader.summaries)
     assert set(parts.store.catalog.by_key) == {KEY}
 
 
-async def test_a_transcript_moved_back_from_the_archive_is_a_session_again(parts: Live) -> None:
+async def test_a_transcript_moved_back_from_the_archive_is_a_session_again(parts: FollowedStore) -> None:
     await parts.say(KEY, "one")
     session = parts.session(KEY)
     _, reader = parts.follow(None)
     await parts.delete(KEY)
     (parts.store.path / session.path).rename(parts.folder() / session.file_name)
-    await reader.until_said("one")
+    await reader.wait_for_text("one")
     parts.write(KEY, "two")
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     assert [text for text in transcript(reader) if text != "resync:reset"] == ["one", "two"]
     assert set(parts.store.catalog.by_id.values()) == {parts.session(KEY)}
 
 
-async def test_a_newer_transcript_of_a_key_replaces_the_older_one_until_it_is_removed(parts: Live) -> None:
+async def test_a_newer_transcript_of_a_key_replaces_the_older_one_until_it_is_removed(parts: FollowedStore) -> None:
     await parts.say(KEY, "old 1")
     _, reader = parts.follow(KEY)
     newer = parts.folder() / f"{ID.format(1)}.jsonl"
     append(newer, header(newer.stem, KEY, created="2999-01-01T00:00:00.000Z") + line("new 1"))
-    await reader.until_said("new 1")
+    await reader.wait_for_text("new 1")
     newer.unlink()
-    await reader.until_said("old 1")
+    await reader.wait_for_text("old 1")
     parts.write(KEY, "old 2")
-    await reader.until_said("old 2")
-    assert reader.told == ["resync:reset", "new 1", "resync:reset", "old 1", "old 2"]
+    await reader.wait_for_text("old 2")
+    assert reader.summaries == ["resync:reset", "new 1", "resync:reset", "old 1", "old 2"]
 
 
-async def test_an_older_transcript_of_a_key_is_archived_and_not_announced(parts: Live) -> None:
+async def test_an_older_transcript_of_a_key_is_archived_and_not_announced(parts: FollowedStore) -> None:
     _, reader = parts.follow(None)
     older = parts.folder() / f"{ID.format(1)}.jsonl"
     append(older, header(older.stem, KEY, created="1999-01-01T00:00:00.000Z") + line("old"))
     await trio.testing.wait_all_tasks_blocked(0.1)
     append(older, line("older"))
     parts.write(KEY, "now")
-    await reader.until_said("now")
+    await reader.wait_for_text("now")
     assert reader.texts == ["now"]
 
 
 @pytest.mark.parametrize("how", ["shrunk", "replaced", "longer"])
-async def test_a_rewritten_file_is_announced_from_its_start(parts: Live, tmp_path: Path, how: str) -> None:
+async def test_a_rewritten_file_is_announced_from_its_start(parts: FollowedStore, tmp_path: Path, how: str) -> None:
     await parts.say(KEY, "one", "two")
     session, path = parts.session(KEY), parts.file(KEY)
     _, reader = parts.follow(None)
@@ -454,78 +454,78 @@ async def test_a_rewritten_file_is_announced_from_its_start(parts: Live, tmp_pat
         (tmp_path / "new").write_bytes(header(session.session_id, KEY) + b"".join(map(line, texts)))
         (tmp_path / "new").rename(path)
         expected = texts
-    await reader.until(lambda: "changed:patch" in reader.told)
+    await reader.wait_until(lambda: "changed:patch" in reader.summaries)
     parts.write(KEY, "after")
-    await reader.until_said("after")
+    await reader.wait_for_text("after")
     assert transcript(reader) == ["resync:rewritten", *expected, "after"]
     counted = [e.entry.message_count for e in reader.events if isinstance(e, ChangedEvent) and e.entry is not None]
     assert counted[-1] == len(expected) + 1
 
 
-async def test_a_file_rewritten_without_its_key_gets_the_key_back(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_rewritten_without_its_key_gets_the_key_back(parts: FollowedStore, tmp_path: Path) -> None:
     await parts.say(KEY, "one")
     session, path = parts.session(KEY), parts.file(KEY)
     _, reader = parts.follow(KEY)
     (tmp_path / "new").write_bytes(header(session.session_id) + line("two"))
     (tmp_path / "new").rename(path)
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     await parts.say(KEY, "three")
-    assert reader.told == ["resync:rewritten", "two", "three"]
+    assert reader.summaries == ["resync:rewritten", "two", "three"]
     assert (path.read_bytes().count(b'"sessionKey":"agent:main:a"'), session.entry.session_key) == (1, KEY)
 
 
-async def test_an_emptied_file_keeps_its_key(parts: Live) -> None:
+async def test_an_emptied_file_keeps_its_key(parts: FollowedStore) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(KEY)
     os.truncate(parts.file(KEY), 0)
-    await reader.until(lambda: reader.told == ["resync:rewritten"])
+    await reader.wait_until(lambda: reader.summaries == ["resync:rewritten"])
     parts.write(KEY, "two")
-    await reader.until_said("two")
-    assert (reader.told, parts.session(KEY).entry.message_count) == (["resync:rewritten", "two"], 1)
+    await reader.wait_for_text("two")
+    assert (reader.summaries, parts.session(KEY).entry.message_count) == (["resync:rewritten", "two"], 1)
 
 
-async def test_a_file_rewritten_with_another_key_becomes_that_session(parts: Live, tmp_path: Path) -> None:
+async def test_a_file_rewritten_with_another_key_becomes_that_session(parts: FollowedStore, tmp_path: Path) -> None:
     await parts.say(KEY, "one")
     session, path = parts.session(KEY), parts.file(KEY)
     (_, of_key), (_, everything) = parts.follow(KEY), parts.follow(None)
     (tmp_path / "new").write_bytes(header(session.session_id, OTHER) + line("two"))
     (tmp_path / "new").rename(path)
-    await everything.until_said("two")
-    assert of_key.told == []
-    assert everything.told == ["changed:delete", "changed:create", "two"]
+    await everything.wait_for_text("two")
+    assert of_key.summaries == []
+    assert everything.summaries == ["changed:delete", "changed:create", "two"]
     assert {key: found.path for key, found in parts.store.catalog.by_key.items()} == {OTHER: session.path}
 
 
-async def test_a_removed_file_is_announced_as_a_deleted_session(parts: Live) -> None:
+async def test_a_removed_file_is_announced_as_a_deleted_session(parts: FollowedStore) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     parts.file(KEY).unlink()
-    await reader.until(lambda: reader.told == ["changed:delete"])
+    await reader.wait_until(lambda: reader.summaries == ["changed:delete"])
     assert parts.store.catalog.by_key == {}
 
 
 async def test_sessions_of_a_removed_folder_are_deleted_and_found_again_when_it_returns(
-    parts: Live, tmp_path: Path
+    parts: FollowedStore, tmp_path: Path
 ) -> None:
     await parts.say(KEY, "one")
     _, reader = parts.follow(None)
     agent = parts.folder().parent
     agent.rename(tmp_path / "away")
-    await reader.until(lambda: reader.told == ["changed:delete"])
+    await reader.wait_until(lambda: reader.summaries == ["changed:delete"])
     assert (parts.store.catalog.by_key, parts.store.folders) == ({}, {})
     (tmp_path / "away").rename(agent)
-    await reader.until_said("one")
+    await reader.wait_for_text("one")
     await parts.say(KEY, "two")
     shutil.rmtree(agent)
-    await reader.until(lambda: reader.told.count("changed:delete") == 2)
+    await reader.wait_until(lambda: reader.summaries.count("changed:delete") == 2)
     # The removal of the file may be announced before that of its folder is noticed.
     with trio.fail_after(PATIENCE_S):
         while parts.store.folders:  # noqa: ASYNC110
             await trio.sleep(0.005)
     await parts.create(KEY, "made anew")
-    await reader.until_said("made anew")
+    await reader.wait_for_text("made anew")
     parts.write(KEY, "and watched")
-    await reader.until_said("and watched")
+    await reader.wait_for_text("and watched")
     assert [text for text in transcript(reader) if text != "resync:reset"] == [
         "one",
         "two",
@@ -534,7 +534,7 @@ async def test_sessions_of_a_removed_folder_are_deleted_and_found_again_when_it_
     ]
 
 
-async def test_symlinks_are_not_followed(parts: Live, tmp_path: Path) -> None:
+async def test_symlinks_are_not_followed(parts: FollowedStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "sessions"
     outside.mkdir(parents=True)
     append(outside / f"{ID.format(1)}.jsonl", header(ID.format(1), "agent:evil:main") + line("secret"))
@@ -544,8 +544,8 @@ async def test_symlinks_are_not_followed(parts: Live, tmp_path: Path) -> None:
     await trio.testing.wait_all_tasks_blocked(0.1)
     append(outside / f"{ID.format(1)}.jsonl", line("more"))
     parts.write(KEY, "seen")
-    await reader.until_said("seen")
-    assert reader.told[:1] == ["seen"]
+    await reader.wait_for_text("seen")
+    assert reader.summaries[:1] == ["seen"]
     assert set(parts.store.catalog.by_key) == {KEY}
 
 
@@ -572,7 +572,7 @@ class MissingEventsWatcher:
 
 async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: Path) -> None:
     watcher = MissingEventsWatcher()
-    async with live(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
+    async with followed_store(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
         nursery.start_soon(parts.feed.run, watcher)
         for key in (KEY, OTHER, "agent:gone:main", "agent:moved:main"):
             await parts.create(key)
@@ -587,10 +587,10 @@ async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: P
         fresh.parent.mkdir(parents=True)
         append(fresh, header(fresh.stem, "agent:fresh:main") + line("found"))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert reader.told == []
+        assert reader.summaries == []
         await watcher.send.send([Rescan("overflow")])
-        await reader.until(lambda: reader.told.count("changed:delete") == 3)
-        await reader.until_said("found")
+        await reader.wait_until(lambda: reader.summaries.count("changed:delete") == 3)
+        await reader.wait_for_text("found")
         assert sorted(reader.texts) == ["appended", "found"]
         assert set(parts.store.catalog.by_key) == {KEY, "agent:fresh:main"}
         nursery.cancel_scope.cancel()
@@ -598,7 +598,7 @@ async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: P
 
 @contextmanager
 def no_free_descriptors() -> Iterator[None]:
-    """Inside, no file can be opened."""
+    """InProcessDaemon, no file can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -619,7 +619,7 @@ async def test_a_commit_that_the_feed_cannot_read_is_announced_a_second_later(
             lowered.enter_context(no_free_descriptors())
         return result
 
-    async with live(tmp_path, run_sync=run_sync) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(KEY)
@@ -627,17 +627,17 @@ async def test_a_commit_that_the_feed_cannot_read_is_announced_a_second_later(
             armed = True
             await parts.say(KEY, "acknowledged")
             armed = False
-            assert reader.told == []
+            assert reader.summaries == []
         # The file is not changed again.
-        await reader.until_said("acknowledged")
-        assert reader.told == ["acknowledged"]
+        await reader.wait_for_text("acknowledged")
+        assert reader.summaries == ["acknowledged"]
 
 
 async def test_a_file_that_cannot_be_adopted_without_descriptors_is_found_a_second_later(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     watcher = MissingEventsWatcher()
-    async with live(tmp_path, watching=False, run_sync=run_inline) as parts, trio.open_nursery() as nursery:
+    async with followed_store(tmp_path, watching=False, run_sync=run_inline) as parts, trio.open_nursery() as nursery:
         nursery.start_soon(parts.feed.run, watcher)
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -648,8 +648,8 @@ async def test_a_file_that_cannot_be_adopted_without_descriptors_is_found_a_seco
             await watcher.send.send([NameChanged(str(fresh.parent), fresh.name), Rescan("overflow")])
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert set(parts.store.catalog.by_key) == {KEY}
-        await reader.until_said("found")
-        assert reader.told[0] == "changed:create"
+        await reader.wait_for_text("found")
+        assert reader.summaries[0] == "changed:create"
         nursery.cancel_scope.cancel()
 
 
@@ -658,7 +658,7 @@ async def run_inline(function: Callable[..., Any], *args: Any) -> Any:
 
 
 async def test_many_foreign_files_are_adopted_with_one_index(tmp_path: Path) -> None:
-    async with live(tmp_path) as parts:
+    async with followed_store(tmp_path) as parts:
         _, reader = parts.follow(None)
         folder = parts.folder()
         folder.mkdir(parents=True)
@@ -666,14 +666,14 @@ async def test_many_foreign_files_are_adopted_with_one_index(tmp_path: Path) -> 
         (folder / "sessions.json").write_bytes(msgspec.json.encode(rows))
         for number in range(9):
             append(folder / f"{ID.format(number)}.jsonl", header(ID.format(number)) + line(str(number)))
-        await reader.until(lambda: len(reader.texts) == 9)
+        await reader.wait_until(lambda: len(reader.texts) == 9)
         assert set(parts.store.catalog.by_key) == set(rows)
 
 
-async def test_outside_changes_that_leave_the_content_alone_are_not_announced(parts: Live) -> None:
+async def test_outside_changes_that_leave_the_content_alone_are_not_announced(parts: FollowedStore) -> None:
     """A new time, another mode, an open without a write, a hard link that is removed again."""
     await parts.say(KEY, "one")
-    place, path = parts.now(KEY), parts.file(KEY)
+    place, path = parts.newest_position(KEY), parts.file(KEY)
     _, reader = parts.follow(None)
     for time_ns in (10**9, 2 * 10**9):
         os.utime(path, ns=(time_ns, time_ns))
@@ -689,10 +689,10 @@ async def test_outside_changes_that_leave_the_content_alone_are_not_announced(pa
     link.unlink()
     (path.parent / "notes.txt").write_text("nothing of sessiond's")
     parts.write(KEY, "two")
-    await reader.until_said("two")
+    await reader.wait_for_text("two")
     assert transcript(reader) == ["two"]
-    assert set(reader.told) == {"two", "changed:message"}
-    assert parts.now(KEY).session_id == place.session_id
+    assert set(reader.summaries) == {"two", "changed:message"}
+    assert parts.newest_position(KEY).session_id == place.session_id
     assert row(parts.session(KEY).entry).message_count == 2
 
 
@@ -709,7 +709,7 @@ async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_re
             assert synced.wait(PATIENCE_S)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async with live(tmp_path, run_sync=run_sync) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync) as parts:
         await parts.create(KEY)
         parts.store.committer._sync = sync
         await parts.say(KEY, "one")
@@ -728,29 +728,29 @@ async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_re
             os.utime(parts.file(KEY))
             parts.write(KEY, "a stranger's")
             append(parts.folder() / "other.jsonl", header("other", "agent:main:other") + line("elsewhere"))
-            await reader.until(lambda: "agent:main:other" in parts.store.catalog.by_key)
+            await reader.wait_until(lambda: "agent:main:other" in parts.store.catalog.by_key)
             # Nor may an explicit read in the middle of the commit, as by a reset or a retry, announce it.
             parts.store.read_new(parts.session(KEY))
             assert parts.session(KEY).entry.message_count == 1
             refuse = False
             synced.set()
-        await reader.until_said("a stranger's")
+        await reader.wait_for_text("a stranger's")
         assert "refused" not in reader.texts
         assert parts.session(KEY).entry.message_count == 2
         assert parts.session(KEY).entry.corrupt_records == 0
 
 
-async def test_long_records_are_announced_once_and_in_order_whoever_wrote_them(parts: Live) -> None:
+async def test_long_records_are_announced_once_and_in_order_whoever_wrote_them(parts: FollowedStore) -> None:
     """Long records are parsed in a thread while other tasks go on."""
     long = [f"{letter}" * (600 * 1024) for letter in "abcd"]
     _, reader = parts.follow(None)
     parts.write(KEY, "one", long[0], "two", long[1])
-    await reader.until(lambda: len(reader.texts) == 4)
+    await reader.wait_until(lambda: len(reader.texts) == 4)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(parts.say, KEY, "three", long[2], "four")
         parts.write(KEY, "five")
     parts.write(KEY, long[3], "six")
-    await reader.until(lambda: len(reader.texts) == 10)
+    await reader.wait_until(lambda: len(reader.texts) == 10)
     mine = [text for text in reader.texts if text in ("three", long[2], "four")]
     theirs = [text for text in reader.texts if text not in mine]
     assert mine == ["three", long[2], "four"]
@@ -770,7 +770,7 @@ async def test_a_long_record_replaced_while_it_was_parsed_is_not_announced(tmp_p
             return line
         return await trio.to_thread.run_sync(function, *args)
 
-    async with live(tmp_path, run_sync=run_sync) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(KEY)
@@ -780,7 +780,7 @@ async def test_a_long_record_replaced_while_it_was_parsed_is_not_announced(tmp_p
         await trio.to_thread.run_sync(begun.wait)
         file.write_bytes(before + line("y" * (600 * 1024)))
         go_on.set()
-        await reader.until(lambda: any(text.startswith("y") for text in reader.texts))
+        await reader.wait_until(lambda: any(text.startswith("y") for text in reader.texts))
         assert not any(text.startswith("x") for text in reader.texts)
 
 
@@ -796,7 +796,7 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
     def sync(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync, watching=False) as parts:
         await parts.create(KEY)
         session, told = parts.session(KEY), []
         _, reader = parts.follow(KEY)
@@ -814,7 +814,7 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
             folded_to = session.entry.file.folded_to
             held.set()
             assert folded_to == read
-            await reader.until_said(strangers[-1])
+            await reader.wait_for_text(strangers[-1])
             nursery.cancel_scope.cancel()
         assert [type(error) for error in told] == [StorageError]
         assert reader.texts == strangers
@@ -837,7 +837,7 @@ async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_
     def sync(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync, watching=False) as parts:
         await parts.create(KEY)
         session, told = parts.session(KEY), []
         _, reader = parts.follow(KEY)
@@ -855,7 +855,7 @@ async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_
             folded_to = session.entry.file.folded_to
             held.set()
         assert folded_to == read
-        await reader.until_said(long)
+        await reader.wait_for_text(long)
         assert [type(error) for error in told] == [StorageError]
         assert reader.texts == [long]
 
@@ -870,7 +870,7 @@ async def test_a_transcript_being_archived_is_not_reported_as_removed(tmp_path: 
             await held.wait()
         return done
 
-    async with live(tmp_path, run_sync=run_sync) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync) as parts:
         session = await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         _, reader = parts.follow(None)
@@ -879,11 +879,11 @@ async def test_a_transcript_being_archived_is_not_reported_as_removed(tmp_path: 
             await moved.wait()
             # The watcher reports that file and then another one.
             append(parts.folder() / "other.jsonl", header("other", OTHER) + line("elsewhere"))
-            await reader.until(lambda: OTHER in parts.store.catalog.by_key)
+            await reader.wait_until(lambda: OTHER in parts.store.catalog.by_key)
             known = parts.store.catalog.by_key.get(KEY)
             held.set()
         assert known is session
-        assert "changed:delete" not in reader.told
+        assert "changed:delete" not in reader.summaries
 
 
 def hold_calls_of(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]]:
@@ -901,7 +901,7 @@ def hold_calls_of(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]
 
 async def test_followers_stay_on_a_transcript_until_the_append_in_progress_is_announced(tmp_path: Path) -> None:
     asked, held, run_sync = hold_calls_of("_commit")
-    async with live(tmp_path, run_sync=run_sync) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync) as parts:
         old = await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up
         _, reader = parts.follow(KEY)
@@ -917,13 +917,13 @@ async def test_followers_stay_on_a_transcript_until_the_append_in_progress_is_an
             early = reader.texts
             held.set()
         assert early == []
-        await reader.until_said("new")
+        await reader.wait_for_text("new")
         assert reader.texts == ["late", "new"]
 
 
 async def test_followers_stay_on_a_transcript_until_its_reset_has_moved_it(tmp_path: Path) -> None:
     asked, held, run_sync = hold_calls_of("move")
-    async with live(tmp_path, run_sync=run_sync, watching=False) as parts:
+    async with followed_store(tmp_path, run_sync=run_sync, watching=False) as parts:
         await parts.create(KEY, "one")
         old = parts.file(KEY)
         _, reader = parts.follow(KEY)
@@ -931,19 +931,19 @@ async def test_followers_stay_on_a_transcript_until_its_reset_has_moved_it(tmp_p
             nursery.start_soon(parts.reset, KEY)
             await asked.wait()
             await trio.testing.wait_all_tasks_blocked(0.05)
-            early = reader.told
+            early = reader.summaries
             append(old, line("a stranger's last word"))
             held.set()
         assert early == []
-        await reader.until(lambda: "resync:reset" in reader.told)
-        assert reader.told == ["a stranger's last word", "resync:reset"]
+        await reader.wait_until(lambda: "resync:reset" in reader.summaries)
+        assert reader.summaries == ["a stranger's last word", "resync:reset"]
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_lagging_follower_gets_a_resync_before_overwritten_records(tmp_path: Path, *, replaced: bool) -> None:
     """Overwritten in place, or replaced by a file of the same length with the same end."""
     end = "two " * 60
-    async with live(tmp_path, watching=False) as parts:
+    async with followed_store(tmp_path, watching=False) as parts:
         await parts.create(KEY, "one", end)
         file = parts.file(KEY)
         old, new = ('"one"', '"ONE"') if replaced else ("two ", "TWO ")
@@ -953,6 +953,6 @@ async def test_a_lagging_follower_gets_a_resync_before_overwritten_records(tmp_p
             file.with_suffix(".new").rename(file)
         else:
             file.write_bytes(content)
-        _, reader = parts.follow(KEY, place=parts.start(KEY))
-        await reader.until(lambda: len(reader.texts) == 2)
-        assert reader.told == ["resync:rewritten", *(["ONE", end] if replaced else ["one", "TWO " * 60])]
+        _, reader = parts.follow(KEY, place=parts.first_position(KEY))
+        await reader.wait_until(lambda: len(reader.texts) == 2)
+        assert reader.summaries == ["resync:rewritten", *(["ONE", end] if replaced else ["one", "TWO " * 60])]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.followed_store import PATIENCE_S, Live, live
+from support.followed_store import PATIENCE_S, FollowedStore, followed_store
 
 from sessiond.errors import StorageError, StoreGone
 from sessiond.events.watch import Kind
@@ -19,7 +19,7 @@ KEY = "agent:main:main"
 BACKENDS: list[Kind] = ["inotify", "polling"]
 
 
-async def wait_until_moved(parts: Live, key: str, folder: Folder) -> None:
+async def wait_until_moved(parts: FollowedStore, key: str, folder: Folder) -> None:
     """Return when the session is in another folder, or in none."""
     with trio.fail_after(PATIENCE_S):
         while key in parts.store.catalog.by_key and parts.session(key).folder is folder:  # noqa: ASYNC110
@@ -39,7 +39,7 @@ def contents(folder: Path) -> list[bytes]:
 async def test_the_daemon_goes_on_with_a_folder_that_was_replaced_by_a_copy(
     tmp_path: Path, part: str, watcher: Kind
 ) -> None:
-    async with live(tmp_path, watcher=watcher) as parts:
+    async with followed_store(tmp_path, watcher=watcher) as parts:
         parts.store.presence.patience_s = PATIENCE_S
         await parts.create(KEY, "before")
         _, reader = parts.follow(KEY)
@@ -50,7 +50,7 @@ async def test_the_daemon_goes_on_with_a_folder_that_was_replaced_by_a_copy(
         assert not (await parts.session_changes.ensure(KEY, "main", cwd=""))[1]
         await parts.say(KEY, "after")
         parts.write(KEY, "of a stranger")
-        await reader.until_said("of a stranger")
+        await reader.wait_for_text("of a stranger")
         assert parts.session(KEY).entry.message_count == 3
         assert len(transcripts(tmp_path / "store")) == 1
 
@@ -59,7 +59,7 @@ async def test_the_daemon_goes_on_with_a_folder_that_was_replaced_by_a_copy(
 async def test_a_session_asked_for_while_its_folder_is_replaced_is_that_of_the_new_folder(
     tmp_path: Path, watcher: Kind
 ) -> None:
-    async with live(tmp_path, watcher=watcher) as parts:
+    async with followed_store(tmp_path, watcher=watcher) as parts:
         parts.store.presence.patience_s = PATIENCE_S
         for number in range(40):
             await parts.create(f"agent:main:s{number}", "before")
@@ -76,7 +76,7 @@ async def test_a_session_asked_for_while_its_folder_is_replaced_is_that_of_the_n
 
 
 async def test_a_folder_that_comes_back_after_a_moment_keeps_its_sessions(tmp_path: Path) -> None:
-    async with live(tmp_path) as parts:
+    async with followed_store(tmp_path) as parts:
         await parts.create(KEY, "before")
         parts.store.presence.patience_s = PATIENCE_S
         agents, away = tmp_path / "store" / "agents", tmp_path / "away"
@@ -96,7 +96,7 @@ async def test_a_folder_that_comes_back_after_a_moment_keeps_its_sessions(tmp_pa
 async def test_a_session_object_is_valid_again_when_its_folder_comes_back(
     tmp_path: Path, part: str, copied: bool
 ) -> None:
-    async with live(tmp_path) as parts:
+    async with followed_store(tmp_path) as parts:
         await parts.create(KEY, "before")
         parts.store.presence.patience_s = PATIENCE_S
         held, away = parts.session(KEY), tmp_path / "away"
@@ -123,7 +123,7 @@ async def test_nothing_is_stored_in_a_moved_folder_before_the_watcher_reports_th
     tmp_path: Path, part: str, copied: bool
 ) -> None:
     place, away = tmp_path / "store" / part, tmp_path / "away"
-    async with live(tmp_path, watching=False) as parts:
+    async with followed_store(tmp_path, watching=False) as parts:
         await parts.create(KEY, "before")
         place.rename(away)
         if copied:
@@ -143,7 +143,7 @@ async def test_a_move_of_a_folder_above_the_store_is_noticed_at_the_next_write(t
     above.mkdir()
     said = ""
     try:
-        async with live(above) as parts:
+        async with followed_store(above) as parts:
             parts.store.presence.patience_s = 0.2
             await parts.create(KEY, "before")
             await trio.testing.wait_all_tasks_blocked(0.05)
@@ -165,7 +165,7 @@ async def test_a_store_that_stays_away_ends_the_daemon_with_a_clear_message(
     place = tmp_path / "store" / part
     said = ""
     try:
-        async with live(tmp_path) as parts:
+        async with followed_store(tmp_path) as parts:
             parts.store.presence.patience_s = 0.2
             await parts.create(KEY, "before")
             if how == "removed":

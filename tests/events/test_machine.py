@@ -17,7 +17,7 @@ import trio.testing
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from support.followed_store import Live, Reader, append, header, line, live, said
+from support.followed_store import FollowedStore, Reader, append, followed_store, header, line, text_of
 from support.patience import PATIENCE_S
 from support.sampling import amount
 
@@ -48,7 +48,7 @@ class RecordingFollower:
         self.reader: Reader
         self.connected = False
 
-    def connect(self, parts: Live) -> None:
+    def connect(self, parts: FollowedStore) -> None:
         place = None
         if self.key is not None:
             session = parts.session(self.key)
@@ -60,7 +60,7 @@ class RecordingFollower:
         self.subscription, self.reader = parts.follow(self.key, place=place, limit=self.limit)
         self.connected = True
 
-    def disconnect(self, parts: Live) -> None:
+    def disconnect(self, parts: FollowedStore) -> None:
         self.collect()
         parts.leave(self.subscription)
         self.connected = False
@@ -70,7 +70,7 @@ class RecordingFollower:
         for event in self.reader.events:
             match event:
                 case MessageEvent():
-                    self.had.setdefault(event.session_id, []).append(said(event))
+                    self.had.setdefault(event.session_id, []).append(text_of(event))
                     assert len(self.had[event.session_id]) == event.seq, (event.session_id, self.had)
                     self.cursor = event.cursor
                 case ResyncEvent(reason="lagged"):
@@ -88,7 +88,7 @@ class RecordingFollower:
         return {session_id: [*texts, "!=", *had] for session_id, (texts, had) in left.items() if texts != had}
 
 
-def texts_of(parts: Live, session: Session) -> list[str]:
+def texts_of(parts: FollowedStore, session: Session) -> list[str]:
     """The texts of the messages in a session's file."""
     found: list[str] = []
     try:
@@ -208,7 +208,7 @@ class FollowScenario:
         left = iter([*steps, ("finish", None)])
         with trio.fail_after(2 * PATIENCE_S):
             while True:
-                async with live(self.folder) as self.parts:
+                async with followed_store(self.folder) as self.parts:
                     for key in KEYS:
                         await self.session_of(key)
                     for follower in self.followers:
@@ -343,7 +343,7 @@ class FollowScenario:
             follower.reader.go_on()
         for follower in self.followers:
             with trio.move_on_after(PATIENCE_S):
-                await follower.reader.until(lambda follower=follower: not follower.missing(self.due(follower)))
+                await follower.reader.wait_until(lambda follower=follower: not follower.missing(self.due(follower)))
             assert follower.missing(self.due(follower)) == {}, follower.key
 
     def due(self, follower: RecordingFollower) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from support.followed_store import sees_all
-from support.live_events import KEY, OTHER, changed, follower, said
+from support.live_events import KEY, OTHER, changed_event, follower, message_event
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import MAX_QUEUED_BYTES, FollowPlace
@@ -17,11 +17,11 @@ async def test_events_that_do_not_fit_wait_in_order() -> None:
     subscription, reader = follower(bus, None)
     reader.stop(room_for=1)
     for seq in (1, 2, 3):
-        bus.publish(said(seq))
+        bus.publish(message_event(seq))
     reader.go_on()
-    bus.publish(said(4))
-    assert reader.events == [said(1)]
-    assert [subscription.take() for _ in range(3)] == [said(2), said(3), said(4)]
+    bus.publish(message_event(4))
+    assert reader.events == [message_event(1)]
+    assert [subscription.take() for _ in range(3)] == [message_event(2), message_event(3), message_event(4)]
 
 
 async def test_one_event_over_the_queue_limit_empties_the_queue_and_starts_a_lag() -> None:
@@ -29,9 +29,9 @@ async def test_one_event_over_the_queue_limit_empties_the_queue_and_starts_a_lag
     subscription, reader = follower(bus, KEY, limit=4)
     reader.stop()
     for seq in (1, 2, 3, 4):
-        bus.publish(said(seq))
+        bus.publish(message_event(seq))
     assert (len(subscription.queue), subscription.behind) == (4, {})
-    bus.publish(said(5))
+    bus.publish(message_event(5))
     assert (len(subscription.queue), subscription.behind[KEY].place) == (0, FollowPlace("s", 100, 0, "lagged"))
 
 
@@ -41,9 +41,9 @@ async def test_the_queue_is_bounded_by_bytes_too() -> None:
     reader.stop()
     big = MAX_QUEUED_BYTES // 4
     for seq in (1, 2, 3):
-        bus.publish(said(seq, text=b"x" * big))
+        bus.publish(message_event(seq, text=b"x" * big))
     assert len(subscription.queue) == 3
-    bus.publish(said(4, text=b"x" * big))
+    bus.publish(message_event(4, text=b"x" * big))
     assert (len(subscription.queue), subscription.behind[KEY].place) == (0, FollowPlace("s", 100, 0, "lagged"))
 
 
@@ -51,11 +51,17 @@ async def test_an_overflow_keeps_the_first_unsent_place_and_the_newest_row_of_ea
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=4)
     reader.stop()
-    for event in (changed(2), said(3), changed(3), said(7, OTHER), changed(7, OTHER)):
+    for event in (
+        changed_event(2),
+        message_event(3),
+        changed_event(3),
+        message_event(7, OTHER),
+        changed_event(7, OTHER),
+    ):
         bus.publish(event)
     assert {key: (lag.place, lag.change) for key, lag in subscription.behind.items()} == {
-        KEY: (FollowPlace("s", 300, 2, "lagged"), changed(3)),
-        OTHER: (FollowPlace("s", 700, 6, "lagged"), changed(7, OTHER)),
+        KEY: (FollowPlace("s", 300, 2, "lagged"), changed_event(3)),
+        OTHER: (FollowPlace("s", 700, 6, "lagged"), changed_event(7, OTHER)),
     }
 
 
@@ -63,43 +69,50 @@ async def test_a_lagging_session_gets_no_live_events_until_it_has_caught_up() ->
     bus = EventBus()
     subscription, reader = follower(bus, None)
     subscription.start_lag(KEY, FollowPlace("s", 0, 0))
-    for event in (said(1), changed(1), said(1, OTHER), LiveEvent(KEY, "session.delta", {}), said(2), changed(2)):
+    for event in (
+        message_event(1),
+        changed_event(1),
+        message_event(1, OTHER),
+        LiveEvent(KEY, "session.delta", {}),
+        message_event(2),
+        changed_event(2),
+    ):
         bus.publish(event)
-    assert reader.events == [said(1, OTHER)]
+    assert reader.events == [message_event(1, OTHER)]
     subscription.end_lag(KEY)
-    bus.publish(said(3))
-    assert reader.events == [said(1, OTHER), changed(2), said(3)]
+    bus.publish(message_event(3))
+    assert reader.events == [message_event(1, OTHER), changed_event(2), message_event(3)]
 
 
 async def test_a_delete_is_sent_after_the_unread_messages() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None)
     subscription.start_lag(KEY, FollowPlace("s", 0, 0))
-    bus.publish(changed(1, deleted=True))
+    bus.publish(changed_event(1, deleted=True))
     assert reader.events == []
     subscription.end_lag(KEY)
-    assert reader.events == [changed(1, deleted=True)]
+    assert reader.events == [changed_event(1, deleted=True)]
 
 
 async def test_an_overflow_keeps_a_delete() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=1)
     reader.stop()
-    bus.publish(changed(1, deleted=True))
-    bus.publish(said(1, OTHER))
-    assert subscription.behind[KEY].change == changed(1, deleted=True)
+    bus.publish(changed_event(1, deleted=True))
+    bus.publish(message_event(1, OTHER))
+    assert subscription.behind[KEY].change == changed_event(1, deleted=True)
 
 
 async def test_a_reread_removes_the_session_from_the_queue_and_keeps_its_newest_row() -> None:
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=10)
     reader.stop()
-    for event in (said(1), changed(1), said(1, OTHER), said(2), changed(2)):
+    for event in (message_event(1), changed_event(1), message_event(1, OTHER), message_event(2), changed_event(2)):
         bus.publish(event)
     bus.reread(KEY, FollowPlace("s", 0, 0, "rewritten"), live=True)
-    assert list(subscription.queue) == [said(1, OTHER)]
+    assert list(subscription.queue) == [message_event(1, OTHER)]
     lag = subscription.behind[KEY]
-    assert (lag.place, lag.change) == (FollowPlace("s", 0, 0, "rewritten"), changed(2))
+    assert (lag.place, lag.change) == (FollowPlace("s", 0, 0, "rewritten"), changed_event(2))
 
 
 @pytest.mark.parametrize(("seq", "received"), [(0, False), (4, False), (5, True), (9, True)])
@@ -107,8 +120,8 @@ async def test_the_first_live_message_decides_which_places_were_received(seq: in
     bus = EventBus()
     subscription, _ = follower(bus, None)
     assert not subscription.has_had(KEY, FollowPlace("s", 0, 9))
-    bus.publish(said(6))
-    bus.publish(said(7))
+    bus.publish(message_event(6))
+    bus.publish(message_event(7))
     assert subscription.has_had(KEY, FollowPlace("s", 0, seq)) is received
 
 
@@ -117,12 +130,12 @@ async def test_a_new_session_of_a_key_is_read_after_the_unsent_events_of_the_old
     waiting, read, lagging, new = (follower(bus, key, limit=9) for key in (KEY, KEY, KEY, None))
     waiting[1].stop()
     bus.unfollow(new[0], None)
-    bus.publish(said(1))
-    bus.publish(said(2))
+    bus.publish(message_event(1))
+    bus.publish(message_event(2))
     lagging[0].start_lag(KEY, FollowPlace("s", 50, 0))
     bus.follow(new[0], None, sees_all)
     bus.switch_session(KEY, FollowPlace("s", 300, 2), known_only=True)
-    assert list(waiting[0].queue) == [said(1), said(2)]
+    assert list(waiting[0].queue) == [message_event(1), message_event(2)]
     assert waiting[0].behind[KEY].place == FollowPlace("s", 300, 2)
     assert read[0].behind[KEY].place == FollowPlace("s", 300, 2)
     assert lagging[0].behind[KEY].place == FollowPlace("s", 50, 0)
@@ -135,10 +148,10 @@ async def test_an_overflow_after_a_switch_starts_at_the_first_queued_event() -> 
     bus = EventBus()
     subscription, reader = follower(bus, KEY, OTHER, limit=2)
     reader.stop()
-    bus.publish(said(1))
-    bus.publish(said(2))
+    bus.publish(message_event(1))
+    bus.publish(message_event(2))
     bus.switch_session(KEY, FollowPlace("s", 300, 2))
-    bus.publish(said(1, OTHER))
+    bus.publish(message_event(1, OTHER))
     assert subscription.behind[KEY].place == FollowPlace("s", 100, 0, "lagged")
 
 
@@ -146,7 +159,7 @@ async def test_an_overflow_at_a_reset_event_omits_nothing_of_the_old_session() -
     bus = EventBus()
     subscription, reader = follower(bus, None, limit=1)
     reader.stop()
-    bus.publish(said(1, OTHER))
+    bus.publish(message_event(1, OTHER))
     bus.publish(ChangedEvent(KEY, "new", "reset", None, None))
     assert subscription.behind[KEY].place == FollowPlace("new", 0, 0, "lagged")
     bus.switch_session(KEY, FollowPlace("s", 300, 2))
@@ -161,14 +174,14 @@ async def test_a_late_reset_event_does_not_make_an_overflow_repeat_messages() ->
     subscription.behind[KEY].place = FollowPlace("s", 300, 2)
     reader.stop()
     subscription.end_lag(KEY)
-    bus.publish(said(1, OTHER))
+    bus.publish(message_event(1, OTHER))
     assert subscription.behind[KEY].place == FollowPlace("s", 300, 2, "lagged")
 
 
 async def test_only_a_follower_that_knew_the_old_session_gets_the_reset() -> None:
     bus = EventBus()
     earlier, _ = follower(bus, None)
-    bus.publish(said(1))
+    bus.publish(message_event(1))
     new, _ = follower(bus, None)
     bus.switch_session(KEY, FollowPlace("u", 0, 0))
     assert (earlier.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
@@ -214,5 +227,5 @@ async def test_lagging_sessions_take_turns_and_an_unreadable_one_is_retried_late
     assert trio.current_time() - began == 1
     for lag in subscription.behind.values():
         lag.waits_for_file = True
-    bus.publish(said(1))
+    bus.publish(message_event(1))
     assert subscription.next_lagging() == KEY

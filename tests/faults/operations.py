@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.house import FaultyDaemon
-from faults.scenes import MAIN, Scene, Told, idle
+from faults.scenes import MAIN, CallOutcome, Scene, idle
 from faults.transcripts import transcripts
 
 CONFIG = """
@@ -105,7 +105,7 @@ def _inject(scene: Scene) -> None:
             outcome: Any = "done" if "result" in answer else "refused"
             if outcome == "refused":
                 scene.note(texts[answer["id"]], answer["error"])
-            scene.told.append(Told(texts[answer["id"]], outcome, answer, scene.daemon.control.counter))
+            scene.told.append(CallOutcome(texts[answer["id"]], outcome, answer, scene.daemon.control.counter))
 
 
 def _send(scene: Scene) -> None:

@@ -19,7 +19,7 @@ MAIN = "agent:main:main"
 
 
 @dataclass(frozen=True)
-class Told:
+class CallOutcome:
     """How one call ended. `mark` is the number of file calls made when it did."""
 
     what: str
@@ -33,7 +33,7 @@ class Scene:
     """One daemon under one operation. `texts` says which message text a call is about; `lasting`: the fault stays."""
 
     daemon: FaultyDaemon
-    told: list[Told] = field(default_factory=list)
+    told: list[CallOutcome] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     lasting: bool = False
     # Answers that no fault of the disk may have.
@@ -55,14 +55,14 @@ class Scene:
             else:
                 answer = wire.ask(method, **params)
         except (OSError, ValueError):
-            self.told.append(Told(what, "unknown", None, self.daemon.control.counter))
+            self.told.append(CallOutcome(what, "unknown", None, self.daemon.control.counter))
             return None
         mark = self.daemon.control.counter
         if "error" in answer:
             self.note(what, answer["error"])
-            self.told.append(Told(what, "refused", answer["error"], mark))
+            self.told.append(CallOutcome(what, "refused", answer["error"], mark))
             return None
-        self.told.append(Told(what, "done", answer["result"], mark))
+        self.told.append(CallOutcome(what, "done", answer["result"], mark))
         return answer["result"]
 
     def outcome(self, what: str, mark: int | None = None) -> str:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
+from support.single_calls import SINGLE_CALLS
 
 CONFIG = """
 [[agents.list]]
@@ -31,10 +31,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.stop()
 
 
-@pytest.fixture(params=sorted(ROADS))
+@pytest.fixture(params=sorted(SINGLE_CALLS))
 def call(request: pytest.FixtureRequest, shared: Daemon) -> Call:
     """`call(method, **params)` as the owner or by a token, over each transport in turn. CallFailed for an error."""
-    road = ROADS[request.param]
+    road = SINGLE_CALLS[request.param]
 
     def ask(method: str, /, by: str | None = None, **params: Any) -> Any:
         answer = road(shared, "sessiond", by, method, params)

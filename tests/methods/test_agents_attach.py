@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Refused, inside
-from support.in_process_agents import Program, agent, attached, program, until
+from support.in_process import Refused, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, program, until
 from support.method_calls import Call, CallFailed
 
 KEY = "agent:alice:main"
@@ -33,14 +33,14 @@ def test_attaching_needs_a_lasting_connection(call: Call, request: pytest.Fixtur
 
 
 async def test_an_invalid_agent_id_is_refused(tmp_path: Path):
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         for agent_id in ("", "Alice", "a b", "../x", "x" * 65):
             assert (await owner.failure("agents.attach", agentId=agent_id))["code"] == -32602
         assert (await owner.failure("agents.attach", agentId="a", capabilities=["fly"]))["code"] == -32602
 
 
 async def test_an_agent_that_is_not_configured_is_refused_with_the_lines_to_add(tmp_path: Path):
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
         error = await owner.failure("agents.attach", agentId="bob")
         assert (error["code"], error["data"]["code"]) == (-32002, "agent_not_found")
         assert 'id = "bob"' in error["message"] and "sessiond config reload" in error["message"]
@@ -48,7 +48,7 @@ async def test_an_agent_that_is_not_configured_is_refused_with_the_lines_to_add(
 
 
 async def test_only_callers_with_the_scope_and_the_agent_may_attach(tmp_path: Path):
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
 
         async def attach(**token: Any) -> int | None:
             made = await owner.call("tokens.mint", **token)
@@ -73,14 +73,18 @@ async def test_the_token_of_a_run_cannot_attach(tmp_path: Path):
             seen.append((await second.failure("agents.attach", agentId="alice"))["code"])
         return {"reply": ""}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         await owner.say(KEY, "x")
     assert seen == [-32003]
 
 
 async def test_a_run_is_sent_as_a_request_and_its_answer_ends_the_run(tmp_path: Path):
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", answer_message) as alice,
         there.connect() as owner,
     ):
@@ -110,7 +114,11 @@ async def test_the_runs_token_serves_on_a_second_connection_until_the_run_ends(t
             page = await second.call("sessions_history", sessionKey="current")
             return {"reply": page["messages"][0]["content"]}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         assert await owner.say(KEY, "who am I?") == "who am I?"
         with pytest.raises(Exception, match="token"):
             there.services.tokens.caller(tokens[0])
@@ -127,12 +135,16 @@ async def test_calls_with_a_runs_id_are_made_as_its_session(tmp_path: Path):
             await made.call("sessions_history", sessionKey="current", _meta={"runId": 5})
         return {"reply": f"{len(page['messages'])} {listed['visibility']} {refused.value.args[0]['code']}"}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         assert await owner.say(KEY, "x") == "1 tree -32003"
 
 
 async def test_runs_wait_for_an_agent_that_is_not_attached_and_start_when_it_attaches(tmp_path: Path):
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
         ids = [(await owner.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(3)]
         rows = (await owner.call("sessions_list"))["sessions"]
         assert (rows[0]["status"], rows[0]["queuedRuns"]) == ("queued", 3)
@@ -144,8 +156,8 @@ async def test_runs_wait_for_an_agent_that_is_not_attached_and_start_when_it_att
 
 
 async def test_a_run_ends_when_its_agent_does_not_attach_in_time(tmp_path: Path):
-    config = attached("alice", more="[agents.defaults]\nqueueTtlSeconds = 0.2\n")
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    config = attached_agents_config("alice", more="[agents.defaults]\nqueueTtlSeconds = 0.2\n")
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         sent = await owner.call("chat.send", sessionKey=KEY, message="x")
         ended = await owner.call("agent.wait", runId=sent["runId"])
         assert (ended["status"], ended["error"]) == (
@@ -155,7 +167,7 @@ async def test_a_run_ends_when_its_agent_does_not_attach_in_time(tmp_path: Path)
 
 
 async def test_a_lost_connection_ends_its_run_and_queued_runs_wait_for_the_next_one(tmp_path: Path):
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
         async with agent(there, "alice", never_answer) as alice:
             lost = await owner.call("chat.send", sessionKey=KEY, message="lost")
             queued = await owner.call("chat.send", sessionKey=KEY, message="queued")
@@ -169,7 +181,7 @@ async def test_a_lost_connection_ends_its_run_and_queued_runs_wait_for_the_next_
 
 async def test_several_connections_share_the_runs_of_an_agent(tmp_path: Path):
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", never_answer) as one,
         agent(there, "alice", never_answer) as other,
         there.connect() as owner,
@@ -181,7 +193,10 @@ async def test_several_connections_share_the_runs_of_an_agent(tmp_path: Path):
 
 
 async def test_one_connection_may_run_several_agents(tmp_path: Path):
-    async with inside(tmp_path, attached("alice", "bob")) as there, program(there, answer_message) as both:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice", "bob")) as there,
+        program(there, answer_message) as both,
+    ):
         for name in ("alice", "bob"):
             await both.call("agents.attach", agentId=name)
         async with there.connect() as owner:
@@ -208,7 +223,10 @@ agentToAgent = { maxPingPongTurns = 0 }
         return {"reply": "ANNOUNCE_SKIP" if params["step"] == "announce" else params["message"]}
 
     names = [f"a{number}" for number in range(count)]
-    async with inside(tmp_path, attached(*names, more=config)) as there, there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config(*names, more=config)) as there,
+        there.connect() as owner,
+    ):
         async with trio.open_nursery() as nursery:
             programs = [Program(await _opened(there, nursery)) for _ in names]
             for name, made in zip(names, programs, strict=True):

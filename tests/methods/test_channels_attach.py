@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Refused, inside
+from support.in_process import Refused, in_process_daemon
 from support.in_process_agents import Program, adapter, program, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
@@ -51,7 +51,7 @@ def test_attaching_needs_a_lasting_connection_and_the_scope(
     ],
 )
 async def test_an_invalid_channel_is_refused(tmp_path: Path, params: dict[str, Any]):
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         assert (await owner.failure("channels.attach", **params))["code"] == -32602
 
 
@@ -63,7 +63,7 @@ async def send(there: Any, text: str) -> None:
 
 async def test_waiting_deliveries_are_sent_on_attaching_and_the_answer_acknowledges_them(tmp_path: Path):
     outbox = tmp_path / "store" / "outbox"
-    async with inside(tmp_path) as there:
+    async with in_process_daemon(tmp_path) as there:
         for text in ("one", "two"):
             await send(there, text)
         await until(lambda: len(list(outbox.glob("*.json"))) == 2)
@@ -79,7 +79,7 @@ async def test_an_adapter_that_answers_with_an_error_is_asked_again(tmp_path: Pa
         return None
 
     config = "[delivery]\nretrySeconds = [0.05]\n"
-    async with inside(tmp_path, config) as there, adapter(there, "telegram", act) as telegram:
+    async with in_process_daemon(tmp_path, config) as there, adapter(there, "telegram", act) as telegram:
         await send(there, "one")
         await until(lambda: len(telegram.asked) == 2)
         assert len({params["deliveryId"] for _, params in telegram.asked}) == 1
@@ -89,7 +89,7 @@ async def test_a_delivery_whose_acknowledgement_is_lost_goes_to_the_next_adapter
     async def never_answer(made: Program, params: dict[str, Any]) -> Any:
         await trio.sleep_forever()
 
-    async with inside(tmp_path) as there:
+    async with in_process_daemon(tmp_path) as there:
         async with adapter(there, "telegram", never_answer) as first:
             await send(there, "one")
             await first.got.wait()
@@ -100,7 +100,7 @@ async def test_a_delivery_whose_acknowledgement_is_lost_goes_to_the_next_adapter
 
 async def test_dead_letters_are_counted(tmp_path: Path):
     config = "[delivery]\nretrySeconds = [0.01]\ngiveUpMinutes = 0\n"
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         await send(there, "one")
         await until(lambda: there.services.outbox.dead_letters)
         assert (await owner.call("daemon.status"))["deadLetters"] == 1
@@ -112,13 +112,13 @@ async def test_dead_letters_are_counted(tmp_path: Path):
 async def test_a_configured_command_delivers(tmp_path: Path):
     out = tmp_path / "out"
     config = f'[channels.telegram]\ncommand = ["sh", "-c", "printf %s \\"$1\\" > {out}", "sh", "{{to}}: {{text}}"]\n'
-    async with inside(tmp_path, config) as there:
+    async with in_process_daemon(tmp_path, config) as there:
         await send(there, "by command")
         await until(lambda: out.exists() and out.read_text() == "-100: by command")
 
 
 async def test_one_connection_may_deliver_for_several_channels(tmp_path: Path):
-    async with inside(tmp_path) as there, program(there, _acknowledge) as both:
+    async with in_process_daemon(tmp_path) as there, program(there, _acknowledge) as both:
         for channel in ("telegram", "signal"):
             await both.call("channels.attach", channel=channel)
         await send(there, "one")
@@ -136,7 +136,7 @@ async def _acknowledge(_: Program, __: dict[str, Any]) -> Any:
 async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path, method: str, claims: dict[str, Any]):
     narrowed = Caller(kind="token", scopes=frozenset({"admin"}), **claims)
     params = {"channel": "telegram"} if method == "channels.attach" else {}
-    async with inside(tmp_path) as there:
+    async with in_process_daemon(tmp_path) as there:
         async with there.connect(narrowed) as who:
             error = await who.failure(method, **params)
             assert (error["code"], "narrowed" in error["message"]) == (-32003, True)
@@ -148,7 +148,7 @@ async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path,
 async def test_an_adapter_that_renews_its_expired_token_gets_its_deliveries_at_once(tmp_path: Path):
     """Its first token had expired, and no timer tries again while a channel has no adapter."""
     now_ms = [1_795_300_000_000]
-    async with inside(tmp_path, clock=Clock(wall_ms=lambda: now_ms[0])) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, clock=Clock(wall_ms=lambda: now_ms[0])) as there, there.connect() as owner:
 
         async def greet(client: Program) -> None:
             minted = await owner.call("tokens.mint", scopes=["admin"], ttlSeconds=3600)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 
 KEY = "agent:alice:main"
@@ -44,7 +44,7 @@ def test_an_unknown_session_is_not_found_and_the_scope_is_required(call: Call, s
 
 async def test_all_runs_of_a_session_or_one_of_them_are_aborted(tmp_path: Path):
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
@@ -67,7 +67,7 @@ async def test_a_program_and_its_children_are_dead_when_the_abort_is_answered(tm
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 300 & echo $$ $! > {pids}; wait"
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = ["sh", "-c", "{script}"] }}\n'
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         sent = await owner.call("chat.send", sessionKey="main", message="x")
         await until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         got = await owner.call("chat.abort", sessionKey="main")

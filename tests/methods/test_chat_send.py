@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import Program, adapter, agent, attached, until
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, adapter, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
@@ -126,7 +126,7 @@ async def never_answer(_: Program, __: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(("runs", "reply"), [(1, "Stopped 1 run."), (3, "Stopped 3 runs.")])
 async def test_stop_ends_running_and_queued_runs_whatever_the_send_policy(tmp_path: Path, runs: int, reply: str):
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
@@ -142,9 +142,9 @@ async def test_stop_ends_running_and_queued_runs_whatever_the_send_policy(tmp_pa
 
 
 async def test_the_time_limit_of_a_run_is_the_parameter_or_else_the_configured_one(tmp_path: Path):
-    config = attached("alice", more="[agents.defaults]\nrunTimeoutSeconds = 0.2\n")
+    config = attached_agents_config("alice", more="[agents.defaults]\nrunTimeoutSeconds = 0.2\n")
     async with (
-        inside(tmp_path, config) as there,
+        in_process_daemon(tmp_path, config) as there,
         agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):
@@ -162,7 +162,7 @@ async def test_the_time_limit_of_a_run_is_the_parameter_or_else_the_configured_o
 
 
 async def test_a_reply_is_delivered_only_when_requested(tmp_path: Path):
-    async with inside(tmp_path) as there, adapter(there, "telegram") as telegram, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, adapter(there, "telegram") as telegram, there.connect() as owner:
         await owner.say(GROUP, "not this one")
         for message, params in (("this one", {"deliver": True}), ("nor this", {"deliver": False})):
             sent = await owner.call("chat.send", sessionKey=GROUP, message=message, **params)
@@ -173,7 +173,7 @@ async def test_a_reply_is_delivered_only_when_requested(tmp_path: Path):
 
 
 async def test_nothing_is_delivered_if_sending_is_denied_meanwhile(tmp_path: Path):
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         sent = await owner.call("chat.send", sessionKey=GROUP, message="hello", deliver=True)
         await owner.call("agent.wait", runId=sent["runId"])
         outbox = tmp_path / "store" / "outbox"
@@ -195,7 +195,7 @@ class TestAttachments:
 
     async def test_files_are_written_to_the_workspace_and_images_are_put_into_the_message(self, tmp_path: Path):
         async with (
-            inside(tmp_path, attached("alice")) as there,
+            in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
             agent(there, "alice", _look) as alice,
             there.connect() as owner,
         ):
@@ -229,14 +229,14 @@ class TestAttachments:
     async def test_attachment_rules_are_those_of_a_spawn_and_a_refusal_writes_nothing(
         self, tmp_path: Path, files: list[dict[str, Any]], code: str
     ):
-        async with inside(tmp_path) as there, there.connect() as owner:
+        async with in_process_daemon(tmp_path) as there, there.connect() as owner:
             error = await owner.failure("chat.send", sessionKey="main", message="x", attachments=files)
             assert error["data"]["code"] == code
             assert (await owner.call("sessions_history", sessionKey="main"))["messages"] == []
             assert not (tmp_path / "store/agents/main/workspace/.openclaw").exists()
 
     async def test_the_same_request_twice_at_once_leaves_one_set_of_files(self, tmp_path: Path):
-        async with inside(tmp_path) as there, there.connect() as owner:
+        async with in_process_daemon(tmp_path) as there, there.connect() as owner:
             await owner.say("main", "hello")
             asked = {"sessionKey": "main", "message": "x", "attachments": self.FILES, "idempotencyKey": "k"}
             for _ in range(2):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import inside
+from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
@@ -16,7 +16,7 @@ from sessiond.model.caller import Caller
 
 
 async def test_the_daemon_checks_and_repairs_its_own_store(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.say("main", "hello")
         store = daemon.services.store
         path = store.path / store.catalog.by_key["agent:main:main"].path
@@ -48,7 +48,7 @@ async def test_the_daemon_checks_and_repairs_its_own_store(tmp_path: Path) -> No
 async def test_an_entry_that_differs_from_its_transcript_is_found_and_read_again(
     tmp_path: Path, forged: dict[str, Any]
 ) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.say("main", "hello")
         store = daemon.services.store
         right = store.catalog.by_key["agent:main:main"].entry
@@ -57,7 +57,7 @@ async def test_an_entry_that_differs_from_its_transcript_is_found_and_read_again
     rows = json.loads(index.read_bytes())
     rows["agent:main:main"] |= forged
     index.write_text(json.dumps(rows))
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         catalog = daemon.services.store.catalog
         (wrong,) = catalog.by_key.values()
         assert wrong.entry != right
@@ -79,7 +79,7 @@ async def test_an_entry_that_differs_from_its_transcript_is_found_and_read_again
 
 
 async def test_a_failed_repair_is_reported_and_the_rest_is_repaired(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         store = daemon.services.store
         for key in ("agent:main:main", "agent:bob:main"):
             await store.create(key, key.split(":")[1])
@@ -110,7 +110,7 @@ async def test_a_failed_repair_is_reported_and_the_rest_is_repaired(tmp_path: Pa
 
 async def test_a_torn_new_index_is_rewritten_if_it_is_ours_and_otherwise_left(tmp_path: Path) -> None:
     agents = tmp_path / "store/agents"
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         store = daemon.services.store
         for key in ("agent:main:main", "agent:bob:main"):
             await store.create(key, key.split(":")[1])
@@ -119,7 +119,7 @@ async def test_a_torn_new_index_is_rewritten_if_it_is_ours_and_otherwise_left(tm
     ours, theirs = (agents / agent_id / "sessions/sessions.json" for agent_id in ("main", "bob"))
     ours.write_bytes(ours.read_bytes()[:-20])
     theirs.write_text(half := '{\n  "agent:bob:other": {\n    "sess')
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         fixed = (await client.call("daemon.doctor", fix=True))["findings"]
         assert [one["what"] for one in fixed if one["thing"] == "repaired"] == ["written again: the indexes of 1 agent"]
         told = [one["what"] for one in fixed if one["level"] != "ok" and one["thing"].startswith("agents/bob")]
@@ -130,7 +130,7 @@ async def test_a_torn_new_index_is_rewritten_if_it_is_ours_and_otherwise_left(tm
 
 
 async def test_the_doctor_needs_an_admin_that_is_not_bound_to_a_session(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")
         async with daemon.connect(narrow) as agent:
             assert (await agent.failure("daemon.doctor"))["code"] == -32003
@@ -153,7 +153,7 @@ def test_the_command_line_reports_and_repairs(daemon: Daemon) -> None:
 
 
 async def test_messages_removed_by_a_rewrite_in_place_are_reported(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         for number in range(3):
             await client.say("main", f"number {number}")
         store = daemon.services.store
@@ -188,6 +188,6 @@ async def test_messages_removed_by_a_rewrite_in_place_are_reported(tmp_path: Pat
         (told,) = await losses()
         assert told.endswith(f": 6 messages were there, and {kept} of them now")
     # The loss is noted in the index, so that the next daemon reports it too.
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         found = (await client.call("daemon.doctor"))["findings"]
         assert any(str(one["what"]).endswith(f"and {kept} of them now") for one in found)

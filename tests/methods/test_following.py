@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.methods.following import EventFilter
 from sessiond.model.caller import OWNER, Caller
@@ -19,7 +19,7 @@ def token_caller(*scopes: str, **more: str) -> Caller:
 
 
 async def test_a_caller_gets_events_of_visible_sessions_and_messages_only_with_the_scope_read(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         store = daemon.services.store
         for key, spawner in ((MINE, None), (CHILD, MINE), (OTHER, None)):
             await store.create(key, key.split(":")[1], spawned_by=spawner)
@@ -35,7 +35,7 @@ async def test_a_caller_gets_events_of_visible_sessions_and_messages_only_with_t
 
 
 async def test_events_of_a_deleted_session_are_filtered_by_its_spawner(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         store = daemon.services.store
         await store.create(MINE, "main")
         sees = EventFilter(daemon.services, token_caller("list")).sees
@@ -46,7 +46,7 @@ async def test_events_of_a_deleted_session_are_filtered_by_its_spawner(tmp_path:
 
 
 async def test_a_changed_configuration_applies_from_the_next_event_on(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         services = daemon.services
         for key in (MINE, OTHER):
             await services.store.create(key, "main")
@@ -59,7 +59,7 @@ async def test_a_changed_configuration_applies_from_the_next_event_on(tmp_path: 
 
 
 async def test_an_expired_or_revoked_token_gets_no_events(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         services = daemon.services
         await services.store.create(MINE, "main")
         expired = msgspec.structs.replace(token_caller("read"), expires_at_ms=services.clock.wall_ms())

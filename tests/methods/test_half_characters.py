@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 KEY = "agent:main:cut"
 CUT = {"role": "user", "content": "before \ud83d after", "timestamp": 1795224660000}
@@ -26,7 +26,7 @@ async def test_a_lone_surrogate_is_shown_as_a_replacement_character_and_stays_in
     file = _write(tmp_path / "store", CUT, {"role": "assistant", "content": "fine", "model": "m\udc00"})
     before = file.read_bytes()
     assert b"\\ud83d" in before
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         history = await client.call("chat.history", sessionKey=KEY)
         assert [message["content"] for message in history["messages"]] == ["before \ufffd after", "fine"]
         (row,) = (await client.call("sessions_list", messageLimit=2))["sessions"]
@@ -48,7 +48,7 @@ async def test_a_lone_surrogate_is_shown_as_a_replacement_character_and_stays_in
 async def test_system_prompts_are_neither_shown_nor_counted(tmp_path: Path) -> None:
     prompt = {"role": "system", "content": "You are kept to yourself."}
     _write(tmp_path / "store", prompt, {"role": "user", "content": "hello"}, prompt)
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         history = await client.call("chat.history", sessionKey=KEY)
         assert [message["content"] for message in history["messages"]] == ["hello"]
         (row,) = (await client.call("sessions_list", messageLimit=9))["sessions"]

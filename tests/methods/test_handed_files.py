@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Inside, Refused, inside
+from support.in_process import InProcessDaemon, Refused, in_process_daemon
 from support.in_process_agents import until
 from support.patience import PATIENCE_S
 
@@ -30,7 +30,7 @@ def journal_notes(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
 
 
-async def send_file(there: Inside, owner: Any, key: str = "agent:main:main") -> str:
+async def send_file(there: InProcessDaemon, owner: Any, key: str = "agent:main:main") -> str:
     sent = await owner.call("chat.send", sessionKey=key, message="take this", attachments=[FILE])
     await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
     session: str = there.services.store.catalog.by_key[key].session_id
@@ -39,7 +39,7 @@ async def send_file(there: Inside, owner: Any, key: str = "agent:main:main") -> 
 
 @pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
 async def test_files_of_messages_are_removed_with_their_session(tmp_path: Path, method: str) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key=OTHER)
         session_id = await send_file(there, owner, OTHER)
         other = await send_file(there, owner)
@@ -51,20 +51,20 @@ async def test_files_of_messages_are_removed_with_their_session(tmp_path: Path, 
 
 
 async def test_after_a_crash_files_of_an_archived_session_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key=OTHER)
         session_id = await send_file(there, owner, OTHER)
         there.services.session_changes.on_put_away = lambda _session: None  # as if the daemon died right here
         await owner.call("sessions.delete", key=OTHER)
     assert [note.partition(".")[2] for note in journal_notes(tmp_path)] == [session_id]
-    async with inside(tmp_path):
+    async with in_process_daemon(tmp_path):
         await until(lambda: not attachment_folders(tmp_path))
         await until(lambda: not journal_notes(tmp_path))
 
 
 @pytest.mark.parametrize("stage", ["noted", "writing", "written", "accepted"])
 async def test_files_left_by_a_crash_are_removed_unless_a_record_claims_them(tmp_path: Path, stage: str) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         session_id = await send_file(there, owner)
     (claimed,) = attachment_folders(tmp_path)
     attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
@@ -78,34 +78,34 @@ async def test_files_left_by_a_crash_are_removed_unless_a_record_claims_them(tmp
         if stage == "written":
             (attachments / HALF / "manifest.json").write_text(json.dumps({"count": 1}))
     note.write_text(f"main {session_id}\n")
-    async with inside(tmp_path):
+    async with in_process_daemon(tmp_path):
         assert attachment_folders(tmp_path) == [claimed]
         assert journal_notes(tmp_path) == [f"{claimed}.{session_id}"]
 
 
 async def test_a_torn_journal_note_is_removed(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         session_id = await send_file(there, owner)
     (claimed,) = attachment_folders(tmp_path)
     (tmp_path / "store" / "spawning" / HALF).write_text(f"main {session_id[:16]}")
-    async with inside(tmp_path):
+    async with in_process_daemon(tmp_path):
         assert journal_notes(tmp_path) == [f"{claimed}.{session_id}"]
 
 
 async def test_a_note_of_a_session_that_cannot_be_read_stays_with_its_files(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await send_file(there, owner)
     note = tmp_path / "store" / "spawning" / HALF
     note.write_text("main 99999999-9999-4999-8999-999999999999\n")
     attachments = tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     (attachments / HALF).mkdir()
-    async with inside(tmp_path):
+    async with in_process_daemon(tmp_path):
         assert HALF in attachment_folders(tmp_path)
         assert HALF in journal_notes(tmp_path)
 
 
 async def test_a_message_sent_twice_at_once_leaves_one_set_of_files(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as one, there.connect() as other:
+    async with in_process_daemon(tmp_path) as there, there.connect() as one, there.connect() as other:
         await one.call("sessions.create", key="main")
         runs: set[str] = set()
 
@@ -125,7 +125,7 @@ async def test_a_message_sent_twice_at_once_leaves_one_set_of_files(tmp_path: Pa
 
 
 async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key="main")
         (tmp_path / "store" / "agents" / "main" / "workspace").mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / "agents" / "main" / "workspace" / ".openclaw").symlink_to("/")
@@ -135,7 +135,7 @@ async def test_a_refused_message_leaves_neither_files_nor_note(tmp_path: Path) -
 
 
 async def test_doctor_names_files_that_no_session_claims(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await send_file(there, owner)
         spawned = await owner.call("sessions_spawn", task="x", attachments=[FILE], cleanup="keep")
         await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=PATIENCE_S * 1000)
@@ -165,7 +165,7 @@ async def test_no_caller_can_have_the_daemon_read_a_file(tmp_path: Path, caller:
     secret = tmp_path / "secret.txt"
     secret.write_text("the heron is grey")
     said = {"task": "x"} if method == "sessions_spawn" else {"sessionKey": "main", "message": "x"}
-    async with inside(tmp_path) as there, there.connect() as owner, there.connect(caller) as asking:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner, there.connect(caller) as asking:
         await owner.call("sessions.create", key="main")
         for attachment in (
             {"path": str(secret)},

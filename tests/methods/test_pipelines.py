@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from support.in_process import Connection, inside
-from support.in_process_agents import Program, agent, attached
+from support.in_process import Connection, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
 
 KEY = "agent:bob:main"
@@ -32,7 +32,10 @@ async def collect(owner: Connection, asked: list[int]) -> list[dict[str, Any]]:
 
 async def test_fifty_pipelined_messages_run_in_order(tmp_path: Path):
     texts = [f"m{number}" for number in range(50)]
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answer_ok) as bob:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        agent(there, "bob", answer_ok) as bob,
+    ):
         async with there.connect() as owner:
             await owner.call("sessions.create", key=KEY)
             asked = [await owner.send("chat.send", sessionKey=KEY, message=text) for text in texts]
@@ -43,7 +46,7 @@ async def test_fifty_pipelined_messages_run_in_order(tmp_path: Path):
 
 
 async def test_pipelined_messages_of_every_kind_keep_their_order_even_if_the_first_creates_the_session(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         # No agent is attached yet: accepted messages wait, and so show the order in which they were accepted.
         asked = [
             await owner.send("chat.send", sessionKey=KEY, message="m0"),
@@ -61,7 +64,7 @@ async def test_pipelined_messages_of_every_kind_keep_their_order_even_if_the_fir
 
 
 async def test_a_refused_or_cancelled_request_does_not_block_those_behind_it(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         refused = [await owner.send("chat.send", sessionKey="agent:nobody:x", message="x") for _ in range(3)]
         waits = await owner.send("sessions_send", sessionKey=KEY, message="waits", timeoutSeconds=30)
@@ -78,7 +81,7 @@ async def test_requests_with_many_messages_keep_their_order_though_checking_them
         return {"sessionKey": KEY, "messages": [{"role": "user", "content": text} for text in texts]}
 
     many, long = [f"m{number}" for number in range(300)], "x" * 400_000
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         asked = [
             await owner.send("chat.inject", **inject(*many)),
@@ -96,7 +99,7 @@ async def test_requests_with_many_messages_keep_their_order_though_checking_them
 
 async def test_of_many_messages_an_invalid_one_is_named_by_index_and_none_is_written(tmp_path: Path):
     messages: list[Any] = [{"role": "user", "content": "x"} for _ in range(300)]
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         refused = await owner.failure("chat.inject", sessionKey=KEY, messages=[*messages, {"role": "", "content": "x"}])
         assert (refused["code"], refused["data"]["field"]) == (-32602, "$.messages[300].role")
@@ -116,7 +119,11 @@ def count_stored_messages(folder: Path) -> int:
 @pytest.mark.parametrize("method", ["sessions.delete", "sessions.reset"])
 async def test_a_delete_or_reset_waits_for_the_many_messages_requested_before_it(tmp_path: Path, method: str):
     key, sessions = "agent:bob:short", tmp_path / "store" / "agents" / "bob" / "sessions"
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as reader:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        there.connect() as owner,
+        there.connect() as reader,
+    ):
         await owner.call("sessions.create", key=key)
         await reader.call("sessions.messages.subscribe", key=key)
         asked = [
@@ -132,7 +139,11 @@ async def test_a_delete_or_reset_waits_for_the_many_messages_requested_before_it
 
 async def test_later_writes_to_the_session_are_stored_after_the_many_messages_requested_before(tmp_path: Path):
     """Even the end of a run whose agent sends the messages itself and answers `run.start` on the same connection."""
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner, there.connect() as bob:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        there.connect() as owner,
+        there.connect() as bob,
+    ):
         await owner.call("sessions.create", key=KEY)
         await bob.call("agents.attach", agentId="bob")
         await owner.call("chat.send", sessionKey=KEY, message="go")
@@ -162,7 +173,7 @@ async def test_later_writes_to_the_session_are_stored_after_the_many_messages_re
 
 
 async def test_many_messages_are_stored_like_few_even_if_their_client_disconnects_at_once(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         await owner.call("sessions.messages.subscribe", key=KEY)
         for count in (1, 1000):
@@ -174,7 +185,7 @@ async def test_many_messages_are_stored_like_few_even_if_their_client_disconnect
 
 
 async def test_many_messages_are_stored_like_few_even_if_the_request_is_cancelled(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         asked = await owner.send("chat.inject", sessionKey=KEY, messages=MANY)
         await owner.send("$/cancelRequest", id=asked)
@@ -191,7 +202,7 @@ FILES = [{"name": f"f{number}", "content": "x" * 1000} for number in range(20)]
 async def test_delete_and_reset_wait_for_a_message_whose_files_are_being_written(tmp_path: Path, method: str):
     """Otherwise the message would go to the new session of the key, or be refused because there is none."""
     key, sessions = "agent:bob:short", tmp_path / "store" / "agents" / "bob" / "sessions"
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=key)
         asked = [
             await owner.send("chat.send", sessionKey=key, message="with files", attachments=FILES),
@@ -212,7 +223,11 @@ async def test_delete_and_reset_wait_for_a_message_whose_files_are_being_written
 async def test_a_message_is_accepted_even_if_its_client_disconnects_at_once(
     tmp_path: Path, size: int, more: dict[str, Any]
 ):
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answer_ok), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        agent(there, "bob", answer_ok),
+        there.connect() as owner,
+    ):
         await owner.call("sessions.create", key=KEY)
         await owner.call("sessions.messages.subscribe", key=KEY)
         async with there.connect() as leaving:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
 
 from sessiond.errors import StorageError
@@ -27,7 +27,7 @@ async def hang_if_live(_: Program, params: dict[str, Any]) -> Any:
 class FullDisk:
     """Makes the store refuse run ends while `full`."""
 
-    def __init__(self, there: Inside) -> None:
+    def __init__(self, there: InProcessDaemon) -> None:
         self.full = True
         self._append = there.services.store.append
         there.services.store.append = self.append
@@ -42,7 +42,10 @@ class FullDisk:
 @asynccontextmanager
 async def start_two_runs(folder: Path) -> AsyncIterator[tuple[FullDisk, Connection, list[str]]]:
     """A session and its child with a run each that does not end by itself, and their run ids."""
-    async with inside(folder, attached("alice")) as there, agent(there, "alice", hang_if_live) as alice:
+    async with (
+        in_process_daemon(folder, attached_agents_config("alice")) as there,
+        agent(there, "alice", hang_if_live) as alice,
+    ):
         async with there.connect() as owner:
             await owner.call("sessions.create", key=PARENT)
             await owner.call("sessions.create", key=CHILD, parentSessionKey=PARENT)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Refused, inside
-from support.in_process_agents import Program, agent, attached
+from support.in_process import Refused, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
 
 KEY = "agent:alice:main"
@@ -28,7 +28,11 @@ async def test_deltas_and_tool_events_are_live_and_messages_are_stored_in_order(
         await tell("message", message={"role": "toolResult", "toolCallId": "t1", "content": [], "isError": False})
         return {"reply": "done"}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         await owner.call("sessions.create", key=KEY)
         async with there.connect() as follower:
             await follower.call("sessions.messages.subscribe", key=KEY)
@@ -72,7 +76,11 @@ async def test_an_invalid_event_is_refused_if_sent_as_a_request(tmp_path: Path, 
         codes.append(refused.value.args[0]["code"])
         return {"reply": "done"}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         assert await owner.say(KEY, "go") == "done"
         page = await owner.call("sessions_history", sessionKey=KEY)
     assert codes == [code]
@@ -84,7 +92,10 @@ async def test_events_for_a_run_of_another_connection_or_an_ended_run_are_refuse
         await made.gate.wait()
         return {"reply": "done"}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act) as alice:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act) as alice,
+    ):
         async with there.connect() as owner:
             sent = await owner.call("chat.send", sessionKey=KEY, message="x")
             event = {"runId": sent["runId"], "type": "delta", "text": "x"}
@@ -109,7 +120,11 @@ async def test_attachment_content_is_never_stored_in_the_transcript(tmp_path: Pa
         await made.notify("run.event", runId=params["runId"], type="message", message=message)
         return {"messages": [message], "reply": "done"}
 
-    async with inside(tmp_path, attached("alice")) as there, agent(there, "alice", act), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        agent(there, "alice", act),
+        there.connect() as owner,
+    ):
         await owner.say(KEY, "go")
         session = there.services.store.catalog.by_key[KEY]
         data = (there.services.store.path / session.path).read_bytes()

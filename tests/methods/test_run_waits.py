@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
 
 OPEN = """
@@ -62,7 +62,7 @@ async def test_a_wait_that_would_close_a_cycle_ends_at_once(tmp_path: Path):
         return {"reply": "b"}
 
     async with (
-        inside(tmp_path, attached("alice", "bob", more=OPEN)) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice", "bob", more=OPEN)) as there,
         agent(there, "alice", alice_acts),
         agent(there, "bob", bob_acts),
         there.connect() as owner,
@@ -85,7 +85,10 @@ async def test_a_wait_that_would_close_a_cycle_ends_at_once(tmp_path: Path):
 
 async def test_a_wait_with_a_sessions_token_does_not_count_as_its_run_waiting(tmp_path: Path):
     more = OPEN + "[agents.defaults]\nmaxConcurrent = 1\n"
-    async with inside(tmp_path, attached("alice", "bob", more=more)) as there, there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice", "bob", more=more)) as there,
+        there.connect() as owner,
+    ):
         services = there.app.services
         async with agent(there, "alice", wait_for_gate) as alice, agent(there, "bob", answer_ok):
             for key in (ALICE, BOB):
@@ -106,7 +109,11 @@ async def test_a_wait_with_a_sessions_token_does_not_count_as_its_run_waiting(tm
 
 
 async def test_a_timeout_may_be_a_fraction_of_a_second(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", wait_for_gate), there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        agent(there, "bob", wait_for_gate),
+        there.connect() as owner,
+    ):
         await owner.call("sessions.create", key=BOB)
         got = await owner.call("sessions_send", sessionKey=BOB, message="x", timeoutSeconds=0.2)
         assert (got["status"], got["error"]) == (
@@ -117,7 +124,7 @@ async def test_a_timeout_may_be_a_fraction_of_a_second(tmp_path: Path):
 
 @pytest.mark.parametrize("number", range(5))
 async def test_a_message_sent_while_the_agent_disconnects_waits_for_its_return(tmp_path: Path, number: int):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=BOB)
         async with agent(there, "bob", answer_ok) as bob:
             await bob.connection.close()
@@ -136,7 +143,7 @@ async def test_a_message_sent_while_the_agent_disconnects_waits_for_its_return(t
 
 
 async def test_a_run_whose_agent_disconnected_can_be_stopped_and_is_interrupted_by_a_restart(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=BOB)
         async with agent(there, "bob", answer_ok) as bob:
             await bob.connection.close()
@@ -145,7 +152,7 @@ async def test_a_run_whose_agent_disconnected_can_be_stopped_and_is_interrupted_
         await until(lambda: there.app.services.supervisor.queued_runs() == 2)
         assert (await owner.call("chat.abort", sessionKey=BOB, runId=first))["runIds"] == [first]
     async with (
-        inside(tmp_path, attached("bob")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
         agent(there, "bob", answer_ok),
         there.connect() as owner,
     ):

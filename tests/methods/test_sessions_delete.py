@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.model.caller import Caller
 
@@ -11,7 +11,7 @@ KEY = "agent:main:work"
 
 
 async def test_a_deleted_session_is_gone_from_lists_and_its_transcript_is_in_the_archive(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         made = await client.call("sessions.create", key=KEY, label="home")
         await client.say(KEY, "hello")
         assert await client.call("sessions.delete", key=KEY) == {"key": KEY, "deleted": True, "archived": True}
@@ -22,14 +22,14 @@ async def test_a_deleted_session_is_gone_from_lists_and_its_transcript_is_in_the
         for name in (KEY, "agent:main:none"):
             assert (await client.failure("sessions.delete", key=name))["code"] == -32002
         assert (await client.failure("sessions.resolve", label="home"))["code"] == -32002
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.call("sessions_list"))["sessions"] == []
         assert await client.say(KEY, "a new one") == "a new one"
 
 
 async def test_the_main_session_cannot_be_deleted(tmp_path: Path) -> None:
     config = '[session]\nmainKey = "home"'
-    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, config) as daemon, daemon.connect() as client:
         await client.say("main", "hello")
         error = await client.failure("sessions.delete", key="main")
         assert (error["code"], error["data"]["code"]) == (-32003, "main_session")
@@ -44,7 +44,7 @@ async def test_older_transcripts_of_the_key_do_not_come_back(tmp_path: Path) -> 
         header = {"type": "session", "version": 3, "id": f"s{year}", "timestamp": f"{year}-01-01T00:00:00.000Z"}
         text = json.dumps({**header, "cwd": "/", "sessionKey": KEY, "agentId": "main"})
         (folder / f"s{year}.jsonl").write_text(text + "\n")
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.call("sessions.resolve", key=KEY))["sessionId"] == "s2022"
         assert (await client.call("sessions.delete", key=KEY))["archived"] is True
         assert (await client.failure("sessions.resolve", key=KEY))["code"] == -32002
@@ -56,7 +56,7 @@ async def test_older_transcripts_of_the_key_do_not_come_back(tmp_path: Path) -> 
 
 
 async def test_followers_who_could_see_a_session_hear_of_its_deletion(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         parent = "agent:main:parent"
         await client.call("sessions.create", key=parent)
         await client.call("sessions.create", key=KEY, parentSessionKey=parent)
@@ -74,7 +74,7 @@ async def test_followers_who_could_see_a_session_hear_of_its_deletion(tmp_path: 
 
 async def test_a_delete_aborts_the_runs(tmp_path: Path) -> None:
     config = '[[agents.list]]\nid = "main"\nruntime = { type = "attached" }'
-    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, config) as daemon, daemon.connect() as client:
         run_id = (await client.call("chat.send", sessionKey=KEY, message="hello"))["runId"]
         assert (await client.call("sessions.delete", key=KEY))["archived"] is True
         assert (await client.call("agent.wait", runId=run_id))["status"] == "aborted"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.model.caller import Caller
 
@@ -53,7 +53,7 @@ def _skipped(done: dict[str, Any]) -> dict[str, str]:
 
 async def test_a_real_openclaw_folder_is_imported_completely_and_left_unchanged(tmp_path: Path) -> None:
     before = _fingerprint(GOLDEN)
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         done = await client.call("sessions.import", path=str(GOLDEN))
         assert done["skipped"] == []
         store = daemon.services.store
@@ -80,7 +80,7 @@ async def test_a_real_openclaw_folder_is_imported_completely_and_left_unchanged(
         files = _fingerprint(store.path / "agents")
     assert _fingerprint(GOLDEN) == before
     # A restart reads the same entries as the import made.
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.call("sessions_history", sessionKey="main"))["messages"] == history["messages"]
         kept = {name: facts for name, facts in _fingerprint(daemon.services.store.path / "agents").items() if facts[2]}
         assert {name for name in kept if name.endswith(".jsonl")} == {name for name in files if name.endswith(".jsonl")}
@@ -115,7 +115,7 @@ async def test_file_names_agents_and_skipped_files_are_reported(tmp_path: Path) 
         "agent:else:x": {"sessionId": "twice"},
     }
     (main / "sessions.json").write_text(json.dumps(index))
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         done = await client.call("sessions.import", path=str(source))
         prefix = "agents/main/sessions/"
         assert {row["path"].removeprefix(prefix): (row["key"], row["sessionId"], row["messages"], row["archived"])
@@ -157,7 +157,7 @@ async def test_an_import_does_not_displace_an_existing_session(tmp_path: Path) -
     _write(sessions, "theirs.jsonl", _head("theirs", "2999-01-01T00:00:00.000Z"), _message("hello"))
     index = {"agent:main:main": {"sessionId": "theirs"}, "agent:main:work": {"sessionId": "only-settings"}}
     (sessions / "sessions.json").write_text(json.dumps(index))
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         mine = await client.call("sessions.create", key="main")
         await client.call("sessions.create", key="agent:main:work")
         done = await client.call("sessions.import", path=str(tmp_path / "openclaw"))
@@ -166,12 +166,12 @@ async def test_an_import_does_not_displace_an_existing_session(tmp_path: Path) -
             "agents/main/sessions/sessions.json": "its key has a session here, with settings of its own"
         }
         assert (await client.call("sessions.resolve", key="main"))["sessionId"] == mine["sessionId"]
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.call("sessions.resolve", key="main"))["sessionId"] == mine["sessionId"]
 
 
 async def test_followers_hear_of_imported_sessions(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as follower:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as follower:
         await follower.call("sessions.subscribe")
         await client.call("sessions.import", path=str(GOLDEN))
         event = await follower.event("sessions.changed")
@@ -180,13 +180,13 @@ async def test_followers_hear_of_imported_sessions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["relative/path", "/nowhere/at/all", "/dev/null", "/proc/version", "/usr"])
 async def test_a_path_that_is_not_an_openclaw_folder_is_refused(tmp_path: Path, path: str) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         error = await client.failure("sessions.import", path=path)
         assert (error["code"], error["data"]["field"]) == (-32602, "$.path")
 
 
 async def test_importing_the_store_itself_or_by_a_session_token_is_refused(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.failure("sessions.import", path=str(tmp_path / "store")))["code"] == -32602
         narrow = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:main", agent_id="main")
         async with daemon.connect(narrow) as agent:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
@@ -21,20 +21,20 @@ READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), sessio
 
 
 @pytest.fixture
-async def daemon_parts(tmp_path: Path) -> AsyncIterator[Inside]:
-    async with inside(tmp_path) as made:
+async def daemon_parts(tmp_path: Path) -> AsyncIterator[InProcessDaemon]:
+    async with in_process_daemon(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def owner(daemon_parts: Inside) -> AsyncIterator[Connection]:
+async def owner(daemon_parts: InProcessDaemon) -> AsyncIterator[Connection]:
     async with daemon_parts.connect() as connection:
         await connection.call("sessions.create", key=KEY)
         yield connection
 
 
 @pytest.fixture
-async def reader(daemon_parts: Inside, owner: Connection) -> AsyncIterator[Connection]:
+async def reader(daemon_parts: InProcessDaemon, owner: Connection) -> AsyncIterator[Connection]:
     async with daemon_parts.connect(READER) as connection:
         yield connection
 
@@ -183,7 +183,9 @@ async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
 async def test_messages_kept_for_an_inbox_do_not_trigger_the_idle_reset(tmp_path, method, target) -> None:
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
-    async with inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 1 }\n', clock=clock) as made:
+    async with in_process_daemon(
+        tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 1 }\n', clock=clock
+    ) as made:
         async with made.connect() as owner, made.connect(READER) as reader:
             await owner.call("sessions.create", key=KEY)
             await send_to_inbox(owner, "one")
@@ -258,7 +260,7 @@ async def test_a_session_with_an_agent_has_no_inbox(owner) -> None:
 async def test_reading_a_session_does_not_allow_reading_its_inbox(tmp_path: Path) -> None:
     config = '[tools.sessions]\nvisibility = "agent"\n'
     async with (
-        inside(tmp_path, config) as daemon_parts,
+        in_process_daemon(tmp_path, config) as daemon_parts,
         daemon_parts.connect() as owner,
         daemon_parts.connect(READER) as reader,
     ):
@@ -274,7 +276,7 @@ async def test_read_messages_stay_read_in_a_copy_of_the_store_with_another_key(t
     for name in "abc":
         (tmp_path / name).mkdir()
     async with (
-        inside(tmp_path / "a") as daemon_parts,
+        in_process_daemon(tmp_path / "a") as daemon_parts,
         daemon_parts.connect() as owner,
         daemon_parts.connect(READER) as reader,
     ):
@@ -287,10 +289,10 @@ async def test_read_messages_stay_read_in_a_copy_of_the_store_with_another_key(t
     copies = {path: (store / path).read_bytes() for path in transcripts}
     cut = {path: data.replace(b'"one"', b'"oneone"') for path, data in copies.items()}
     for name, files, unread in (("b", copies, ["three"]), ("c", cut, ["oneone", "two", "three"])):
-        async with inside(tmp_path / name) as daemon_parts:
+        async with in_process_daemon(tmp_path / name) as daemon_parts:
             there = daemon_parts.services.store.path
         for path, data in files.items():
             (there / path).parent.mkdir(parents=True, exist_ok=True)
             (there / path).write_bytes(data)
-        async with inside(tmp_path / name) as daemon_parts, daemon_parts.connect(READER) as reader:
+        async with in_process_daemon(tmp_path / name) as daemon_parts, daemon_parts.connect(READER) as reader:
             assert texts_of(await reader.call("sessions_inbox")) == unread

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 
@@ -36,7 +36,9 @@ def test_kill_needs_the_scope_admin(call: Call, shared: Daemon, fresh: str) -> N
 
 async def test_runs_of_a_session_and_its_descendants_are_ended_and_no_others(tmp_path: Path):
     async with (
-        inside(tmp_path, attached("alice", more="[agents.defaults]\nmaxConcurrent = 9\n")) as there,
+        in_process_daemon(
+            tmp_path, attached_agents_config("alice", more="[agents.defaults]\nmaxConcurrent = 9\n")
+        ) as there,
         agent(there, "alice", never_answer) as alice,
         there.connect() as owner,
     ):

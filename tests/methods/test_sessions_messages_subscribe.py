@@ -9,16 +9,16 @@ from uuid import uuid4
 
 import pytest
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
-from support.subscribed_connections import HEARING, Hearing, Refused
+from support.single_calls import SINGLE_CALLS
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection
 
 # Of the right form, with a tag that the daemon has not made.
 FORGED = "0-0-000000000000"
 
 
-@pytest.fixture(params=sorted(HEARING))
-def transport(request: pytest.FixtureRequest) -> type[Hearing]:
-    transport: type[Hearing] = HEARING[request.param]
+@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
+    transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport
 
 
@@ -40,7 +40,9 @@ def append_directly(daemon: Daemon, key: str, line: bytes) -> None:
     os.close(fd)
 
 
-def test_appended_messages_arrive_with_their_cursor(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_appended_messages_arrive_with_their_cursor(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     with transport(shared) as hearing:
         before = shared.call("sessions_history", sessionKey=fresh)
         got = hearing.call("sessions.messages.subscribe", key=fresh)
@@ -63,7 +65,7 @@ def test_appended_messages_arrive_with_their_cursor(transport: type[Hearing], sh
 
 
 def test_a_line_that_another_program_appends_arrives_unchanged(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
@@ -76,19 +78,19 @@ def test_a_line_that_another_program_appends_arrives_unchanged(
 
 
 def test_from_a_cursor_all_later_messages_are_replayed_before_new_ones(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     inject_text(shared, fresh, "a")
     cursor = inject_text(shared, fresh, "b")["cursor"]
     inject_text(shared, fresh, "c", "d")
     with transport(shared) as hearing:
         assert hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)["cursor"] == cursor
-        assert hearing.said(2) == ["c", "d"]
+        assert hearing.next_texts(2) == ["c", "d"]
         inject_text(shared, fresh, "e")
-        assert hearing.said(1) == ["e"]
+        assert hearing.next_texts(1) == ["e"]
 
 
-def test_subscribing_again_repeats_nothing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_subscribing_again_repeats_nothing(transport: type[SubscribedConnection], shared: Daemon, fresh: str) -> None:
     with transport(shared) as hearing:
         cursor = hearing.call("sessions.messages.subscribe", key=fresh)["cursor"]
         inject_text(shared, fresh, "a", "b")
@@ -104,17 +106,17 @@ def test_subscribing_again_repeats_nothing(transport: type[Hearing], shared: Dae
 def test_an_older_cursor_replays_from_there(shared: Daemon, fresh: str) -> None:
     cursor = inject_text(shared, fresh, "a")["cursor"]
     inject_text(shared, fresh, "b")
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
         inject_text(shared, fresh, "c")
         hearing.call("sessions.messages.subscribe", key=fresh, cursor=cursor)
-        assert hearing.said(3) == ["c", "b", "c"]
+        assert hearing.next_texts(3) == ["c", "b", "c"]
 
 
 def test_live_text_and_tool_events_of_a_run_arrive_without_session_changes(shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
     shared.call("sessions.create", key=key)
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=key)
         shared.reply(key, "hello")
         heard = [hearing.event() for _ in range(3)]
@@ -125,7 +127,7 @@ def test_live_text_and_tool_events_of_a_run_arrive_without_session_changes(share
 
 
 def test_a_reset_is_announced_and_the_new_transcript_followed(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
@@ -140,12 +142,12 @@ def test_a_reset_is_announced_and_the_new_transcript_followed(
         # The cursor of the resync can be subscribed from.
         with transport(shared) as again:
             again.call("sessions.messages.subscribe", key=fresh, cursor=resync["cursor"])
-            assert again.said(1) == ["new"]
+            assert again.next_texts(1) == ["new"]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "0", "0-0", "0-0-zzzzzzzzzzzz", "-1-0-000000000000", FORGED])
 def test_an_invalid_or_forged_cursor_is_refused(
-    transport: type[Hearing], shared: Daemon, fresh: str, cursor: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str, cursor: str
 ) -> None:
     with transport(shared) as hearing:
         with pytest.raises(Refused) as refused:
@@ -159,7 +161,7 @@ def test_an_invalid_or_forged_cursor_is_refused(
 
 
 def test_the_cursor_of_another_session_is_refused_and_reveals_nothing(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     other = f"agent:main:test:{uuid4()}"
     shared.reply(other, "hello")
@@ -179,7 +181,7 @@ def test_a_cursor_from_before_a_rewrite_of_the_file_replays_the_whole_file(
     inject_text(shared, fresh, "a", "b")
     path = Path(read_row(shared, fresh)["transcriptPath"])
     text = path.read_bytes().replace(b"first", b"other" if how.endswith("length") else b"something else")
-    with HEARING["ndjson"](shared) as watching:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as watching:
         watching.call("sessions.messages.subscribe", key=fresh)
         if how == "replaced":
             (tmp_path / "new").write_bytes(text)
@@ -187,7 +189,7 @@ def test_a_cursor_from_before_a_rewrite_of_the_file_replays_the_whole_file(
         else:
             path.write_bytes(text)
         said = "other" if how.endswith("length") else "something else"
-        with HEARING["ndjson"](shared) as hearing:
+        with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
             got = hearing.call("sessions.messages.subscribe", key=fresh, cursor=before)
             assert got["cursor"] != before
             method, params = hearing.event()
@@ -200,7 +202,7 @@ def test_a_cursor_from_before_a_rewrite_of_the_file_replays_the_whole_file(
 
 
 def test_a_cursor_from_before_resets_replays_each_transcript_since(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     cursor = inject_text(shared, fresh, "had")["cursor"]
     inject_text(shared, fresh, "tail 1", "tail 2")
@@ -222,21 +224,21 @@ def test_a_cursor_from_before_resets_replays_each_transcript_since(
         # The cursor of the last resync can be subscribed from.
         with transport(shared) as again:
             again.call("sessions.messages.subscribe", key=fresh, cursor=heard[4][1]["cursor"])
-            assert again.said(1) == ["new"]
+            assert again.next_texts(1) == ["new"]
 
 
 def test_start_is_before_the_first_message(shared: Daemon, fresh: str) -> None:
     inject_text(shared, fresh, "a")
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh, cursor="start")
-        assert hearing.said(3)[-1] == "a"
+        assert hearing.next_texts(3)[-1] == "a"
 
 
 def test_unknown_invisible_and_archived_sessions_are_not_found(shared: Daemon, fresh: str) -> None:
     archived = shared.call("sessions_history", sessionKey=fresh)["sessionId"]
     shared.call("sessions.reset", key=fresh)
     token = shared.call("tokens.mint", scopes=["read"], sessionKey="agent:other:main")["token"]
-    with HEARING["ndjson"](shared) as owner, HEARING["ndjson"](shared, token) as stranger:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as owner, SUBSCRIBED_CONNECTIONS["ndjson"](shared, token) as stranger:
         for hearing, key in (
             (owner, "agent:main:nowhere"),
             (owner, archived),
@@ -250,23 +252,23 @@ def test_unknown_invisible_and_archived_sessions_are_not_found(shared: Daemon, f
 
 def test_subscribing_needs_the_scope_read(shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["list", "send"], sessionKey=fresh)["token"]
-    with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
+    with pytest.raises(Refused) as refused, SUBSCRIBED_CONNECTIONS["ndjson"](shared, token) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
     assert refused.value.error["code"] == -32003
 
 
 @pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
 def test_plain_http_requests_cannot_subscribe(shared: Daemon, fresh: str, transport: str) -> None:
-    answer = ROADS[transport](shared, "sessiond", None, "sessions.messages.subscribe", {"key": fresh})
+    answer = SINGLE_CALLS[transport](shared, "sessiond", None, "sessions.messages.subscribe", {"key": fresh})
     assert answer["error"]["code"] == -32006
 
 
-def test_a_revoked_token_gets_no_more_events(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_a_revoked_token_gets_no_more_events(transport: type[SubscribedConnection], shared: Daemon, fresh: str) -> None:
     minted = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)
     with transport(shared, minted["token"]) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
         inject_text(shared, fresh, "heard")
-        assert hearing.said(1) == ["heard"]
+        assert hearing.next_texts(1) == ["heard"]
         shared.call("tokens.revoke", id=minted["id"])
         inject_text(shared, fresh, "secret")
         with pytest.raises(Exception) as ended:  # each client library has its own error for the end of a connection
@@ -276,9 +278,9 @@ def test_a_revoked_token_gets_no_more_events(transport: type[Hearing], shared: D
 
 def test_secrets_are_masked_for_a_token_and_not_for_the_owner(shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
-    with HEARING["ndjson"](shared) as owner, HEARING["ndjson"](shared, token) as other:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as owner, SUBSCRIBED_CONNECTIONS["ndjson"](shared, token) as other:
         for hearing in (owner, other):
             hearing.call("sessions.messages.subscribe", key=fresh)
         inject_text(shared, fresh, "password=hunter2hunter2")
-        assert owner.said(1) == ["password=hunter2hunter2"]
-        assert "hunter2" not in other.said(1)[0]
+        assert owner.next_texts(1) == ["password=hunter2hunter2"]
+        assert "hunter2" not in other.next_texts(1)[0]

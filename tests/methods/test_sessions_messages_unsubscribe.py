@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
-from support.subscribed_connections import HEARING, Hearing, Refused
+from support.single_calls import SINGLE_CALLS
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection
 
 
-@pytest.fixture(params=sorted(HEARING))
-def transport(request: pytest.FixtureRequest) -> type[Hearing]:
-    transport: type[Hearing] = HEARING[request.param]
+@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
+    transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport
 
 
@@ -18,11 +18,13 @@ def inject(daemon: Daemon, key: str, *texts: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
 
 
-def test_no_events_arrive_after_unsubscribing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_no_events_arrive_after_unsubscribing(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh)
         inject(shared, fresh, "heard")
-        assert hearing.said(1) == ["heard"]
+        assert hearing.next_texts(1) == ["heard"]
         got = hearing.call("sessions.messages.unsubscribe", key=fresh.upper())
         assert got == {"subscribed": False, "key": fresh}
         inject(shared, fresh, "unheard")
@@ -30,21 +32,21 @@ def test_no_events_arrive_after_unsubscribing(transport: type[Hearing], shared: 
 
 
 def test_a_subscription_to_all_sessions_goes_on(shared: Daemon, fresh: str) -> None:
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.subscribe")
         hearing.call("sessions.messages.subscribe", key=fresh)
         hearing.call("sessions.messages.unsubscribe", key=fresh)
         inject(shared, fresh, "heard")
-        assert hearing.said(1) == ["heard"]
+        assert hearing.next_texts(1) == ["heard"]
 
 
 def test_unsubscribing_ends_a_replay_under_way(shared: Daemon, fresh: str) -> None:
     start = shared.call("sessions_history", sessionKey=fresh, limit=1, cursor=None)["positions"][0]["cursor"]
     for _ in range(5):
         inject(shared, fresh, *(f"{number} " + "x" * 2000 for number in range(500)))
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.messages.subscribe", key=fresh, cursor=start)
-        assert hearing.said(3) == [f"{number} " + "x" * 2000 for number in range(3)]
+        assert hearing.next_texts(3) == [f"{number} " + "x" * 2000 for number in range(3)]
         hearing.call("sessions.messages.unsubscribe", key=fresh)
         hearing.call("ping")
         hearing.events.clear()
@@ -53,7 +55,7 @@ def test_unsubscribing_ends_a_replay_under_way(shared: Daemon, fresh: str) -> No
 
 
 def test_followers_can_unsubscribe_from_a_deleted_session_and_others_get_not_found(shared: Daemon, fresh: str) -> None:
-    with HEARING["ndjson"](shared) as hearing, HEARING["ndjson"](shared) as other:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing, SUBSCRIBED_CONNECTIONS["ndjson"](shared) as other:
         hearing.call("sessions.messages.subscribe", key=fresh)
         shared.call("sessions.delete", key=fresh)
         with pytest.raises(Refused) as refused:
@@ -65,7 +67,7 @@ def test_followers_can_unsubscribe_from_a_deleted_session_and_others_get_not_fou
 
 
 def test_unsubscribing_without_a_subscription_is_not_an_error(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     with transport(shared) as hearing:
         assert hearing.call("sessions.messages.unsubscribe", key=fresh) == {"subscribed": False, "key": fresh}
@@ -73,5 +75,5 @@ def test_unsubscribing_without_a_subscription_is_not_an_error(
 
 @pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
 def test_plain_http_requests_cannot_unsubscribe(shared: Daemon, fresh: str, transport: str) -> None:
-    answer = ROADS[transport](shared, "sessiond", None, "sessions.messages.unsubscribe", {"key": fresh})
+    answer = SINGLE_CALLS[transport](shared, "sessiond", None, "sessions.messages.unsubscribe", {"key": fresh})
     assert answer["error"]["code"] == -32006

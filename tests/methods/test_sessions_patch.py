@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 
 from sessiond.model.caller import Caller
 
@@ -29,7 +29,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in always}
 
 
-def _records(daemon: Inside, key: str = KEY) -> list[dict[str, Any]]:
+def _records(daemon: InProcessDaemon, key: str = KEY) -> list[dict[str, Any]]:
     store = daemon.services.store
     return [json.loads(line) for line in (store.path / store.catalog.by_key[key].path).read_text().splitlines()]
 
@@ -40,7 +40,7 @@ async def _refused(client: Connection, **params: Any) -> tuple[int, str | None]:
 
 
 async def test_all_settings_are_set_in_one_record_and_shown_in_the_row(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         spelt = {"label": "  the work ", "thinkingLevel": "HIGH", "verboseLevel": " On", "model": " big "}
         patched = await client.call("sessions.patch", key="AGENT:main:Work ", **{**ALL, **spelt})
@@ -52,7 +52,7 @@ async def test_all_settings_are_set_in_one_record_and_shown_in_the_row(tmp_path:
 
 
 async def test_null_clears_a_setting_and_an_omitted_one_stays(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         await client.call("sessions.patch", key=KEY, **ALL)
         patched = await client.call(
@@ -67,7 +67,7 @@ async def test_null_clears_a_setting_and_an_omitted_one_stays(tmp_path: Path) ->
 
 
 async def test_a_patch_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         assert _shown((await client.call("sessions.patch", key=KEY))["row"]) == {}
         assert len(_records(daemon)) == 1
@@ -92,7 +92,7 @@ async def test_a_patch_that_changes_nothing_writes_nothing(tmp_path: Path) -> No
 async def test_an_invalid_value_is_refused_and_changes_nothing(
     tmp_path: Path, params: dict[str, Any], field: str
 ) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         assert await _refused(client, **{"sendPolicy": "deny", **params}) == (-32602, field)
         assert len(_records(daemon)) == 1
@@ -110,7 +110,7 @@ async def test_an_invalid_value_is_refused_and_changes_nothing(
     ],
 )
 async def test_a_value_of_the_wrong_type_is_refused_by_name(tmp_path: Path, params: dict[str, Any]) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         error = await client.failure("sessions.patch", key=KEY, **params)
         assert error["code"] == -32602
@@ -118,7 +118,7 @@ async def test_a_value_of_the_wrong_type_is_refused_by_name(tmp_path: Path, para
 
 
 async def test_the_longest_label_and_the_largest_context_are_accepted(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         wanted = {"label": "x" * 512, "displayName": "é" * 512, "contextTokens": 2**53}
         assert _shown((await client.call("sessions.patch", key=KEY, **wanted))["row"]) == wanted
@@ -128,7 +128,7 @@ async def test_the_longest_label_and_the_largest_context_are_accepted(tmp_path: 
 
 
 async def test_a_model_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
-    async with inside(tmp_path, '[models]\nallow = ["big"]') as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, '[models]\nallow = ["big"]') as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         error = await client.failure("sessions.patch", key=KEY, model="small")
         assert (error["code"], error["data"]["code"]) == (-32602, "model_unknown")
@@ -136,7 +136,7 @@ async def test_a_model_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_label_belongs_to_one_session_of_an_agent_even_if_two_take_it_at_once(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as other:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as other:
         second = "agent:main:second"
         await client.call("sessions.create", key=KEY)
         await client.call("sessions.create", key=second)
@@ -157,7 +157,7 @@ async def test_a_label_belongs_to_one_session_of_an_agent_even_if_two_take_it_at
 
 
 async def test_missing_and_invisible_sessions_get_the_same_answer_and_admin_is_needed(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         child = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:child")
         async with daemon.connect(child) as agent:
@@ -171,7 +171,7 @@ async def test_missing_and_invisible_sessions_get_the_same_answer_and_admin_is_n
 
 
 async def test_an_archived_session_cannot_be_patched(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         made = await client.call("sessions.create", key=KEY)
         await client.call("sessions.delete", key=KEY)
         for name in (KEY, made["sessionId"]):
@@ -179,7 +179,7 @@ async def test_an_archived_session_cannot_be_patched(tmp_path: Path) -> None:
 
 
 async def test_followers_hear_of_a_patch(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as follower:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as follower:
         await client.call("sessions.create", key=KEY)
         await follower.call("sessions.subscribe")
         await client.call("sessions.patch", key=KEY, label="home")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.in_process import Connection, inside
+from support.in_process import Connection, in_process_daemon
 
 from sessiond.model.caller import Caller
 
@@ -23,7 +23,7 @@ async def _read_items(client: Connection, key: str = "main", **params: Any) -> l
 
 
 async def test_keys_are_answered_in_the_order_asked(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(
             client,
             "main",
@@ -45,7 +45,7 @@ async def test_keys_are_answered_in_the_order_asked(tmp_path: Path) -> None:
 
 
 async def test_limits_are_clamped(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "main", *((("user", f"{number} " + "word " * 1000)) for number in range(60)))
         for limit, count in ((None, 12), (0, 1), (1, 1), (50, 50), (51, 50), (7.8, 7)):
             assert len(await _read_items(client, **({} if limit is None else {"limit": limit}))) == count
@@ -56,7 +56,7 @@ async def test_limits_are_clamped(tmp_path: Path) -> None:
 
 
 async def test_empty_too_long_and_invalid_lists_of_keys_are_refused(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert (await client.failure("sessions.preview", keys=[]))["code"] == -32602
         assert len((await client.call("sessions.preview", keys=["main"] * 64))["previews"]) == 64
         error = await client.failure("sessions.preview", keys=["main"] * 65)
@@ -66,7 +66,7 @@ async def test_empty_too_long_and_invalid_lists_of_keys_are_refused(tmp_path: Pa
 
 
 async def test_an_invisible_session_is_missing_and_text_needs_the_scope_read(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "agent:main:other", ("user", "hello"))
         await _inject(client, "agent:main:own", ("user", "hello"))
         own = {"session_key": "agent:main:own", "agent_id": "main"}
@@ -79,7 +79,7 @@ async def test_an_invisible_session_is_missing_and_text_needs_the_scope_read(tmp
 
 async def test_a_secret_is_masked_before_it_is_cut(tmp_path: Path) -> None:
     secret = "sk-" + "abcdefghij" * 10
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "main", ("user", f"key {secret}"), ("user", "x " * 40_000 + secret))
         own = {"session_key": "agent:main:main", "agent_id": "main"}
         async with daemon.connect(Caller(kind="token", scopes=READ, **own)) as agent:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller
@@ -33,7 +33,7 @@ async def test_transcripts_to_delete_are_shown_and_deleted_only_when_confirmed(t
     live = _write(tmp_path, "live", OLD - 2 * DAY, where="")
     superseded = _write(tmp_path, "superseded", OLD - 3 * DAY, where="", key="agent:main:live")
     size = older.stat().st_size
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key="agent:main:fresh")
         await client.call("sessions.delete", key="agent:main:fresh")
         shown = await client.call("sessions.prune", olderThanMs=90 * DAY)
@@ -55,12 +55,12 @@ async def test_transcripts_to_delete_are_shown_and_deleted_only_when_confirmed(t
         assert sorted(row["key"] for row in listed) == ["agent:main:fresh", "agent:main:live", "agent:main:live"]
         again = await client.call("sessions.prune", olderThanMs=90 * DAY, confirm=True)
         assert (again["removed"], again["bytes"]) == ([], 0)
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert len((await client.call("sessions_list", includeArchived=True))["sessions"]) == 3
 
 
 async def test_the_age_limit_is_exact_to_the_millisecond(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key="agent:main:a")
         await client.call("sessions.delete", key="agent:main:a")
         assert (await client.call("sessions.prune", olderThanMs=60_000))["removed"] == []
@@ -73,7 +73,7 @@ async def test_a_file_that_changed_meanwhile_is_kept_and_the_reason_given(tmp_pa
     grown, gone, link, good = (_write(tmp_path, name, OLD) for name in ("grown", "gone", "link", "good"))
     outside = tmp_path / "outside"
     outside.write_text("precious")
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         with grown.open("a") as file:
             file.write("{}\n")
         gone.unlink()
@@ -93,9 +93,9 @@ async def test_a_file_that_changed_meanwhile_is_kept_and_the_reason_given(tmp_pa
 async def test_a_caller_prunes_only_the_sessions_it_can_see(tmp_path: Path) -> None:
     mine, other = _write(tmp_path, "mine", OLD), _write(tmp_path, "other", OLD)
     caller = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:mine", agent_id="main")
-    async with inside(tmp_path) as daemon, daemon.connect(caller) as agent:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect(caller) as agent:
         assert _names(await agent.call("sessions.prune", olderThanMs=0, confirm=True)) == ["mine"]
         assert other.exists() and not mine.exists()
     reader = Caller(kind="token", scopes=frozenset(["read", "send"]), session_key="agent:main:other")
-    async with inside(tmp_path) as daemon, daemon.connect(reader) as agent:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect(reader) as agent:
         assert (await agent.failure("sessions.prune", olderThanMs=0))["code"] == -32003

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.real_daemon import Daemon
 
 from sessiond.clock import Clock
@@ -30,13 +30,13 @@ def _texts(path: Path) -> list[str]:
     return found
 
 
-def _folder(daemon: Inside) -> Path:
+def _folder(daemon: InProcessDaemon) -> Path:
     path: Path = daemon.services.store.path / "agents" / "main" / "sessions"
     return path
 
 
 async def test_a_reset_creates_a_new_session_and_archives_the_old_transcript(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         old = await client.call("sessions.create", key=KEY)
         await client.say(KEY, "hello")
         before = (_folder(daemon) / f"{old['sessionId']}.jsonl").read_bytes()
@@ -53,7 +53,7 @@ async def test_a_reset_creates_a_new_session_and_archives_the_old_transcript(tmp
 
 
 async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key="agent:main:parent")
         await client.call("sessions.create", key=KEY, parentSessionKey="agent:main:parent", label="home")
         settings = {
@@ -100,7 +100,7 @@ async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path
 
 
 async def test_a_reset_first_aborts_the_live_and_the_queued_runs(tmp_path: Path) -> None:
-    async with inside(tmp_path, SLOW) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, SLOW) as daemon, daemon.connect() as client:
         runs = [(await client.call("chat.send", sessionKey=KEY, message=str(n)))["runId"] for n in range(3)]
         old = daemon.services.store.catalog.by_key[KEY]
         await client.call("sessions.reset", key=KEY)
@@ -114,7 +114,7 @@ async def test_a_reset_first_aborts_the_live_and_the_queued_runs(tmp_path: Path)
 
 
 async def test_followers_get_a_resync_and_then_the_new_messages(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         async with daemon.connect() as follower, daemon.connect() as reader:
             await client.say(KEY, "before")
             await follower.call("sessions.subscribe")
@@ -132,7 +132,7 @@ async def test_followers_get_a_resync_and_then_the_new_messages(tmp_path: Path) 
 
 
 async def test_no_message_sent_during_resets_is_lost_and_every_run_ends(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as owner:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as owner:
         await owner.say(KEY, "first")
         accepted: dict[str, str] = {}
 
@@ -163,13 +163,13 @@ async def test_no_message_sent_during_resets_is_lost_and_every_run_ends(tmp_path
         assert [len(session.entry.runs) for session in daemon.services.store.catalog.by_id.values()] == [0] * 31
 
 
-async def _with_connection(daemon: Inside, work: Any, *args: Any) -> None:
+async def _with_connection(daemon: InProcessDaemon, work: Any, *args: Any) -> None:
     async with daemon.connect() as connection:
         await work(connection, *args)
 
 
 async def test_simultaneous_deletes_and_sends_leave_each_message_in_some_transcript(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         accepted: list[str] = []
 
         async def send(connection: Connection, name: int) -> None:
@@ -194,7 +194,7 @@ async def test_simultaneous_deletes_and_sends_leave_each_message_in_some_transcr
 
 
 async def test_a_caller_that_disconnects_leaves_no_half_done_reset(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as owner:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as owner:
         for _ in range(20):
             await owner.say(KEY, "hello")
             async with daemon.connect() as hasty:
@@ -209,15 +209,15 @@ async def test_a_session_with_a_header_of_a_future_version_can_be_reset(tmp_path
     folder.mkdir(parents=True)
     header = {"type": "session", "version": 3, "id": "future", "timestamp": "2999-01-01T00:00:00.000Z", "cwd": "/"}
     (folder / "future.jsonl").write_text(json.dumps({**header, "sessionKey": KEY, "agentId": "main"}) + "\n")
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         done = await client.call("sessions.reset", key=KEY)
         assert daemon.services.store.catalog.by_key[KEY].session_id == done["sessionId"] != "future"
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         assert daemon.services.store.catalog.by_key[KEY].session_id == done["sessionId"]
 
 
 async def test_a_session_whose_transcript_was_removed_can_be_reset_without_an_archive(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         old = await client.call("sessions.create", key=KEY)
         reset = client.send("sessions.reset", key=KEY)
         (_folder(daemon) / f"{old['sessionId']}.jsonl").unlink()
@@ -230,7 +230,7 @@ async def test_a_session_whose_transcript_was_removed_can_be_reset_without_an_ar
 
 
 async def test_missing_and_invisible_sessions_get_the_same_answer(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
         stranger = Caller(kind="token", scopes=frozenset(["admin"]), session_key="agent:main:other")
         async with daemon.connect(stranger) as agent:
@@ -244,7 +244,7 @@ async def test_a_message_after_the_idle_limit_resets_the_session_and_a_repeated_
     config = '[session]\nreset = { mode = "idle", idleMinutes = 60 }'
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
-    async with inside(tmp_path, config, clock=clock) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, config, clock=clock) as daemon, daemon.connect() as client:
         services = daemon.services
         first = {"sessionKey": KEY, "message": "hello", "idempotencyKey": "once"}
         run_id = (await client.call("chat.send", **first))["runId"]
@@ -272,7 +272,7 @@ async def test_a_new_message_by_any_method_triggers_the_idle_reset(tmp_path: Pat
     real, shift = Clock(), [0]
     clock = Clock(wall_ms=lambda: real.wall_ms() + shift[0])
     async with (
-        inside(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 60 }', clock=clock) as daemon,
+        in_process_daemon(tmp_path, '[session]\nreset = { mode = "idle", idleMinutes = 60 }', clock=clock) as daemon,
         daemon.connect() as client,
     ):
         catalog = daemon.services.store.catalog

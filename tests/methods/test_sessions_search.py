@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, inside
+from support.in_process import Connection, in_process_daemon
 from support.patience import PATIENCE_S
 
 from sessiond.model.caller import Caller
@@ -28,7 +28,7 @@ def _matching_keys(found: dict[str, Any]) -> list[str]:
 
 
 async def test_a_match_has_a_snippet_and_a_cursor_to_the_message(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "main", "one", "Two needles", "three")
         found = await client.call("sessions_search", query="NEEDLE")
         (match,) = found["matches"]
@@ -43,7 +43,7 @@ async def test_a_match_has_a_snippet_and_a_cursor_to_the_message(tmp_path: Path)
 
 
 async def test_filters_and_limits_apply(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "agent:main:a", *["hello"] * 3)
         await _inject(client, "agent:main:b", *["hello"] * 3)
         await client.call(
@@ -67,14 +67,14 @@ async def test_filters_and_limits_apply(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["", " \n", "x" * 513])
 async def test_an_invalid_query_is_refused(tmp_path: Path, query: str) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         error = await client.failure("sessions_search", query=query)
         assert (error["code"], error["data"]["field"]) == (-32602, "$.query")
         assert (await client.call("sessions_search", query="x" * 512))["matches"] == []
 
 
 async def test_only_sessions_that_the_caller_may_read_are_searched(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         root, child, other = "agent:main:root", "agent:main:child", "agent:main:other"
         await _inject(client, root, "hello")
         await _inject(client, child, "hello")
@@ -97,7 +97,7 @@ async def test_only_sessions_that_the_caller_may_read_are_searched(tmp_path: Pat
 
 
 async def test_an_archived_transcript_is_searched_when_named_by_its_id(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         made = await client.call("sessions.create", key="agent:main:a")
         await _inject(client, "agent:main:a", "hello")
         await client.call("sessions.reset", key="agent:main:a")
@@ -110,7 +110,7 @@ async def test_an_archived_transcript_is_searched_when_named_by_its_id(tmp_path:
 
 async def test_secrets_are_masked_for_tokens_and_cannot_be_searched_for(tmp_path: Path) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await _inject(client, "main", f"my key is {secret}, keep it")
         async with daemon.connect(_agent("agent:main:main")) as agent:
             found = await agent.call("sessions_search", query="my key")
@@ -123,7 +123,7 @@ async def test_secrets_are_masked_for_tokens_and_cannot_be_searched_for(tmp_path
 
 
 async def test_a_cancelled_search_ends_at_once_and_blocks_nobody(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         text = "hello " * 2000
         for _ in range(8):
             messages = [{"role": "user", "content": text}] * 100

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 import trio
-from support.in_process import Inside, Refused, inside
-from support.in_process_agents import Program, adapter, agent, attached, until
+from support.in_process import InProcessDaemon, Refused, in_process_daemon
+from support.in_process_agents import Program, adapter, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
@@ -157,13 +157,13 @@ class TestOverEveryTransport:
 @asynccontextmanager
 async def pair(
     folder: Path, act: Any, *, more: str = "", other: Any = None
-) -> AsyncIterator[tuple[Inside, Program, Program]]:
+) -> AsyncIterator[tuple[InProcessDaemon, Program, Program]]:
     """Two attached agents, each with a main session: Alice, who does `act`, and Bob, who does `other` or echoes."""
 
     async def echo(_: Program, params: dict[str, Any]) -> Any:
         return {"reply": f"bob heard: {params['message']}"}
 
-    async with inside(folder, attached("alice", "bob", more=OPEN + more)) as there:
+    async with in_process_daemon(folder, attached_agents_config("alice", "bob", more=OPEN + more)) as there:
         async with agent(there, "alice", act) as alice, agent(there, "bob", other or echo) as bob:
             async with there.connect() as owner:
                 for key in (ALICE, BOB):
@@ -282,7 +282,10 @@ async def test_a_failed_run_is_reported_with_its_error(tmp_path: Path, how: str,
         await trio.sleep_forever()
 
     more = "[agents.defaults]\nrunTimeoutSeconds = 0.5\n" if how == "limit" else ""
-    async with inside(tmp_path, attached("bob", more=OPEN + more)) as there, there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob", more=OPEN + more)) as there,
+        there.connect() as owner,
+    ):
         await owner.call("sessions.create", key=BOB)
         async with agent(there, "bob", fails) as bob, there.connect() as other:
             asked = await owner.send("sessions_send", sessionKey=BOB, message="x")
@@ -343,7 +346,7 @@ async def test_a_cycle_of_three_waiting_sessions_is_detected(tmp_path: Path):
         return act
 
     async with (
-        inside(tmp_path, attached("alice", "bob", "carol", more=OPEN)) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice", "bob", "carol", more=OPEN)) as there,
         agent(there, "alice", acts("alice")),
         agent(there, "bob", acts("bob")),
         agent(there, "carol", acts("carol")),
@@ -396,7 +399,7 @@ async def test_a_storm_of_messages_is_rate_limited_and_each_accepted_one_ends(tm
 
 async def test_repeating_the_request_reports_the_delivery(tmp_path: Path):
     group = "agent:main:telegram:group:7"
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await owner.say(group, "hello")
         ask = {"sessionKey": group, "message": "x", "idempotencyKey": "k"}
         assert (await owner.call("sessions_send", **ask))["delivery"] == PENDING
@@ -425,7 +428,7 @@ async def test_secrets_in_a_reply_are_masked_for_a_token(tmp_path: Path):
 
 async def test_a_message_after_the_idle_limit_resets_the_session(tmp_path: Path):
     config = '[session.reset]\nmode = "idle"\nidleMinutes = 0.001\n'
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         await owner.say("main", "hello")
         before = (await owner.call("sessions.resolve", key="main"))["sessionId"]
         await owner.call("sessions_send", sessionKey="main", message="x", idempotencyKey="k")

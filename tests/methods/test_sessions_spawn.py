@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
+from support.single_calls import SINGLE_CALLS
 
 CONFIG = """
 [agents.defaults.subagents]
@@ -63,10 +63,10 @@ def spawn_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.stop()
 
 
-@pytest.fixture(params=sorted(ROADS))
+@pytest.fixture(params=sorted(SINGLE_CALLS))
 def spawn(request: pytest.FixtureRequest, spawn_daemon: Daemon) -> Call:
     """`spawn(by=token, **params)` over each transport in turn. CallFailed for an error."""
-    road = ROADS[request.param]
+    road = SINGLE_CALLS[request.param]
 
     def ask(by: str | None = None, **params: Any) -> Any:
         answer = road(spawn_daemon, "sessiond", by, "sessions_spawn", {"task": "do it", **params})
@@ -153,12 +153,12 @@ def test_attachments_are_written_and_the_receipt_equals_the_manifest(spawn: Call
 def test_in_cbor_attachment_content_may_be_bytes(spawn_daemon: Daemon) -> None:
     for road in ("cbor", "http-cbor", "ws-binary"):
         params = {"task": "x", "attachments": [{"name": "a", "content": bytes(range(10))}]}
-        answer = ROADS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
+        answer = SINGLE_CALLS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
         receipt = answer["result"]["attachments"]
         folder = spawn_daemon.store / "agents/main/workspace" / receipt["relDir"]
         assert (folder / "a").read_bytes() == bytes(range(10))
         params = {"task": "x", "attachments": [{"name": "a", "content": bytes(11)}]}
-        answer = ROADS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
+        answer = SINGLE_CALLS[road](spawn_daemon, "sessiond", requester(spawn_daemon)[1], "sessions_spawn", params)
         assert answer["error"]["data"]["code"] == "attachments_file_bytes_exceeded"
 
 
@@ -238,7 +238,7 @@ def test_of_two_reasons_to_refuse_the_first_in_documented_order_is_reported(spaw
             if set(params) & set(later) or {"mode", "thread"} <= set(params) | set(later):
                 continue
             asked = {"task": "x", **params, **later}
-            answer = ROADS["ndjson"](spawn_daemon, "sessiond", token, "sessions_spawn", asked)
+            answer = SINGLE_CALLS["ndjson"](spawn_daemon, "sessiond", token, "sessions_spawn", asked)
             assert answer["error"]["data"]["code"] == code, asked
 
 

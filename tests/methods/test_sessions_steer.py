@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Refused, inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import Refused, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 
 KEY = "agent:alice:main"
@@ -56,7 +56,7 @@ async def _texts(owner: Any) -> list[str]:
 
 async def test_a_steer_interrupts_the_live_run_and_goes_before_queued_messages(tmp_path: Path):
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", hang_if_live) as alice,
         there.connect() as owner,
     ):
@@ -72,7 +72,7 @@ async def test_a_steer_interrupts_the_live_run_and_goes_before_queued_messages(t
 
 
 async def test_a_session_whose_send_policy_denies_cannot_be_steered(tmp_path: Path):
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
         await owner.call("chat.send", sessionKey=KEY, message="/send off")
         assert (await owner.failure("sessions.steer", key=KEY, message="x"))["code"] == -32003
 
@@ -89,7 +89,7 @@ async def test_a_run_whose_agent_takes_the_steer_is_not_interrupted(tmp_path: Pa
         return {"reply": f"turned {heard[0]['message']}"}
 
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", act, capabilities=["steer"]) as alice,
         there.connect() as owner,
     ):
@@ -117,7 +117,7 @@ async def test_a_run_whose_agent_does_not_take_the_steer_is_interrupted_and_the_
             raise Refused("not now")
         return await made.connection.close()
 
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("alice")) as there, there.connect() as owner:
         async with agent(there, "alice", act, capabilities=["steer"]) as alice:
             live = await owner.call("chat.send", sessionKey=KEY, message="live")
             await alice.got.wait()
@@ -137,7 +137,7 @@ async def test_after_several_steers_the_last_one_runs(tmp_path: Path):
         return {"reply": "4"}
 
     async with (
-        inside(tmp_path, attached("alice")) as there,
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
         agent(there, "alice", act) as alice,
         there.connect() as owner,
     ):

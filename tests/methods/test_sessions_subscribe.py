@@ -7,17 +7,17 @@ from uuid import uuid4
 
 import pytest
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
-from support.subscribed_connections import HEARING, Hearing, Refused
+from support.single_calls import SINGLE_CALLS
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection
 
 
-@pytest.fixture(params=sorted(HEARING))
-def transport(request: pytest.FixtureRequest) -> type[Hearing]:
-    transport: type[Hearing] = HEARING[request.param]
+@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
+    transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport
 
 
-def next_events(hearing: Hearing, key: str, count: int) -> list[tuple[str, dict[str, Any]]]:
+def next_events(hearing: SubscribedConnection, key: str, count: int) -> list[tuple[str, dict[str, Any]]]:
     """The next events of one session, without those of sessions of other tests."""
     heard: list[tuple[str, dict[str, Any]]] = []
     while len(heard) < count:
@@ -31,7 +31,7 @@ def inject(daemon: Daemon, key: str, *texts: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text} for text in texts])
 
 
-def test_all_events_of_a_session_arrive_in_order(transport: type[Hearing], shared: Daemon) -> None:
+def test_all_events_of_a_session_arrive_in_order(transport: type[SubscribedConnection], shared: Daemon) -> None:
     key = f"agent:main:test:{uuid4()}"
     with transport(shared) as hearing:
         assert hearing.call("sessions.subscribe") == {"subscribed": True}
@@ -60,7 +60,7 @@ def test_all_events_of_a_session_arrive_in_order(transport: type[Hearing], share
 
 
 def test_the_row_in_an_event_is_that_of_the_list_without_children(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
@@ -71,7 +71,7 @@ def test_the_row_in_an_event_is_that_of_the_list_without_children(
 
 
 def test_events_name_the_main_session_by_its_full_key_and_its_row_by_main(shared: Daemon) -> None:
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.subscribe")
         shared.reply("main", "hello")
         [message, changed] = next_events(hearing, "agent:main:main", 2)
@@ -80,7 +80,9 @@ def test_events_name_the_main_session_by_its_full_key_and_its_row_by_main(shared
         assert changed[1]["row"]["key"] == "main"
 
 
-def test_without_the_scope_read_only_changes_arrive(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_without_the_scope_read_only_changes_arrive(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     token = shared.call("tokens.mint", scopes=["list"], sessionKey=fresh)["token"]
     with transport(shared, token) as hearing:
         hearing.call("sessions.subscribe")
@@ -92,7 +94,9 @@ def test_without_the_scope_read_only_changes_arrive(transport: type[Hearing], sh
         assert "unheard" not in str(heard)
 
 
-def test_only_events_of_visible_sessions_arrive(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_only_events_of_visible_sessions_arrive(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     mine = f"agent:main:test:{uuid4()}"
     child = f"agent:other:subagent:{uuid4()}"
     shared.call("sessions.create", key=mine)
@@ -112,7 +116,9 @@ def test_only_events_of_visible_sessions_arrive(transport: type[Hearing], shared
         assert texts == ["my child's", "mine"]
 
 
-def test_a_message_arrives_before_the_row_that_counts_it(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_a_message_arrives_before_the_row_that_counts_it(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         for number in range(20):
@@ -127,14 +133,14 @@ def test_a_message_arrives_before_the_row_that_counts_it(transport: type[Hearing
 
 def test_subscribing_needs_the_scope_list(shared: Daemon, fresh: str) -> None:
     token = shared.call("tokens.mint", scopes=["read"], sessionKey=fresh)["token"]
-    with pytest.raises(Refused) as refused, HEARING["ndjson"](shared, token) as hearing:
+    with pytest.raises(Refused) as refused, SUBSCRIBED_CONNECTIONS["ndjson"](shared, token) as hearing:
         hearing.call("sessions.subscribe")
     assert refused.value.error["code"] == -32003
 
 
 @pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
 def test_plain_http_requests_cannot_subscribe(shared: Daemon, fresh: str, transport: str) -> None:
-    answer = ROADS[transport](shared, "sessiond", None, "sessions.subscribe", {})
+    answer = SINGLE_CALLS[transport](shared, "sessiond", None, "sessions.subscribe", {})
     assert answer["error"]["code"] == -32006
 
 
@@ -142,11 +148,11 @@ def test_a_token_shown_later_narrows_the_events(shared: Daemon, fresh: str) -> N
     mine = f"agent:main:test:{uuid4()}"
     shared.call("sessions.create", key=mine)
     token = shared.call("tokens.mint", scopes=["list", "read"], sessionKey=mine)["token"]
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         hearing.call("sessions.subscribe")
         inject(shared, fresh, "while the owner")
-        assert hearing.said(1) == ["while the owner"]
+        assert hearing.next_texts(1) == ["while the owner"]
         hearing.call("initialize", protocol=1, client={"name": "x", "version": "1"}, token=token)
         inject(shared, fresh, "not any more")
         inject(shared, mine, "mine")
-        assert hearing.said(1) == ["mine"]
+        assert hearing.next_texts(1) == ["mine"]

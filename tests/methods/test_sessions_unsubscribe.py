@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.real_daemon import Daemon
-from support.single_calls import ROADS
-from support.subscribed_connections import HEARING, Hearing
+from support.single_calls import SINGLE_CALLS
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, SubscribedConnection
 
 
-@pytest.fixture(params=sorted(HEARING))
-def transport(request: pytest.FixtureRequest) -> type[Hearing]:
-    transport: type[Hearing] = HEARING[request.param]
+@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
+    transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport
 
 
@@ -18,18 +18,22 @@ def inject(daemon: Daemon, key: str, text: str) -> None:
     daemon.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
 
 
-def test_no_events_arrive_after_unsubscribing(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_no_events_arrive_after_unsubscribing(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         inject(shared, fresh, "heard")
-        assert hearing.said(1) == ["heard"]
+        assert hearing.next_texts(1) == ["heard"]
         assert hearing.call("sessions.unsubscribe") == {"subscribed": False}
         hearing.events.clear()
         inject(shared, fresh, "unheard")
         assert hearing.call("ping") == {} and hearing.events == []
 
 
-def test_a_subscription_to_one_session_goes_on(transport: type[Hearing], shared: Daemon, fresh: str) -> None:
+def test_a_subscription_to_one_session_goes_on(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
     with transport(shared) as hearing:
         hearing.call("sessions.subscribe")
         hearing.call("sessions.messages.subscribe", key=fresh)
@@ -41,7 +45,7 @@ def test_a_subscription_to_one_session_goes_on(transport: type[Hearing], shared:
 
 
 def test_unsubscribing_without_a_subscription_is_not_an_error(
-    transport: type[Hearing], shared: Daemon, fresh: str
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
     with transport(shared) as hearing:
         assert hearing.call("sessions.unsubscribe") == {"subscribed": False}
@@ -49,16 +53,16 @@ def test_unsubscribing_without_a_subscription_is_not_an_error(
 
 @pytest.mark.parametrize("transport", ["http-json", "http-cbor"])
 def test_plain_http_requests_cannot_unsubscribe(shared: Daemon, fresh: str, transport: str) -> None:
-    answer = ROADS[transport](shared, "sessiond", None, "sessions.unsubscribe", {})
+    answer = SINGLE_CALLS[transport](shared, "sessiond", None, "sessions.unsubscribe", {})
     assert answer["error"]["code"] == -32006
 
 
 def test_a_client_can_subscribe_again(shared: Daemon, fresh: str) -> None:
-    with HEARING["ndjson"](shared) as hearing:
+    with SUBSCRIBED_CONNECTIONS["ndjson"](shared) as hearing:
         for text in ("one", "two"):
             hearing.call("sessions.subscribe")
             inject(shared, fresh, text)
-            assert hearing.said(1) == [text]
+            assert hearing.next_texts(1) == [text]
             hearing.call("sessions.unsubscribe")
             inject(shared, fresh, f"after {text}")
             hearing.events.clear()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller
@@ -58,7 +58,7 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
         {"type": "custom", "customType": "sessiond/run", "data": {"usage": _token_counts(3), "estimatedCostUsd": 9}},
     )
     _write(tmp_path, 1, _message_record("g", T + 2 * DAY, _token_counts(1), model=None), archived=True)
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert await client.call("sessions.usage") == {
             "totals": _expected_row(933, 0.3),
             "bySession": [
@@ -83,7 +83,7 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
 
 async def test_since_is_inclusive_and_until_exclusive(tmp_path: Path) -> None:
     _write(tmp_path, 0, *(_message_record(f"m{n}", T + n * 1000, _token_counts(10**n)) for n in range(4)))
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         for span, total in (
             ({}, 3333),
             ({"since": T + 1000}, 3330),
@@ -114,7 +114,7 @@ async def test_a_message_stored_twice_counts_once(tmp_path: Path) -> None:
         _message_record(None, T, _token_counts(1)),
         _message_record(None, T, _token_counts(1)),
     )  # type: ignore[arg-type]
-    async with inside(tmp_path) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         found = await client.call("sessions.usage")
         assert {row["sessionId"]: row["inputTokens"] for row in found["bySession"]} == {"s0": 110, "s1": 1, "s2": 1002}
         assert found["totals"]["inputTokens"] == 1113
@@ -129,7 +129,7 @@ async def test_the_configured_price_is_used_for_messages_without_a_cost(tmp_path
         _message_record("b", T, {**usage, "cost": {"total": 1.0}}, "priced"),
     )
     _write(tmp_path, 1, _message_record("c", T, usage, "free"))
-    async with inside(tmp_path, PRICES) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, PRICES) as daemon, daemon.connect() as client:
         found = await client.call("sessions.usage")
         assert {row["model"]: row.get("costUsd") for row in found["byModel"]} == {"priced": 5.508, "free": None}
         assert found["totals"]["totalTokens"] == 3 * 1_111_000
@@ -140,7 +140,7 @@ async def test_only_visible_sessions_are_counted(tmp_path: Path) -> None:
         _write(tmp_path, number, _message_record(f"m{number}", T, _token_counts(10**number)))
     _write(tmp_path, 9, _message_record("m9", T, _token_counts(1000)), key="agent:main:s1", archived=True)
     caller = Caller(kind="token", scopes=frozenset(["list"]), session_key="agent:main:s1", agent_id="main")
-    async with inside(tmp_path) as daemon, daemon.connect(caller) as agent, daemon.connect() as client:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect(caller) as agent, daemon.connect() as client:
         found = await agent.call("sessions.usage")
         assert sorted(row["sessionId"] for row in found["bySession"]) == ["s1", "s9"]
         assert found["totals"]["inputTokens"] == 1010

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import attached
+from support.in_process import in_process_daemon
+from support.in_process_agents import attached_agents_config
 from support.patience import PATIENCE_S
 
 ANSWERS = {
@@ -30,7 +30,11 @@ ANSWERS = {
 @pytest.mark.parametrize("shape", [b"%s", b"[%s]"])
 async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: str, shape: bytes) -> None:
     text, (status, reply, error) = ANSWERS[answer]
-    async with inside(tmp_path, attached("alice")) as there, there.connect() as agent, there.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as there,
+        there.connect() as agent,
+        there.connect() as owner,
+    ):
         await agent.call("agents.attach", agentId="alice")
         accepted = await owner.call("chat.send", sessionKey="agent:alice:main", message="hello")
         started = await agent.receive()

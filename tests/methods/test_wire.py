@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, ResyncEvent
@@ -37,7 +37,7 @@ def message_event(message: bytes = MESSAGE) -> MessageEvent:
 
 
 async def test_a_frame_is_encoded_once_for_all_clients_that_get_the_same_bytes(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         session, _ = await daemon.services.store.create(KEY, "main")
         encoder = Encoder(daemon.services.store, daemon.services.patterns)
         one, other, binary, masked = Client(), Client(), Client("cbor"), Client(masks=True)
@@ -54,7 +54,7 @@ async def test_a_frame_is_encoded_once_for_all_clients_that_get_the_same_bytes(t
 
 
 async def test_event_params_are_as_documented(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         store = daemon.services.store
         session, _ = await store.create(KEY, "main")
 
@@ -97,7 +97,7 @@ async def _list(daemon: Any) -> Any:
 
 
 async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -> None:
-    async with inside(tmp_path) as daemon:
+    async with in_process_daemon(tmp_path) as daemon:
         store, patterns = daemon.services.store, daemon.services.patterns()
         live = LiveEvent(KEY, "session.tool", {"runId": "r", "phase": "end", "output": "password=abcdef123456"})
         for event in (message_event(), live):

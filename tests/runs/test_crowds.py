@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.supervised_runs import MAIN, House, clock, house, pass_over, request
+from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, request, run_harness
 
 from sessiond.errors import Overloaded
 from sessiond.model.entry import MAX_ACCEPTED_RUNS, MAX_OPEN_RUNS
@@ -18,27 +18,27 @@ from sessiond.runtimes.attached import AttachedAgents
 FORGED = 3 * MAX_ACCEPTED_RUNS
 
 
-async def fill(home: House, count: int) -> None:
+async def fill(harness: RunHarness, count: int) -> None:
     """So many runs in the session, the first of which goes on until the gate opens."""
-    home.agent.act = home.agent.wait
-    await home.session()
+    harness.agent.act = harness.agent.wait
+    await harness.session()
     async with trio.open_nursery() as nursery:
         for number in range(count):
-            nursery.start_soon(home.accept, f"m{number}")
+            nursery.start_soon(harness.accept, f"m{number}")
 
 
 async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_path: Path, autojump_clock: Any) -> None:
-    async with house(tmp_path / "store") as home:
-        await fill(home, MAX_ACCEPTED_RUNS - 1)
-        last = await home.accept("the last")
-        session = await home.session()
-        size = (home.store.path / session.path).stat().st_size
+    async with run_harness(tmp_path / "store") as harness:
+        await fill(harness, MAX_ACCEPTED_RUNS - 1)
+        last = await harness.accept("the last")
+        session = await harness.session()
+        size = (harness.store.path / session.path).stat().st_size
 
         async def by_steering() -> None:
             await steer(
-                home.store,
-                home.supervisor,
-                AttachedAgents(pass_over),
+                harness.store,
+                harness.supervisor,
+                AttachedAgents(ignore_call),
                 clock(),
                 session=session,
                 request=request("steered"),
@@ -46,12 +46,12 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
             )
 
         async def with_a_key() -> None:
-            await home.supervisor.accept_once(session, request("keyed", idempotency_key="k", payload="p"))
+            await harness.supervisor.accept_once(session, request("keyed", idempotency_key="k", payload="p"))
 
         async def as_a_step() -> None:
-            await home.supervisor.accept(session, request("step", step="announce"), run_id=f"{session.session_id}.0")
+            await harness.supervisor.accept(session, request("step", step="announce"), run_id=f"{session.session_id}.0")
 
-        for road in (lambda: home.accept("one more"), by_steering, with_a_key, as_a_step):
+        for road in (lambda: harness.accept("one more"), by_steering, with_a_key, as_a_step):
             with pytest.raises(Overloaded) as refused:
                 await road()
             wire = error_object(refused.value)
@@ -60,25 +60,25 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
                 f"1000 runs of {MAIN} are going on or wait already; wait until some have ended, or abort them, and send"
                 " again"
             )
-        assert (home.store.path / session.path).stat().st_size == size
-        assert not home.supervisor.has_room(session)
+        assert (harness.store.path / session.path).stat().st_size == size
+        assert not harness.supervisor.has_room(session)
         # Another session does not feel it, and once one has ended there is room for one.
-        other = await home.accept("elsewhere", "agent:main:other")
-        assert await home.supervisor.stop(session, last.run_id) == [last.run_id]
-        await home.accept("the last again")
+        other = await harness.accept("elsewhere", "agent:main:other")
+        assert await harness.supervisor.stop(session, last.run_id) == [last.run_id]
+        await harness.accept("the last again")
         with pytest.raises(Overloaded):
-            await home.accept("one more")
-        home.agent.gate.set()
-        assert await home.end(other) == ("ok", "re: elsewhere")
+            await harness.accept("one more")
+        harness.agent.gate.set()
+        assert await harness.wait_for_end(other) == ("ok", "re: elsewhere")
 
 
 async def test_a_thousand_runs_are_aborted_in_many_small_writes(tmp_path: Path, autojump_clock: Any) -> None:
-    async with house(tmp_path / "store") as home:
-        await fill(home, MAX_ACCEPTED_RUNS)
-        before = home.store.committer.syncs
-        session = await home.session()
-        assert len(await home.supervisor.stop(session)) == MAX_ACCEPTED_RUNS
-        assert home.store.committer.syncs - before >= 30
+    async with run_harness(tmp_path / "store") as harness:
+        await fill(harness, MAX_ACCEPTED_RUNS)
+        before = harness.store.committer.syncs
+        session = await harness.session()
+        assert len(await harness.supervisor.stop(session)) == MAX_ACCEPTED_RUNS
+        assert harness.store.committer.syncs - before >= 30
         assert (session.entry.runs, session.entry.status) == ((), "aborted")
 
 
@@ -92,54 +92,54 @@ def forge(path: Path, session_id: str, count: int) -> None:
 async def test_runs_that_somebody_wrote_are_kept_up_to_a_bound_and_ended_in_small_writes(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
-    async with house(tmp_path / "store") as home:
-        session = await home.session()
-        path = home.store.path / session.path
+    async with run_harness(tmp_path / "store") as harness:
+        session = await harness.session()
+        path = harness.store.path / session.path
     forge(path, session.session_id, FORGED)
-    async with house(tmp_path / "store") as home:
-        session = await home.session()
+    async with run_harness(tmp_path / "store") as harness:
+        session = await harness.session()
         assert len(session.entry.runs) == MAX_OPEN_RUNS
-        lost = home.supervisor.registry.of_session(MAIN)
+        lost = harness.supervisor.registry.of_session(MAIN)
         assert len(lost) == MAX_OPEN_RUNS
         for run in lost:
-            assert (await home.end(run))[0] == "error"
+            assert (await harness.wait_for_end(run))[0] == "error"
         assert session.entry.runs == ()
-        assert home.store.committer.syncs >= 60
-        run = await home.accept("hello")
-        assert await home.end(run) == ("ok", "re: hello")
+        assert harness.store.committer.syncs >= 60
+        run = await harness.accept("hello")
+        assert await harness.wait_for_end(run) == ("ok", "re: hello")
 
 
 async def test_what_is_accepted_beside_runs_that_somebody_wrote_is_never_beyond_the_bound(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        session = await home.session()
-        await home.accept("before")
-        forge(home.store.path / session.path, session.session_id, MAX_ACCEPTED_RUNS)
-        run = await home.accept("beside")
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        session = await harness.session()
+        await harness.accept("before")
+        forge(harness.store.path / session.path, session.session_id, MAX_ACCEPTED_RUNS)
+        run = await harness.accept("beside")
         assert len(session.entry.runs) == MAX_ACCEPTED_RUNS + 2
         with pytest.raises(Overloaded, match=r"another program wrote into the transcript .* restart sessiond"):
-            await home.accept("one more")
-        photo = home.photo(tmp_path / "photo")
-    async with house(photo) as home:
-        found = home.supervisor.registry.get(run.run_id)
+            await harness.accept("one more")
+        photo = harness.copy_store(tmp_path / "photo")
+    async with run_harness(photo) as harness:
+        found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
-        assert await home.end(found) == ("ok", "re: beside")
+        assert await harness.wait_for_end(found) == ("ok", "re: beside")
 
 
 async def test_of_runs_that_somebody_wrote_one_below_the_bound_leaves_room_for_one(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        session = await home.session()
-        forge(home.store.path / session.path, session.session_id, MAX_ACCEPTED_RUNS - 2)
-        await home.accept("one")
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        session = await harness.session()
+        forge(harness.store.path / session.path, session.session_id, MAX_ACCEPTED_RUNS - 2)
+        await harness.accept("one")
         assert len(session.entry.runs) == MAX_ACCEPTED_RUNS - 1
-        assert home.supervisor.has_room(session)
-        await home.accept("two")
+        assert harness.supervisor.has_room(session)
+        await harness.accept("two")
         assert len(session.entry.runs) == MAX_ACCEPTED_RUNS
-        assert not home.supervisor.has_room(session)
+        assert not harness.supervisor.has_room(session)
         with pytest.raises(Overloaded, match="another program wrote"):
-            await home.accept("three")
+            await harness.accept("three")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from support.supervised_runs import house
+from support.supervised_runs import run_harness
 
 from sessiond.conversations import open_conversation
 from sessiond.model.dialects import V3
@@ -65,24 +65,24 @@ async def test_whoever_reads_a_transcript_beside_the_feed_reads_it_in_its_dialec
     (tmp_path / "others").mkdir()
     _write(tmp_path / "others")
     fd = os.open(tmp_path / "others", os.O_RDONLY | os.O_DIRECTORY)
-    async with house(tmp_path / "store") as home:
-        store, folder = home.store, Folder("main", fd, SCRAMBLED)
+    async with run_harness(tmp_path / "store") as harness:
+        store, folder = harness.store, Folder("main", fd, SCRAMBLED)
         entry = folding.advance(fd, Entry(session_id="o1"), "o1.jsonl", store.record_limit, dialect=SCRAMBLED).entry
         assert (entry.session_key, entry.message_count, len(entry.runs), entry.corrupt_records) == (KEY, 2, 1, 0)
         session = Session(key=KEY, entry=entry, folder=folder)
         store.catalog.add(session)
-        assert await home.supervisor.registry.find(RUN_ID) == RunView(
+        assert await harness.supervisor.registry.find(RUN_ID) == RunView(
             run_id=RUN_ID, key=KEY, status="ok", reply="three", started_at=5, ended_at=5
         )
         assert await outcome.find_first_end(store, session) == RUN_ID
-        assert await outcome.task_of(store, home.supervisor.registry, session, "unknown") == "count"
+        assert await outcome.task_of(store, harness.supervisor.registry, session, "unknown") == "count"
         [again] = await recovery.read_runs(store)
         assert (again.run_id, again.request.text) == (NEXT_ID, "more")
         page = await inbox.page(store, session, Position(0, 0))
         assert [message.text for message in page.messages] == ["count"]
         read = open_conversation.read_opening_record, entry.talks[0], store.record_limit, session.dialect
         assert await store.read(session, *read) == open_conversation.OpeningRecord(talk_id=RUN_ID)
-        assert await home.feed.refold(session)
+        assert await harness.feed.refold(session)
         assert session.entry == entry
     os.close(fd)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import inside
-from support.in_process_agents import Program, agent, attached
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config
 
 T = 1795224660000
 AGENTS = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\nworkspace = "{workspace}"\n'
@@ -36,7 +36,10 @@ def write(store: Path, name: str, *lines: Any, agent: str = "main") -> Path:
 
 async def lives(folder: Path, config: str = "") -> list[str]:
     """Start, say something in a session, go through the store with doctor, stop; what doctor found to be wrong."""
-    async with inside(folder, config or AGENTS.format(workspace=folder / "w")) as daemon, daemon.connect() as client:
+    async with (
+        in_process_daemon(folder, config or AGENTS.format(workspace=folder / "w")) as daemon,
+        daemon.connect() as client,
+    ):
         assert await client.say("agent:main:other", "hello") == "hello"
         await client.call("sessions_list")
         await client.call("sessions.usage")
@@ -188,7 +191,7 @@ async def test_a_workspace_that_is_a_file_refuses_a_spawn_in_words_and_no_later_
     (tmp_path / "w").write_text("in the way")
     attachment = {"name": "a.txt", "content": "x"}
     config = AGENTS.format(workspace=tmp_path / "w") + "[tools.sessions_spawn.attachments]\nenabled = true\n"
-    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, config) as daemon, daemon.connect() as client:
         for _ in range(2):
             error = await client.failure("sessions_spawn", task="x", attachments=[attachment])
             assert error["code"] == -32009, error
@@ -207,7 +210,10 @@ async def test_a_note_of_a_spawn_whose_workspace_cannot_be_made_waits_for_anothe
     note = tmp_path / "store" / "spawning" / CHILD_ID
     note.parent.mkdir(parents=True, mode=0o700)
     note.write_text("main\n")
-    async with inside(tmp_path, AGENTS.format(workspace=tmp_path / "w")) as daemon, daemon.connect() as client:
+    async with (
+        in_process_daemon(tmp_path, AGENTS.format(workspace=tmp_path / "w")) as daemon,
+        daemon.connect() as client,
+    ):
         await client.call("ping")
     assert note.exists()
     (tmp_path / "w").unlink()
@@ -223,7 +229,7 @@ async def test_a_workspace_that_becomes_a_file_under_a_child_ends_nothing(tmp_pa
     write(tmp_path / "store", "s1", header("s1", child, spawnedBy=MAIN), custom("entry", spawn=spawn), begun, ended)
     (tmp_path / "w").write_text("in the way")
     config = AGENTS.format(workspace=tmp_path / "w")
-    async with inside(tmp_path, config) as daemon, daemon.connect() as client:
+    async with in_process_daemon(tmp_path, config) as daemon, daemon.connect() as client:
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert [row["key"] for row in (await client.call("sessions_list"))["sessions"]] == [child]
 
@@ -253,7 +259,7 @@ async def test_a_usage_of_any_shape_ends_its_run_where_its_model_has_a_price(tmp
     async def act(_: Program, __: dict[str, Any]) -> Any:
         return {"reply": "done", "usage": usage, "model": "m"}
 
-    config = attached("worker", more="[models.pricing.m]\ninput = 3.0\noutput = 15.0\n")
-    async with inside(tmp_path, config) as there, agent(there, "worker", act), there.connect() as client:
+    config = attached_agents_config("worker", more="[models.pricing.m]\ninput = 3.0\noutput = 15.0\n")
+    async with in_process_daemon(tmp_path, config) as there, agent(there, "worker", act), there.connect() as client:
         for _ in range(2):
             assert await client.say("agent:worker:main", "hello") == "done"

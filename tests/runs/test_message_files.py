@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from support.supervised_runs import house, request
+from support.supervised_runs import request, run_harness
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
@@ -26,8 +26,8 @@ async def slow(function: Callable[..., Any], *args: Any) -> Any:
 async def test_files_that_are_being_written_when_their_sender_goes_come_with_the_message(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with house(tmp_path / "store") as home:
-        session, attachments = await home.session(), AttachmentService(run_sync=slow)
+    async with run_harness(tmp_path / "store") as harness:
+        session, attachments = await harness.session(), AttachmentService(run_sync=slow)
         prepared = attachments.check(
             [Attachment(name="a.txt", content="text")], parse("").tools.sessions_spawn.attachments
         )
@@ -35,9 +35,9 @@ async def test_files_that_are_being_written_when_their_sender_goes_come_with_the
         # The note is there; the files are being written.
         with trio.move_on_after(1.5):
             await accept_with_files(
-                home.supervisor,
+                harness.supervisor,
                 attachments,
-                SpawnJournal(home.store),
+                SpawnJournal(harness.store),
                 session=session,
                 request=request("read it"),
                 prepared=prepared,
@@ -45,8 +45,8 @@ async def test_files_that_are_being_written_when_their_sender_goes_come_with_the
                 on_queued=lambda: None,
             )
         with trio.fail_after(5):
-            await home.agent.lives("read it").wait()
+            await harness.agent.wait_for_turn("read it").wait()
         [folder] = (tmp_path / "work" / ".openclaw" / "attachments").iterdir()
         assert (folder / "a.txt").read_text() == "text"
-        [note] = (home.store.path / "spawning").iterdir()
+        [note] = (harness.store.path / "spawning").iterdir()
         assert note.name == f"{folder.name}.{session.session_id}"

@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 import trio
-from support.supervised_runs import MAIN, FakeHost, House, house
+from support.supervised_runs import MAIN, FakeHost, RunHarness, run_harness
 
 from sessiond.model.record import FINAL
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
 
 
 async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        live, queued = await home.accept("live"), await home.accept("queued")
-        await home.agent.lives("live").wait()
-        photo = home.photo(tmp_path / "photo")
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        live, queued = await harness.accept("live"), await harness.accept("queued")
+        await harness.agent.wait_for_turn("live").wait()
+        photo = harness.copy_store(tmp_path / "photo")
     for _ in range(2):
-        async with house(photo) as home:
-            found = home.supervisor.registry.get(queued.run_id)
+        async with run_harness(photo) as harness:
+            found = harness.supervisor.registry.get(queued.run_id)
             if found is not None:
-                assert await home.end(found) == ("ok", "re: queued")
-            ended = await home.supervisor.registry.find(live.run_id)
+                assert await harness.wait_for_end(found) == ("ok", "re: queued")
+            ended = await harness.supervisor.registry.find(live.run_id)
             assert ended is not None and (ended.status, ended.error) == ("error", "interrupted")
-            assert home.steps() == [
+            assert harness.run_statuses() == [
                 (live.run_id, "accepted"),
                 (live.run_id, "running"),
                 (queued.run_id, "accepted"),
@@ -36,41 +36,41 @@ async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once
                 (queued.run_id, "running"),
                 (queued.run_id, "ok"),
             ]
-            assert home.said() == ["user: live", "user: queued", "assistant: re: queued"]
+            assert harness.messages() == ["user: live", "user: queued", "assistant: re: queued"]
 
 
 async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_path: Path, autojump_clock: Any):
     """Its message stands in its acceptance: only the record of its start says that it began."""
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        await home.accept("first")
-        run = await home.accept("behind it", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
-        await home.agent.lives("first").wait()
-        gate, home.agent.gate = home.agent.gate, trio.Event()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        await harness.accept("first")
+        run = await harness.accept("behind it", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
+        await harness.agent.wait_for_turn("first").wait()
+        gate, harness.agent.gate = harness.agent.gate, trio.Event()
         gate.set()
-        await home.agent.lives("behind it").wait()
-        photo = home.photo(tmp_path / "photo")
+        await harness.agent.wait_for_turn("behind it").wait()
+        photo = harness.copy_store(tmp_path / "photo")
     for _ in range(2):
-        async with house(photo) as home:
-            found = home.supervisor.registry.get(run.run_id)
+        async with run_harness(photo) as harness:
+            found = harness.supervisor.registry.get(run.run_id)
             if found is not None:
                 assert found.started_at is not None
-                assert await home.end(found) == ("error", "interrupted")
-            own = [status for run_id, status in home.steps() if run_id == run.run_id]
+                assert await harness.wait_for_end(found) == ("error", "interrupted")
+            own = [status for run_id, status in harness.run_statuses() if run_id == run.run_id]
             assert own == ["accepted", "running", "error"]
-            assert home.said().count("user: behind it") == 1
+            assert harness.messages().count("user: behind it") == 1
 
 
 async def test_the_order_of_acceptance_outlives_the_restart(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
         for text, first in (("live", False), ("q1", False), ("q2", False), ("steer", True), ("q3", False)):
-            await home.accept(text, first=first)
-        photo = home.photo(tmp_path / "photo")
-    async with house(photo) as home:
-        for run in home.supervisor.queues.runs_of(MAIN):
+            await harness.accept(text, first=first)
+        photo = harness.copy_store(tmp_path / "photo")
+    async with run_harness(photo) as harness:
+        for run in harness.supervisor.queues.runs_of(MAIN):
             await run.done.wait()
-        assert [turn.message for turn in home.agent.turns] == ["steer", "q1", "q2", "q3"]
+        assert [turn.message for turn in harness.agent.turns] == ["steer", "q1", "q2", "q3"]
 
 
 async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: Any):
@@ -87,28 +87,28 @@ async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: A
         "idempotency_key": "k",
         "payload": "p",
     }
-    async with house(tmp_path / "store") as home:
-        run = await home.accept("hello", "agent:alice:main", **fields)
-        photo = home.photo(tmp_path / "photo")
-    async with house(photo, host=FakeHost(tmp_path)) as home:
-        found = home.supervisor.registry.get(run.run_id)
+    async with run_harness(tmp_path / "store") as harness:
+        run = await harness.accept("hello", "agent:alice:main", **fields)
+        photo = harness.copy_store(tmp_path / "photo")
+    async with run_harness(photo, host=FakeHost(tmp_path)) as harness:
+        found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
         assert (found.request, found.key, found.accepted_at) == (run.request, run.key, run.accepted_at)
-        session = home.store.catalog.by_key["agent:alice:main"]
-        assert home.supervisor.run_of_key(session, "k", "p") == run.run_id
+        session = harness.store.catalog.by_key["agent:alice:main"]
+        assert harness.supervisor.run_of_key(session, "k", "p") == run.run_id
 
 
-async def _a_day(home: House) -> list[str]:
+async def _a_day(harness: RunHarness) -> list[str]:
     """Runs of every kind, ended and not; the ids of all of them."""
-    host = home.host
-    runs = [await home.accept("one"), await home.accept("two", "agent:main:other")]
+    host = harness.host
+    runs = [await harness.accept("one"), await harness.accept("two", "agent:main:other")]
     for run in runs:
         await run.done.wait()
-    home.agent.act = home.agent.wait
-    runs += [await home.accept(f"q{number}", MAIN, first=number == 2) for number in range(3)]
-    runs.append(await home.accept("never", "agent:alice:main"))
-    await home.agent.lives("q0").wait()
-    await home.supervisor.stop(runs[3].session, runs[3].run_id)
+    harness.agent.act = harness.agent.wait
+    runs += [await harness.accept(f"q{number}", MAIN, first=number == 2) for number in range(3)]
+    runs.append(await harness.accept("never", "agent:alice:main"))
+    await harness.agent.wait_for_turn("q0").wait()
+    await harness.supervisor.stop(runs[3].session, runs[3].run_id)
     assert host.agents
     return [run.run_id for run in runs]
 
@@ -116,9 +116,9 @@ async def _a_day(home: House) -> list[str]:
 async def test_at_every_line_of_the_transcripts_a_crash_leaves_each_run_with_exactly_one_end(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with house(tmp_path / "store") as home:
-        await _a_day(home)
-        photo = home.photo(tmp_path / "photo")
+    async with run_harness(tmp_path / "store") as harness:
+        await _a_day(harness)
+        photo = harness.copy_store(tmp_path / "photo")
     original = next(path for path in (photo / "agents/main/sessions").glob("*.jsonl") if b'"one"' in path.read_bytes())
     data = original.read_bytes()
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
@@ -127,25 +127,25 @@ async def test_at_every_line_of_the_transcripts_a_crash_leaves_each_run_with_exa
     assert len(cuts) > 30
     for cut in cuts:
         original.write_bytes(data[:cut])
-        async with house(photo) as home:
-            home.host.agents["alice"] = home.agent
-            home.supervisor.agents_changed()
-            for run in list(home.supervisor.registry.live.values()):
+        async with run_harness(photo) as harness:
+            harness.host.agents["alice"] = harness.agent
+            harness.supervisor.agents_changed()
+            for run in list(harness.supervisor.registry.live.values()):
                 await run.done.wait()
-            steps = home.steps() if MAIN in home.store.catalog.by_key else []
+            steps = harness.run_statuses() if MAIN in harness.store.catalog.by_key else []
             accepted = [run_id for run_id, status in steps if status == "accepted"]
             ended = Counter(run_id for run_id, status in steps if status in FINAL)
             assert ended == Counter(accepted), f"cut at byte {cut}"
-            assert home.store.catalog.by_key[MAIN].entry.runs == ()
+            assert harness.store.catalog.by_key[MAIN].entry.runs == ()
             begun = Counter(run_id for run_id, status in steps if status == "running")
             assert max(begun.values(), default=0) <= 1
         (photo / "agents/main/sessions/sessions.json").unlink(missing_ok=True)
 
 
 async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        session = await home.session()
-        path = home.store.path / session.path
+    async with run_harness(tmp_path / "store") as harness:
+        session = await harness.session()
+        path = harness.store.path / session.path
     run_id = f"{session.session_id}.0123456789abcdef"
     with path.open("a") as file:
         for data in ({"runId": run_id, "status": "accepted", "at": 1}, {"runId": "odd", "status": "accepted", "at": 2}):
@@ -153,78 +153,79 @@ async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end
             if data["runId"] == "odd":
                 record["data"] = {**data, "request": {"text": 5}}
             file.write(json.dumps(record) + "\n")
-    async with house(tmp_path / "store") as home:
-        for run in list(home.supervisor.registry.live.values()):
-            assert await home.end(run) == ("error", "interrupted")
+    async with run_harness(tmp_path / "store") as harness:
+        for run in list(harness.supervisor.registry.live.values()):
+            assert await harness.wait_for_end(run) == ("error", "interrupted")
         # Which of the two is ended first is Trio's to say.
-        ends = [step for step in home.steps() if step[1] == "error"]
+        ends = [step for step in harness.run_statuses() if step[1] == "error"]
         assert sorted(ends) == sorted([(run_id, "error"), ("odd", "error")])
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 async def test_the_end_of_a_run_is_found_after_a_restart(tmp_path: Path, autojump_clock: Any, status: str):
-    async with house(tmp_path / "store") as home:
+    async with run_harness(tmp_path / "store") as harness:
         if status == "error":
-            del home.host.agents["main"]
+            del harness.host.agents["main"]
         elif status != "ok":
-            home.agent.act = home.agent.wait
-        run = await home.accept("hello", timeout_s=5 if status == "timeout" else None)
+            harness.agent.act = harness.agent.wait
+        run = await harness.accept("hello", timeout_s=5 if status == "timeout" else None)
         if status == "aborted":
-            await home.supervisor.stop(run.session)
+            await harness.supervisor.stop(run.session)
         await run.done.wait()
-        before = await home.supervisor.registry.find(run.run_id)
-    async with house(tmp_path / "store") as home:
-        after = await home.supervisor.registry.find(run.run_id)
+        before = await harness.supervisor.registry.find(run.run_id)
+    async with run_harness(tmp_path / "store") as harness:
+        after = await harness.supervisor.registry.find(run.run_id)
         assert after is not None and after == before
         assert after.status == status
 
 
 async def test_of_several_sessions_the_first_accepted_goes_on_first(tmp_path: Path, autojump_clock: Any):
     keys = [f"agent:main:{name}" for name in "cabd"]
-    async with house(tmp_path / "store") as home:
-        home.host.most = (1, 1)
-        home.agent.act = home.agent.wait
+    async with run_harness(tmp_path / "store") as harness:
+        harness.host.most = (1, 1)
+        harness.agent.act = harness.agent.wait
         for key in keys:
-            await home.session(key)
+            await harness.session(key)
             await trio.sleep(1)
         for key in keys:
-            await home.accept(f"to {key}", key)
+            await harness.accept(f"to {key}", key)
             await trio.sleep(1)
-        home.agent.gate.set()
-        photo = home.photo(tmp_path / "photo")
+        harness.agent.gate.set()
+        photo = harness.copy_store(tmp_path / "photo")
     host = FakeHost(tmp_path)
     host.most = (1, 1)
-    async with house(photo, host=host) as home:
-        for run in list(home.supervisor.registry.live.values()):
+    async with run_harness(photo, host=host) as harness:
+        for run in list(harness.supervisor.registry.live.values()):
             await run.done.wait()
         # The first one had begun.
-        assert [turn.message for turn in home.agent.turns] == [f"to {key}" for key in keys[1:]]
+        assert [turn.message for turn in harness.agent.turns] == [f"to {key}" for key in keys[1:]]
 
 
 async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        await home.accept("live")
-        run = await home.accept("queued")
-        photo = home.photo(tmp_path / "photo")
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        await harness.accept("live")
+        run = await harness.accept("queued")
+        photo = harness.copy_store(tmp_path / "photo")
         path = photo / run.session.path
     text = path.read_text().replace(f'"{MAIN}"', '"agent:main:copy"').replace(f'"id":"{path.stem}"', '"id":"copied"')
     path.with_name("copied.jsonl").write_text(text)
-    async with house(photo) as home:
-        assert set(home.store.catalog.by_key) == {MAIN, "agent:main:copy"}
-        live = list(home.supervisor.registry.live.values())
+    async with run_harness(photo) as harness:
+        assert set(harness.store.catalog.by_key) == {MAIN, "agent:main:copy"}
+        live = list(harness.supervisor.registry.live.values())
         assert len(live) == 2
         for one in live:
             await one.done.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert [turn.message for turn in home.agent.turns] == ["queued"]
+        assert [turn.message for turn in harness.agent.turns] == ["queued"]
         steps = [
-            [status for run_id, status in home.steps(key) if run_id == run.run_id] for key in (MAIN, "agent:main:copy")
+            [status for run_id, status in harness.run_statuses(key) if run_id == run.run_id]
+            for key in (MAIN, "agent:main:copy")
         ]
         assert sorted(steps) == [["accepted"], ["accepted", "running", "ok"]]
         with trio.fail_after(60):
             for key in (MAIN, "agent:main:copy"):
-                assert await home.end(await home.accept("more", key)) == ("ok", "re: more")
+                assert await harness.wait_for_end(await harness.accept("more", key)) == ("ok", "re: more")
 
 
 @pytest.mark.parametrize("announcement", [False, True])
@@ -233,37 +234,37 @@ async def test_a_run_whose_start_a_crash_took_starts_with_the_message_that_stand
 ):
     """All three were one write, which the disk refused and of which the last line was taken back."""
     follow = FollowUp(announcement=AnnouncementFollowUp("c", "r")) if announcement else FollowUp()
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        run = await home.accept("hello", follow=follow)
-        await home.agent.lives("hello").wait()
-        photo, path = home.photo(tmp_path / "photo"), home.session_path()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        run = await harness.accept("hello", follow=follow)
+        await harness.agent.wait_for_turn("hello").wait()
+        photo, path = harness.copy_store(tmp_path / "photo"), harness.session_path()
     file = photo / path
     *lines, start = file.read_bytes().splitlines(keepends=True)
     assert b'"running"' in start
     half = len(start) // 2
     file.write_bytes(b"".join(lines) + b" " * half + start[half:])
     for _ in range(2):
-        async with house(photo) as home:
-            found = home.supervisor.registry.get(run.run_id)
+        async with run_harness(photo) as harness:
+            found = harness.supervisor.registry.get(run.run_id)
             if found is not None:
-                assert await home.end(found) == ("ok", "re: hello")
-            assert home.said() == ["user: hello", "assistant: re: hello"]
-            assert [status for _, status in home.steps()] == ["accepted", "running", "ok"]
+                assert await harness.wait_for_end(found) == ("ok", "re: hello")
+            assert harness.messages() == ["user: hello", "assistant: re: hello"]
+            assert [status for _, status in harness.run_statuses()] == ["accepted", "running", "ok"]
 
 
 async def test_a_message_of_somebody_else_behind_an_acceptance_is_not_the_runs(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        run = await home.accept("hello", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
-        await home.agent.lives("hello").wait()
-        photo, path = home.photo(tmp_path / "photo"), home.session_path()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        run = await harness.accept("hello", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
+        await harness.agent.wait_for_turn("hello").wait()
+        photo, path = harness.copy_store(tmp_path / "photo"), harness.session_path()
     file = photo / path
     *lines, _message, _start = file.read_text().splitlines()
     stranger = {"type": "message", "id": "s", "parentId": "other", "message": {"role": "user", "content": "mine"}}
     file.write_text("\n".join([*lines, json.dumps(stranger)]) + "\n")
-    async with house(photo) as home:
-        found = home.supervisor.registry.get(run.run_id)
+    async with run_harness(photo) as harness:
+        found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
-        assert await home.end(found) == ("error", "interrupted")
-        assert home.said() == ["user: mine"]
+        assert await harness.wait_for_end(found) == ("error", "interrupted")
+        assert harness.messages() == ["user: mine"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 from msgspec.structs import replace
-from support.conversing_runs import ALICE, BOB, Adapter, host_with, scripted, talk_house
-from support.supervised_runs import MAIN, Agent, FakeHost, House, house, pass_over, request
+from support.conversing_runs import ALICE, BOB, Adapter, conversation_harness, host_with, scripted
+from support.supervised_runs import MAIN, Agent, FakeHost, RunHarness, ignore_call, request, run_harness
 
 from sessiond.errors import Conflict, NotFound, StorageError
 from sessiond.model.entry import KeyedRun
@@ -24,9 +24,9 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Message
 
 
-def refuse_appends(home: House, refuses: Any) -> None:
+def refuse_appends(harness: RunHarness, refuses: Any) -> None:
     """Let the disk refuse the appends for whose parts `refuses(parts)` is true."""
-    append = home.store.append
+    append = harness.store.append
 
     async def refusing(session: Any, parts: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -34,7 +34,7 @@ def refuse_appends(home: House, refuses: Any) -> None:
             raise StorageError("no space left on device")
         return await append(session, parts)
 
-    home.store.append = refusing  # type: ignore[method-assign]
+    harness.store.append = refusing  # type: ignore[method-assign]
 
 
 def is_start(parts: Any) -> bool:
@@ -47,138 +47,138 @@ async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_rest
 ):
     host = FakeHost(tmp_path)
     del host.agents["main"]
-    async with house(tmp_path / "store", host=host) as home:
-        session = await home.session()
+    async with run_harness(tmp_path / "store", host=host) as harness:
+        session = await harness.session()
         runs = [
-            await home.supervisor.accept(session, request(text, idempotency_key=text, payload="p"))
+            await harness.supervisor.accept(session, request(text, idempotency_key=text, payload="p"))
             for text in ("one", "two")
         ]
         host.agents["main"] = Agent()
         # Dispatched, but the daemon stops before its task has had a turn.
-        home.supervisor.dispatch()
-        home.supervisor.interrupt_all()
-    async with house(tmp_path / "store") as home:
+        harness.supervisor.dispatch()
+        harness.supervisor.interrupt_all()
+    async with run_harness(tmp_path / "store") as harness:
         for run in runs:
-            again = home.supervisor.registry.get(run.run_id)
+            again = harness.supervisor.registry.get(run.run_id)
             assert again is not None
-            assert await home.end(again) == ("ok", f"re: {run.request.text}")
-            session = home.store.catalog.by_key[MAIN]
-            assert home.supervisor.run_of_key(session, run.request.text, "p") == run.run_id
-        assert [one for one in home.said() if one.startswith("user")] == ["user: one", "user: two"]
-        assert [status for _, status in home.steps()] == ["accepted"] * 2 + ["running", "ok"] * 2
+            assert await harness.wait_for_end(again) == ("ok", f"re: {run.request.text}")
+            session = harness.store.catalog.by_key[MAIN]
+            assert harness.supervisor.run_of_key(session, run.request.text, "p") == run.run_id
+        assert [one for one in harness.messages() if one.startswith("user")] == ["user: one", "user: two"]
+        assert [status for _, status in harness.run_statuses()] == ["accepted"] * 2 + ["running", "ok"] * 2
 
 
 async def test_a_run_somebody_stopped_before_it_began_ends_as_aborted_also_when_the_daemon_stops(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        live, queued = await home.accept("live"), await home.accept("queued")
-        await home.agent.lives("live").wait()
-        home.nursery.start_soon(home.supervisor.stop, queued.session, queued.run_id)
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        live, queued = await harness.accept("live"), await harness.accept("queued")
+        await harness.agent.wait_for_turn("live").wait()
+        harness.nursery.start_soon(harness.supervisor.stop, queued.session, queued.run_id)
         await trio.testing.wait_all_tasks_blocked()
-        home.supervisor.interrupt_all()
-    async with house(tmp_path / "store") as home:
-        assert home.supervisor.registry.live == {}
-        assert home.steps()[-2:] in (
+        harness.supervisor.interrupt_all()
+    async with run_harness(tmp_path / "store") as harness:
+        assert harness.supervisor.registry.live == {}
+        assert harness.run_statuses()[-2:] in (
             [(queued.run_id, "aborted"), (live.run_id, "error")],
             [(live.run_id, "error"), (queued.run_id, "aborted")],
         )
 
 
 async def test_a_full_disk_when_a_waiting_run_starts_delays_it(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        await home.accept("live")
-        queued = await home.accept("queued")
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        await harness.accept("live")
+        queued = await harness.accept("queued")
         left = [3]
 
         def refuses(parts: Any) -> bool:
             left[0] -= is_start(parts)
             return is_start(parts) and left[0] >= 0
 
-        refuse_appends(home, refuses)
+        refuse_appends(harness, refuses)
         began = trio.current_time()
-        home.agent.gate.set()
-        assert await home.end(queued) == ("ok", "re: queued")
+        harness.agent.gate.set()
+        assert await harness.wait_for_end(queued) == ("ok", "re: queued")
         assert trio.current_time() - began == pytest.approx(sum(RETRY_S[:3]))
-        assert home.said()[-2:] == ["user: queued", "assistant: re: queued"]
+        assert harness.messages()[-2:] == ["user: queued", "assistant: re: queued"]
 
 
 @pytest.mark.parametrize("stopped_by", ["abort", "daemon"])
 async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path, autojump_clock: Any, stopped_by: str):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        live, queued = await home.accept("live"), await home.accept("queued")
-        refuse_appends(home, is_start)
-        home.agent.gate.set()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        live, queued = await harness.accept("live"), await harness.accept("queued")
+        refuse_appends(harness, is_start)
+        harness.agent.gate.set()
         await live.done.wait()
         await trio.testing.wait_all_tasks_blocked()
         if stopped_by == "abort":
-            assert await home.supervisor.stop(queued.session) == [queued.run_id]
-            assert await home.end(queued) == ("aborted", "aborted")
+            assert await harness.supervisor.stop(queued.session) == [queued.run_id]
+            assert await harness.wait_for_end(queued) == ("aborted", "aborted")
     if stopped_by == "daemon":
-        async with house(tmp_path / "store") as home:
-            [again] = home.supervisor.registry.live.values()
-            assert await home.end(again) == ("ok", "re: queued")
+        async with run_harness(tmp_path / "store") as harness:
+            [again] = harness.supervisor.registry.live.values()
+            assert await harness.wait_for_end(again) == ("ok", "re: queued")
 
 
 async def test_a_disk_that_refuses_the_end_does_not_hold_up_the_stop(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        run = await home.accept("hello")
-        refuse_appends(home, lambda _parts: True)
+    async with run_harness(tmp_path / "store") as harness:
+        run = await harness.accept("hello")
+        refuse_appends(harness, lambda _parts: True)
         await trio.sleep(100)
         assert not run.done.is_set()
         stopped_at = trio.current_time()
     assert trio.current_time() == stopped_at
     assert not run.done.is_set()  # its end is not on record
-    async with house(tmp_path / "store") as home:
-        [again] = home.supervisor.registry.live.values()
-        assert await home.end(again) == ("error", "interrupted")
+    async with run_harness(tmp_path / "store") as harness:
+        [again] = harness.supervisor.registry.live.values()
+        assert await harness.wait_for_end(again) == ("error", "interrupted")
 
 
 async def test_a_removed_transcript_ends_the_runs_of_its_session(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        live, queued = await home.accept("live"), await home.accept("queued")
-        await home.agent.lives("live").wait()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        live, queued = await harness.accept("live"), await harness.accept("queued")
+        await harness.agent.wait_for_turn("live").wait()
         session = live.session
-        (home.store.path / session.path).unlink()
-        home.store.catalog.remove(session)
-        home.supervisor.handle_missing_transcript(session)
+        (harness.store.path / session.path).unlink()
+        harness.store.catalog.remove(session)
+        harness.supervisor.handle_missing_transcript(session)
         sentence = f"the transcript of {MAIN} was removed while the run was going on"
-        assert [await home.end(run) for run in (live, queued)] == [("error", sentence)] * 2
-        assert (home.supervisor.live_runs(), home.supervisor.registry.live) == (0, {})
+        assert [await harness.wait_for_end(run) for run in (live, queued)] == [("error", sentence)] * 2
+        assert (harness.supervisor.live_runs(), harness.supervisor.registry.live) == (0, {})
         # The key is free for another session.
-        home.agent.gate.set()
-        assert (await home.end(await home.accept("again")))[0] == "ok"
+        harness.agent.gate.set()
+        assert (await harness.wait_for_end(await harness.accept("again")))[0] == "ok"
 
 
 async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        run = await home.accept("hello")
-        await home.agent.lives("hello").wait()
-        home.store.catalog.remove(run.session)
-        home.supervisor.handle_missing_transcript(run.session)
-        home.store.catalog.add(run.session)
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        run = await harness.accept("hello")
+        await harness.agent.wait_for_turn("hello").wait()
+        harness.store.catalog.remove(run.session)
+        harness.supervisor.handle_missing_transcript(run.session)
+        harness.store.catalog.add(run.session)
         await trio.testing.wait_all_tasks_blocked()
-        home.agent.gate.set()
-        assert await home.end(run) == ("ok", "re: hello")
+        harness.agent.gate.set()
+        assert await harness.wait_for_end(run) == ("ok", "re: hello")
 
 
 async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, autojump_clock: Any):
     """Programs save a file by moving the old one away; whoever writes to the key meanwhile waits as well."""
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        live, queued = await home.accept("live"), await home.accept("queued")
-        await home.agent.lives("live").wait()
-        session, session_changes = live.session, SessionChanges(home.store, pass_over)
-        path, away = home.store.path / session.path, tmp_path / "away"
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        live, queued = await harness.accept("live"), await harness.accept("queued")
+        await harness.agent.wait_for_turn("live").wait()
+        session, session_changes = live.session, SessionChanges(harness.store, ignore_call)
+        path, away = harness.store.path / session.path, tmp_path / "away"
         path.rename(away)
-        home.store.catalog.remove(session)
-        home.supervisor.handle_missing_transcript(session)
-        home.agent.gate.set()  # the end cannot be written now
+        harness.store.catalog.remove(session)
+        harness.supervisor.handle_missing_transcript(session)
+        harness.agent.gate.set()  # the end cannot be written now
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
 
@@ -186,33 +186,40 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
                 assert await session_changes.ensure(MAIN, "main", cwd="") == (session, False)
 
             nursery.start_soon(ensure)
-            await trio.sleep(home.store.presence.patience_s / 2)
+            await trio.sleep(harness.store.presence.patience_s / 2)
             assert not live.done.is_set()
             away.rename(path)
-            home.store.catalog.add(session)
-            home.supervisor.handle_restored_transcript(session)
-        assert [await home.end(run) for run in (live, queued)] == [("ok", "re: live"), ("ok", "re: queued")]
-        assert [status for _, status in home.steps()] == ["accepted", "running", "accepted", "ok", "running", "ok"]
+            harness.store.catalog.add(session)
+            harness.supervisor.handle_restored_transcript(session)
+        assert [await harness.wait_for_end(run) for run in (live, queued)] == [("ok", "re: live"), ("ok", "re: queued")]
+        assert [status for _, status in harness.run_statuses()] == [
+            "accepted",
+            "running",
+            "accepted",
+            "ok",
+            "running",
+            "ok",
+        ]
 
 
 async def test_a_message_for_an_agent_that_nobody_knows_is_refused_in_words(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
-        session = await home.session("agent:gone:main")
-        home.host.unknown.add("gone")
+    async with run_harness(tmp_path / "store") as harness:
+        session = await harness.session("agent:gone:main")
+        harness.host.unknown.add("gone")
         with pytest.raises(NotFound, match="belongs to agent gone, which is not configured and not attached"):
-            await home.supervisor.accept(session, request("hello"))
-        assert home.steps("agent:gone:main") == []
+            await harness.supervisor.accept(session, request("hello"))
+        assert harness.run_statuses("agent:gone:main") == []
 
 
 async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Path, autojump_clock: Any):
     """Queued runs that end while the talks are still being read: none of them is taken up twice."""
     alice, bob = scripted("a"), scripted("b0", "b1", "b2", "b3")
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": Adapter()}) as house_:
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": Adapter()}) as house_:
         bob.act = bob.wait
         runs = [await house_.send(f"m{number}") for number in range(3)]
-        await bob.lives("m0").wait()
-        house_.home.photo(tmp_path / "copy")
+        await bob.wait_for_turn("m0").wait()
+        house_.runs.copy_store(tmp_path / "copy")
 
     # Reading takes its time, and whatever may go on meanwhile does.
     async def slowly(function: Any, *args: Any) -> Any:
@@ -222,10 +229,12 @@ async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Pat
     alice, bob = scripted("REPLY_SKIP"), scripted("done")
     telegram = Adapter()
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "copy", host, adapters={"telegram": telegram}, run_sync=slowly) as house_:
+    async with conversation_harness(
+        tmp_path / "copy", host, adapters={"telegram": telegram}, run_sync=slowly
+    ) as house_:
         with trio.fail_after(600):
-            await house_.settled()
-        steps = house_.home.steps(ALICE) + house_.home.steps(BOB)
+            await house_.wait_until_settled()
+        steps = house_.runs.run_statuses(ALICE) + house_.runs.run_statuses(BOB)
         assert len(steps) == len(set(steps))
         assert sorted(run_id for run_id, status in steps if status == "accepted") == sorted(
             {run_id for run_id, _ in steps}
@@ -240,25 +249,25 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
     alice, bob, telegram = Agent(), scripted("b0", "the outcome"), Adapter()
     alice.act = alice.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
-        home = talking.home
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
+        harness = talking.runs
         run = await talking.send("please")
-        await alice.lives("b0").wait()
+        await alice.wait_for_turn("b0").wait()
         key = BOB if who == "target" else ALICE
-        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
+        session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
         new, archived = await reset(
-            session_changes, feed, home.store.catalog.by_key[key], home.supervisor.stop_for_reset
+            session_changes, feed, harness.store.catalog.by_key[key], harness.supervisor.stop_for_reset
         )
         assert archived
         alice.gate.set()
         while not telegram.texts:  # noqa: ASYNC110
             await trio.sleep(1)
-        await talking.settled()
+        await talking.wait_until_settled()
         # The reset aborted Alice's turn, or the target's announce step is taken in its new transcript.
         assert [turn.step for turn in bob.turns][-1] == "announce"
         assert telegram.texts == ["the outcome"]
         if who == "target":
-            assert "assistant: the outcome" in home.said(BOB) and new.session_id != run.session.session_id
+            assert "assistant: the outcome" in harness.messages(BOB) and new.session_id != run.session.session_id
         assert await talking.announcing.status(run.session, run.run_id) == "delivered"
 
 
@@ -276,35 +285,35 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
 
     bob.act = act
     host = host_with(tmp_path, alice=scripted("REPLY_SKIP"), bob=bob)
-    async with talk_house(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
-        home = talking.home
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
+        harness = talking.runs
         await talking.send("please")
-        await bob.lives(ANNOUNCE_MESSAGE).wait()
+        await bob.wait_for_turn(ANNOUNCE_MESSAGE).wait()
         if killed:
             talking.conversations._announce = never  # type: ignore[method-assign]
-        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
+        session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
 
         async def stop(session: Session) -> None:
-            await home.supervisor.stop_for_reset(session)
+            await harness.supervisor.stop_for_reset(session)
             if killed == "in the middle":
                 await trio.testing.wait_all_tasks_blocked()
-                home.photo(tmp_path / "photo")
+                harness.copy_store(tmp_path / "photo")
 
-        await reset(session_changes, feed, home.store.catalog.by_key[BOB], stop)
+        await reset(session_changes, feed, harness.store.catalog.by_key[BOB], stop)
         if not killed:
             while not telegram.texts:  # noqa: ASYNC110 - as in `settled`, which does not see archived sessions
                 await trio.sleep(1)
-            await talking.settled()
+            await talking.wait_until_settled()
             assert telegram.texts == ["re: please"]
             return
         await trio.testing.wait_all_tasks_blocked()
         if killed == "afterwards":
-            home.photo(tmp_path / "photo")
+            harness.copy_store(tmp_path / "photo")
     host = host_with(tmp_path, alice=scripted("x"), bob=scripted("x"))
     for expected in (["re: please"], []):
         telegram = Adapter()
-        async with talk_house(tmp_path / "photo", host, adapters={"telegram": telegram}) as talking:
-            await talking.settled()
+        async with conversation_harness(tmp_path / "photo", host, adapters={"telegram": telegram}) as talking:
+            await talking.wait_until_settled()
             await trio.sleep(100)
             assert telegram.texts == expected
 
@@ -314,55 +323,55 @@ async def never(*_: Any) -> None:
 
 
 async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autojump_clock: Any):
-    async with house(tmp_path / "store") as home:
+    async with run_harness(tmp_path / "store") as harness:
         asked = request("hello", idempotency_key="k", payload="p")
-        first = await home.supervisor.accept_once(await home.session(), asked)
-        await home.supervisor.registry.live[first].done.wait()
-        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
+        first = await harness.supervisor.accept_once(await harness.session(), asked)
+        await harness.supervisor.registry.live[first].done.wait()
+        session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
         for number in range(2):
-            await reset(session_changes, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
-            await home.end(await home.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
-        session = home.store.catalog.by_key[MAIN]
-        assert await home.supervisor.accept_once(session, asked) == first
+            await reset(session_changes, feed, harness.store.catalog.by_key[MAIN], harness.supervisor.stop_for_reset)
+            await harness.wait_for_end(await harness.accept(f"m{number}", idempotency_key=f"m{number}", payload="p"))
+        session = harness.store.catalog.by_key[MAIN]
+        assert await harness.supervisor.accept_once(session, asked) == first
         with pytest.raises(Conflict):
-            home.supervisor.run_of_key(session, "k", "another")
+            harness.supervisor.run_of_key(session, "k", "another")
     # And as many as one transcript remembers, after a restart too.
-    async with house(tmp_path / "store") as home:
-        session = home.store.catalog.by_key[MAIN]
-        assert home.supervisor.run_of_key(session, "k", "p") == first
-        assert len(list(home.supervisor._keyed_runs(session))) == 3
+    async with run_harness(tmp_path / "store") as harness:
+        session = harness.store.catalog.by_key[MAIN]
+        assert harness.supervisor.run_of_key(session, "k", "p") == first
+        assert len(list(harness.supervisor._keyed_runs(session))) == 3
         many = tuple(KeyedRun(f"n{number}", "r", "p") for number in range(MAX_KEYED_RUNS - 1))
         session.entry = replace(session.entry, keyed=many)
-        assert len(list(home.supervisor._keyed_runs(session))) == MAX_KEYED_RUNS
-        assert home.supervisor.run_of_key(session, "k", "p") is None
+        assert len(list(harness.supervisor._keyed_runs(session))) == MAX_KEYED_RUNS
+        assert harness.supervisor.run_of_key(session, "k", "p") is None
 
 
 async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once(tmp_path: Path, autojump_clock: Any):
     """The store as a kill leaves it at every commit of: a live run, queued ones, a reset, and runs after it."""
     photos: list[Path] = []
-    async with house(tmp_path / "store") as home:
+    async with run_harness(tmp_path / "store") as harness:
 
         def photograph() -> None:
-            photos.append(home.photo(tmp_path / f"photo{len(photos)}"))
+            photos.append(harness.copy_store(tmp_path / f"photo{len(photos)}"))
 
-        await home.session()
-        home.listener.after_poke.append(photograph)
-        home.agent.act = home.agent.wait
+        await harness.session()
+        harness.listener.after_poke.append(photograph)
+        harness.agent.act = harness.agent.wait
         for text in ("live", "queued 1", "queued 2"):
-            await home.accept(text, idempotency_key=text, payload="p")
-        await home.agent.lives("live").wait()
-        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
-        await reset(session_changes, feed, home.store.catalog.by_key[MAIN], home.supervisor.stop_for_reset)
-        home.agent.gate.set()
+            await harness.accept(text, idempotency_key=text, payload="p")
+        await harness.agent.wait_for_turn("live").wait()
+        session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
+        await reset(session_changes, feed, harness.store.catalog.by_key[MAIN], harness.supervisor.stop_for_reset)
+        harness.agent.gate.set()
         for text in ("after 1", "after 2"):
-            await home.accept(text, idempotency_key=text, payload="p")
+            await harness.accept(text, idempotency_key=text, payload="p")
         await trio.sleep(1)
     assert len(photos) >= 8
     for photo in photos:
         ends: dict[str, str] = {}
         for _ in range(2):
-            async with house(photo) as home:
-                for run in list(home.supervisor.registry.live.values()):
+            async with run_harness(photo) as harness:
+                for run in list(harness.supervisor.registry.live.values()):
                     await run.done.wait()
                 check_once(photo, ends)
 
@@ -387,35 +396,35 @@ def check_once(store: Path, ends: dict[str, str]) -> None:
 
 async def test_what_is_accepted_while_the_daemon_stops_starts_after_the_restart(tmp_path: Path, autojump_clock: Any):
     made = "agent:main:subagent:1"
-    async with house(tmp_path / "store") as home:
-        await home.session()
-        home.supervisor.interrupt_all()
-        await home.accept("late")
-        await home.supervisor.create(made, request("task"), cwd="/w")
-    async with house(tmp_path / "store") as home:
-        for run in list(home.supervisor.registry.live.values()):
-            assert await home.end(run) == ("ok", f"re: {run.request.text}")
+    async with run_harness(tmp_path / "store") as harness:
+        await harness.session()
+        harness.supervisor.interrupt_all()
+        await harness.accept("late")
+        await harness.supervisor.create(made, request("task"), cwd="/w")
+    async with run_harness(tmp_path / "store") as harness:
+        for run in list(harness.supervisor.registry.live.values()):
+            assert await harness.wait_for_end(run) == ("ok", f"re: {run.request.text}")
         for key in (MAIN, made):
-            assert [status for _, status in home.steps(key)] == ["accepted", "running", "ok"]
+            assert [status for _, status in harness.run_statuses(key)] == ["accepted", "running", "ok"]
 
 
 async def test_what_the_disk_refuses_while_the_daemon_begins_to_stop_is_tried_once_more(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with house(tmp_path / "store") as home:
-        home.agent.act = home.agent.wait
-        run = await home.accept("hello")
-        await home.agent.lives("hello").wait()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        run = await harness.accept("hello")
+        await harness.agent.wait_for_turn("hello").wait()
         refused = []
 
         def refuses(parts: Any) -> bool:
             if not refused:
-                home.supervisor.interrupt_all()
+                harness.supervisor.interrupt_all()
                 refused.append(parts)
                 return True
             return False
 
-        refuse_appends(home, refuses)
-        home.agent.gate.set()
+        refuse_appends(harness, refuses)
+        harness.agent.gate.set()
         with trio.fail_after(60):
-            assert await home.end(run) == ("ok", "re: hello")
+            assert await harness.wait_for_end(run) == ("ok", "re: hello")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 
 from sessiond.runs.run import INTERRUPTED
 
@@ -23,7 +23,7 @@ async def answers_at_the_gate(program: Program, params: dict[str, Any]) -> Any:
     return {"reply": f"re: {params['message']}"}
 
 
-def folder(there: Inside) -> Path:
+def folder(there: InProcessDaemon) -> Path:
     path: Path = there.services.store.path / "agents" / "bob" / "sessions"
     return path
 
@@ -36,7 +36,10 @@ async def row(owner: Connection) -> dict[str, Any]:
 
 @pytest.mark.parametrize("config", ["", POLLED], ids=["inotify", "polling"])
 async def test_a_transcript_that_is_renamed_and_named_back_costs_no_run(tmp_path: Path, config: str):
-    async with inside(tmp_path, attached("bob", more=config)) as there, agent(there, "bob", answers_at_the_gate) as bob:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob", more=config)) as there,
+        agent(there, "bob", answers_at_the_gate) as bob,
+    ):
         there.services.store.presence.patience_s = 0.05
         catalog = there.services.store.catalog
         async with there.connect() as owner:
@@ -62,14 +65,17 @@ async def test_a_transcript_that_is_renamed_and_named_back_costs_no_run(tmp_path
     assert said == ["a", "in between", "re: a", "b", "re: b", "c", "re: c"]
 
 
-async def _pass(there: Inside) -> None:
+async def _pass(there: InProcessDaemon) -> None:
     """Longer than a transcript may be away."""
     await trio.sleep(2 * there.services.store.presence.patience_s)
 
 
 async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well(tmp_path: Path):
     """An older copy put in place says that it waits or goes on; it does neither, and is not done again."""
-    async with inside(tmp_path, attached("bob")) as there, agent(there, "bob", answers_at_the_gate) as bob:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        agent(there, "bob", answers_at_the_gate) as bob,
+    ):
         there.services.store.presence.patience_s = 0.05
         async with there.connect() as owner:
             made = (await owner.call("sessions.create", key=KEY))["sessionId"]
@@ -93,7 +99,7 @@ async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well
 
 @pytest.mark.parametrize("appears", [True, False], ids=["appears", "replaced"])
 async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: Path, appears: bool):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         there.services.store.presence.patience_s = 0.05
         made = (await owner.call("sessions.create", key=KEY))["sessionId"]
         path = folder(there) / f"{made}.jsonl"
@@ -114,7 +120,7 @@ async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: 
 
 
 async def test_a_copy_that_is_still_being_written_may_say_how_its_runs_ended(tmp_path: Path):
-    async with inside(tmp_path, attached("bob")) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         there.services.store.presence.patience_s = 1.0
         made = (await owner.call("sessions.create", key=KEY))["sessionId"]
         path = folder(there) / f"{made}.jsonl"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.in_process import inside
+from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
 
 CONFIG = """
@@ -33,7 +33,7 @@ def full_disk() -> Iterator[None]:
 
 @pytest.mark.parametrize("failures", [1, 3])
 async def test_a_failed_create_gives_its_place_back(tmp_path: Path, failures: int) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say("main", "hello")
         for _ in range(failures):
             with full_disk():

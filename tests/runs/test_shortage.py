@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.in_process import inside
+from support.in_process import in_process_daemon
 from support.in_process_agents import until
 from support.patience import PATIENCE_S
 from support.shortage import free_descriptors
@@ -21,7 +21,7 @@ PROGRAM = [sys.executable, "-c", "import sys; print('heard', sys.stdin.read().st
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 async def test_a_run_waits_for_descriptors_to_start_its_program_with(tmp_path: Path, left: int, first: bool):
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {json.dumps(PROGRAM)} }}\n'
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
         if not first:
             assert await owner.say(KEY, "before") == "heard before"

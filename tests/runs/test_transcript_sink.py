@@ -10,8 +10,8 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process import inside
-from support.in_process_agents import Program, agent, attached
+from support.in_process import in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
@@ -40,7 +40,7 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("raw", [False, True])
 async def test_a_custom_record_holds_no_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
     data = msgspec.Raw(msgspec.json.encode(SHAPES[shape])) if raw else SHAPES[shape]
-    async with inside(tmp_path) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path) as parts, parts.connect() as owner:
         sent = await owner.call("chat.send", sessionKey="main", message="hello")
         await owner.call("agent.wait", runId=sent["runId"])
         run = parts.services.supervisor.registry.get(sent["runId"])
@@ -58,7 +58,11 @@ async def test_a_live_tool_event_shows_no_content(tmp_path: Path, name: str) -> 
         await made.notify("run.event", **{**said, "name": "else"}, phase="end", result={"calls": [SHAPES["opencode"]]})
         return {"reply": "done"}
 
-    async with inside(tmp_path, attached("alice")) as parts, agent(parts, "alice", act), parts.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as parts,
+        agent(parts, "alice", act),
+        parts.connect() as owner,
+    ):
         await owner.call("sessions.create", key=KEY)
         await owner.call("sessions.messages.subscribe", key=KEY)
         await owner.call("chat.send", sessionKey=KEY, message="go")
@@ -118,7 +122,11 @@ async def test_what_an_aborted_run_had_printed_is_told_and_masked_for_tokens(tmp
         printed.set()
         await trio.sleep_forever()
 
-    async with inside(tmp_path, attached("alice")) as parts, agent(parts, "alice", act), parts.connect() as owner:
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as parts,
+        agent(parts, "alice", act),
+        parts.connect() as owner,
+    ):
         sent = await owner.call("chat.send", sessionKey=KEY, message="hello")
         await printed.wait()
         run = parts.services.supervisor.registry.get(sent["runId"])

@@ -11,7 +11,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.supervised_runs import FakeHost, House, house, pass_over
+from support.supervised_runs import FakeHost, RunHarness, ignore_call, run_harness
 
 from sessiond.errors import LimitExceeded
 from sessiond.runtimes import attached as module
@@ -66,7 +66,7 @@ class AttachedHost(FakeHost):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.on_change: Callable[[], None] = pass_over
+        self.on_change: Callable[[], None] = ignore_call
         self.attached = AttachedAgents(lambda: self.on_change())  # noqa: PLW0108 - who is told is made later
 
     def runtime(self, agent_id: str) -> Runtime | None:
@@ -79,14 +79,14 @@ def host(tmp_path: Path) -> AttachedHost:
 
 
 @pytest.fixture
-async def home(tmp_path: Path, host: AttachedHost) -> AsyncIterator[House]:
-    async with house(tmp_path / "store", host=host) as made:
+async def harness(tmp_path: Path, host: AttachedHost) -> AsyncIterator[RunHarness]:
+    async with run_harness(tmp_path / "store", host=host) as made:
         host.on_change = made.supervisor.agents_changed
         yield made
 
 
 class TestAnswers:
-    async def ended(self, home: House, host: AttachedHost, answer: Any) -> tuple[str, str | None]:
+    async def ended(self, harness: RunHarness, host: AttachedHost, answer: Any) -> tuple[str, str | None]:
         wire = Wire()
 
         async def act(method: str, params: dict[str, Any]) -> Any:
@@ -94,7 +94,7 @@ class TestAnswers:
 
         wire.act = act
         host.attached.attach("alice", wire)
-        return await home.end(await home.accept("hello", KEY))
+        return await harness.wait_for_end(await harness.accept("hello", KEY))
 
     @pytest.mark.parametrize(
         ("answer", "end"),
@@ -122,11 +122,11 @@ class TestAnswers:
         ],
     )
     async def test_the_answer_is_the_end_of_the_run(
-        self, home: House, host: AttachedHost, autojump_clock: Any, answer: Any, end: tuple[str, list[str]]
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, answer: Any, end: tuple[str, list[str]]
     ):
         reply, said = end
-        assert await self.ended(home, host, answer) == ("ok", reply)
-        assert home.said(KEY) == ["user: hello", *said]
+        assert await self.ended(harness, host, answer) == ("ok", reply)
+        assert harness.messages(KEY) == ["user: hello", *said]
 
     @pytest.mark.parametrize(
         ("answer", "error"),
@@ -141,12 +141,12 @@ class TestAnswers:
         ],
     )
     async def test_an_answer_that_cannot_be_used_is_an_error_and_nothing_of_it_is_written(
-        self, home: House, host: AttachedHost, autojump_clock: Any, answer: Any, error: str
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, answer: Any, error: str
     ):
-        status, sentence = await self.ended(home, host, answer)
+        status, sentence = await self.ended(harness, host, answer)
         assert status == "error"
         assert sentence is not None and sentence.startswith(error)
-        assert home.said(KEY) == ["user: hello"]
+        assert harness.messages(KEY) == ["user: hello"]
 
     @given(
         answer=st.recursive(
@@ -162,17 +162,17 @@ class TestAnswers:
         async def check() -> None:
             folder = tmp_path_factory.mktemp("any")
             host = AttachedHost(folder)
-            async with house(folder / "store", host=host) as home:
-                status, _ = await self.ended(home, host, answer)
+            async with run_harness(folder / "store", host=host) as harness:
+                status, _ = await self.ended(harness, host, answer)
                 assert status in ("ok", "error")
-                assert [step for _, step in home.steps(KEY)] == ["accepted", "running", status]
+                assert [step for _, step in harness.run_statuses(KEY)] == ["accepted", "running", status]
 
         trio.run(check)
 
-    async def test_usage_is_counted_once(self, home: House, host: AttachedHost, autojump_clock: Any):
+    async def test_usage_is_counted_once(self, harness: RunHarness, host: AttachedHost, autojump_clock: Any):
         usage = {"input": 3, "output": 4, "totalTokens": 7}
-        assert await self.ended(home, host, {"reply": "hi", "usage": usage, "model": "m"}) == ("ok", "hi")
-        entry = home.store.catalog.by_key[KEY].entry
+        assert await self.ended(harness, host, {"reply": "hi", "usage": usage, "model": "m"}) == ("ok", "hi")
+        entry = harness.store.catalog.by_key[KEY].entry
         assert (entry.input_tokens, entry.output_tokens, entry.model) == (3, 4, "m")
 
     @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ class TestAnswers:
         ],
     )
     async def test_no_answer_is_an_error(
-        self, home: House, host: AttachedHost, autojump_clock: Any, error: Exception, sentence: str
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, error: Exception, sentence: str
     ):
         wire = Wire()
 
@@ -192,24 +192,26 @@ class TestAnswers:
 
         wire.act = act
         host.attached.attach("alice", wire)
-        assert await home.end(await home.accept("hello", KEY)) == ("error", sentence)
+        assert await harness.wait_for_end(await harness.accept("hello", KEY)) == ("error", sentence)
 
 
 async def test_an_abort_calls_the_request_off_and_frees_the_connection(
-    home: House, host: AttachedHost, autojump_clock: Any
+    harness: RunHarness, host: AttachedHost, autojump_clock: Any
 ):
     wire = Wire()
     wire.act = wire.wait
     host.attached.attach("alice", wire)
-    run = await home.accept("hello", KEY)
+    run = await harness.accept("hello", KEY)
     await wire.began.wait()
     assert wire.lives == {run.run_id}
-    await home.supervisor.stop(run.session)
+    await harness.supervisor.stop(run.session)
     assert (wire.called_off, wire.lives) == (["run.start"], set())
-    assert await home.end(run) == ("aborted", "aborted")
+    assert await harness.wait_for_end(run) == ("aborted", "aborted")
 
 
-async def test_runs_are_shared_among_the_connections_of_an_agent(home: House, host: AttachedHost, autojump_clock: Any):
+async def test_runs_are_shared_among_the_connections_of_an_agent(
+    harness: RunHarness, host: AttachedHost, autojump_clock: Any
+):
     wires = [Wire() for _ in range(3)]
     for wire in wires:
         wire.act = wire.wait
@@ -217,7 +219,7 @@ async def test_runs_are_shared_among_the_connections_of_an_agent(home: House, ho
         host.attached.attach("alice", wire)
     host.most = (9, 9)
     for number in range(6):
-        await home.accept("x", f"agent:alice:{number}")
+        await harness.accept("x", f"agent:alice:{number}")
     await trio.testing.wait_all_tasks_blocked()
     assert [len(wire.lives) for wire in wires] == [2, 2, 2]
     assert host.attached.counts() == {"alice": 3}
@@ -229,53 +231,53 @@ async def test_runs_are_shared_among_the_connections_of_an_agent(home: House, ho
 
 
 class TestEvents:
-    async def lived(self, home: House, host: AttachedHost) -> tuple[Wire, Any, Any]:
+    async def lived(self, harness: RunHarness, host: AttachedHost) -> tuple[Wire, Any, Any]:
         wire = Wire()
         wire.act = wire.wait
         host.attached.attach("alice", wire)
-        run = await home.accept("hello", KEY)
+        run = await harness.accept("hello", KEY)
         await wire.began.wait()
         turn = host.attached.turn(run.run_id, wire)
         assert turn is not None
         return wire, run, turn
 
     async def test_messages_are_written_in_their_order_before_the_end(
-        self, home: House, host: AttachedHost, autojump_clock: Any
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, turn = await self.lived(home, host)
+        wire, run, turn = await self.lived(harness, host)
         for number in range(50):
             turn.append(msgspec.Raw(b'{"role":"assistant","content":"%d"}' % number))
         wire.gate.set()
-        assert await home.end(run) == ("ok", "re: hello")
-        assert home.said(KEY) == [
+        assert await harness.wait_for_end(run) == ("ok", "re: hello")
+        assert harness.messages(KEY) == [
             "user: hello",
             *(f"assistant: {number}" for number in range(50)),
             "assistant: re: hello",
         ]
 
     async def test_a_message_that_cannot_be_stored_ends_the_run(
-        self, home: House, host: AttachedHost, autojump_clock: Any
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, turn = await self.lived(home, host)
+        wire, run, turn = await self.lived(harness, host)
         turn.append(msgspec.Raw(b'{"role":"assistant","content":"%s"}' % (b"x" * 2_000_000)))
-        status, error = await home.end(run)
+        status, error = await harness.wait_for_end(run)
         assert status == "error"
         assert error is not None and error.startswith("the record is 2000")
         assert wire.called_off == ["run.start"]
 
     async def test_an_agent_far_ahead_of_the_disk_is_stopped(
-        self, home: House, host: AttachedHost, autojump_clock: Any
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        _, _, turn = await self.lived(home, host)
+        _, _, turn = await self.lived(harness, host)
         turn.append(msgspec.Raw(b"x" * module.MAX_UNWRITTEN_BYTES))
         turn.append(msgspec.Raw(b"x"))
         with pytest.raises(LimitExceeded):
             turn.append(msgspec.Raw(b"x"))
 
     async def test_only_the_connection_that_lives_a_run_speaks_for_it(
-        self, home: House, host: AttachedHost, autojump_clock: Any
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, _ = await self.lived(home, host)
+        wire, run, _ = await self.lived(harness, host)
         assert host.attached.turn(run.run_id, Wire()) is None
         assert host.attached.turn(run.run_id, None) is None
         assert host.attached.turn("other", wire) is None
@@ -285,7 +287,7 @@ class TestEvents:
 
 
 class TestSteer:
-    async def lived(self, home: House, host: AttachedHost, *capabilities: str) -> tuple[Wire, Any]:
+    async def lived(self, harness: RunHarness, host: AttachedHost, *capabilities: str) -> tuple[Wire, Any]:
         wire = Wire(*capabilities)
 
         async def act(method: str, params: dict[str, Any]) -> Any:
@@ -293,29 +295,31 @@ class TestSteer:
 
         wire.act = act
         host.attached.attach("alice", wire)
-        run = await home.accept("hello", KEY)
+        run = await harness.accept("hello", KEY)
         await wire.began.wait()
         return wire, run
 
     async def test_an_agent_that_said_it_can_takes_the_message(
-        self, home: House, host: AttachedHost, autojump_clock: Any
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run = await self.lived(home, host, "steer")
+        wire, run = await self.lived(harness, host, "steer")
         assert host.attached.can_steer(run.run_id)
         assert await host.attached.steer(run.run_id, "left")
         assert wire.asked[1:] == [("run.steer", {"runId": run.run_id, "message": "left"})]
 
-    async def test_one_that_did_not_cannot_be_steered(self, home: House, host: AttachedHost, autojump_clock: Any):
-        _, run = await self.lived(home, host)
+    async def test_one_that_did_not_cannot_be_steered(
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
+    ):
+        _, run = await self.lived(harness, host)
         assert not host.attached.can_steer(run.run_id)
         assert not host.attached.can_steer("other")
         assert not await host.attached.steer("other", "left")
 
     @pytest.mark.parametrize("how", ["refuses", "is silent", "is gone"])
     async def test_an_agent_that_does_not_take_it_is_not_waited_for(
-        self, home: House, host: AttachedHost, autojump_clock: Any, how: str
+        self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, how: str
     ):
-        wire, run = await self.lived(home, host, "steer")
+        wire, run = await self.lived(harness, host, "steer")
 
         async def act(method: str, params: dict[str, Any]) -> Any:
             if how == "refuses":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.supervised_runs import pass_over
+from support.supervised_runs import ignore_call
 
 from sessiond.clock import Ids
 from sessiond.errors import NotFound, StorageError
@@ -30,8 +30,8 @@ async def _session_changes(
 ) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
     settings: dict[str, Any] = {"durable": False, "record_limit": 1 << 20, "rules": KeyRules(), "ids": ids}
     async with open_store(folder, listener=lambda: feed, **settings, **options) as store:
-        feed = TranscriptFeed(store, EventBus(), on_lost=pass_over, on_found=pass_over)
-        yield SessionChanges(store, pass_over), feed
+        feed = TranscriptFeed(store, EventBus(), on_lost=ignore_call, on_found=ignore_call)
+        yield SessionChanges(store, ignore_call), feed
 
 
 async def _do_nothing(session: Session) -> None:

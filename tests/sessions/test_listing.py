@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.sessions import listing
 
@@ -22,7 +22,7 @@ KEY = "agent:main:main"
 
 
 async def test_a_row_is_cached_until_something_that_it_shows_changes(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
         session = store.catalog.by_key[KEY]
@@ -35,7 +35,7 @@ async def test_a_row_is_cached_until_something_that_it_shows_changes(tmp_path: P
 
 
 async def test_a_row_shows_the_key_as_the_asking_agent_sees_it(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
         session = store.catalog.by_key[KEY]
@@ -44,7 +44,7 @@ async def test_a_row_shows_the_key_as_the_asking_agent_sees_it(tmp_path: Path) -
 
 
 async def test_a_row_shows_created_and_deleted_children_at_once(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         store = parts.services.store
         session = store.catalog.by_key[KEY]
@@ -56,7 +56,7 @@ async def test_a_row_shows_created_and_deleted_children_at_once(tmp_path: Path) 
 
 
 async def test_the_row_of_an_archived_session_shows_its_path_in_the_archive(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "hello")
         [before] = (await owner.call("sessions_list"))["sessions"]
         await owner.call("sessions.reset", key=KEY)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 
 CONFIG = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
 KEY, OTHER = "agent:main:one", "agent:main:two"
@@ -18,13 +18,13 @@ async def row(connection: Connection, key: str = KEY) -> dict[str, Any]:
     return {name: found.get(name) for name in ("derivedTitle", "lastMessagePreview")}
 
 
-def transcript_of(parts: Inside, key: str = KEY) -> Path:
+def transcript_of(parts: InProcessDaemon, key: str = KEY) -> Path:
     store = parts.services.store
     return Path(os.path.join(store.path, store.catalog.by_key[key].path))
 
 
 async def test_preview_texts_are_cached_until_the_next_message(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "what is a heron?")
         first = {"derivedTitle": "what is a heron?", "lastMessagePreview": "what is a heron?"}
         assert await row(owner) == first
@@ -38,7 +38,7 @@ async def test_preview_texts_are_cached_until_the_next_message(tmp_path: Path) -
 
 
 async def test_a_display_name_is_the_title_at_once(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "what is a heron?")
         await row(owner)
         await owner.call("sessions.patch", key=KEY, displayName="Birds")
@@ -46,7 +46,7 @@ async def test_a_display_name_is_the_title_at_once(tmp_path: Path) -> None:
 
 
 async def test_secrets_are_masked_for_a_token_even_if_the_owner_asked_before(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, f"the token is {SECRET}")
         assert SECRET in (await row(owner))["derivedTitle"]
         token = (await owner.call("tokens.mint", scopes=["list", "read"], sessionKey=KEY))["token"]
@@ -57,7 +57,7 @@ async def test_secrets_are_masked_for_a_token_even_if_the_owner_asked_before(tmp
 
 
 async def test_an_unreadable_transcript_lacks_its_own_texts_only(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say(KEY, "one")
         await owner.say(OTHER, "two")
         path = transcript_of(parts)

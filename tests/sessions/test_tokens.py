@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Inside, inside
-from support.in_process_agents import Program, agent, attached, until
+from support.in_process import InProcessDaemon, in_process_daemon
+from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
 
 from sessiond.errors import Unauthenticated
@@ -34,7 +34,7 @@ def full_disk(file: Path, spare: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def is_valid(parts: Inside, text: str) -> bool:
+def is_valid(parts: InProcessDaemon, text: str) -> bool:
     tokens: Tokens = parts.services.tokens
     try:
         tokens.caller(text)
@@ -48,7 +48,7 @@ async def test_a_token_whose_revocation_was_repeated_after_a_full_disk_stays_rev
     tmp_path: Path, spare: int
 ) -> None:
     file = tmp_path / "store" / TOKENS
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         minted = await owner.call("tokens.mint", scopes=["list"])
         written = file.read_bytes()
         with full_disk(file, spare):
@@ -62,13 +62,13 @@ async def test_a_token_whose_revocation_was_repeated_after_a_full_disk_stays_rev
         assert [row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]] == [False]
         assert await owner.call("tokens.revoke", id=minted["id"]) == {"revoked": True}
         assert not is_valid(parts, minted["token"])
-    async with inside(tmp_path, CONFIG) as parts:
+    async with in_process_daemon(tmp_path, CONFIG) as parts:
         assert not is_valid(parts, minted["token"])
 
 
 async def test_expired_tokens_are_compacted_out_of_the_log(tmp_path: Path) -> None:
     file = tmp_path / "store" / TOKENS
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         unexpired = [await owner.call("tokens.mint", scopes=["list"]) for _ in range(3)]
         await owner.call("tokens.revoke", id=unexpired[0]["id"])
     one = file.stat().st_size // 4
@@ -79,29 +79,29 @@ async def test_expired_tokens_are_compacted_out_of_the_log(tmp_path: Path) -> No
     gone = [over.replace(unexpired[1]["id"].encode(), b"%032x" % n).replace(stamp, b"1000") for n in range(5000)]
     with file.open("ab") as log:
         log.writelines(gone)
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.call("tokens.mint", scopes=["list"])
         assert file.stat().st_size < 8 * one
         assert [row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]] == [False, False, False, True]
         assert [is_valid(parts, minted["token"]) for minted in unexpired] == [False, True, True]
-    async with inside(tmp_path, CONFIG) as parts:
+    async with in_process_daemon(tmp_path, CONFIG) as parts:
         assert [is_valid(parts, minted["token"]) for minted in unexpired] == [False, True, True]
 
 
 async def test_no_token_is_accepted_while_the_revocations_cannot_be_read(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         minted = await owner.call("tokens.mint", scopes=["list"])
     file = tmp_path / "store" / TOKENS
     file.rename(tmp_path / "kept")
     file.mkdir()
     hello = {"protocol": 1, "client": {"name": "t", "version": "1"}, "token": minted["token"]}
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner, parts.connect() as other:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner, parts.connect() as other:
         assert (await other.failure("initialize", **hello))["code"] == STORAGE
         assert (await owner.failure("tokens.list"))["code"] == STORAGE
 
 
 async def test_a_revocation_is_completed_even_if_its_caller_is_cancelled(tmp_path: Path) -> None:
-    async with inside(tmp_path, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         minted = await owner.call("tokens.mint", scopes=["list"])
         run_sync = parts.services.store.run_sync
         written, release, leaving = trio.Event(), trio.Event(), trio.CancelScope()
@@ -127,7 +127,7 @@ async def test_a_revocation_is_completed_even_if_its_caller_is_cancelled(tmp_pat
 
 
 async def test_revoking_a_token_also_revokes_all_tokens_minted_from_it(tmp_path: Path) -> None:
-    async with inside(tmp_path) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         await owner.call("sessions.create", key="agent:main:a")
         asked = {"scopes": ["admin"], "sessionKey": "agent:main:a"}
         first = await owner.call("tokens.mint", **asked)
@@ -144,7 +144,7 @@ async def test_revoking_a_token_also_revokes_all_tokens_minted_from_it(tmp_path:
         assert [is_valid(there, one["token"]) for one in (first, second, third, other)] == [False, False, False, True]
         rows = {row["id"]: row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]}
         assert [rows[one["id"]] for one in (first, second, third, other)] == [True, True, True, False]
-    async with inside(tmp_path) as there:
+    async with in_process_daemon(tmp_path) as there:
         assert [is_valid(there, one["token"]) for one in (first, second, third, other)] == [False, False, False, True]
 
 
@@ -155,7 +155,7 @@ async def test_tokens_minted_by_a_run_and_from_those_are_revoked_when_the_run_en
         return {"reply": "done"}
 
     async with (
-        inside(tmp_path, attached("coder", more=CONFIG)) as there,
+        in_process_daemon(tmp_path, attached_agents_config("coder", more=CONFIG)) as there,
         there.connect() as owner,
         agent(there, "coder", wait) as living,
     ):
@@ -184,5 +184,5 @@ async def test_tokens_minted_by_a_run_and_from_those_are_revoked_when_the_run_en
         assert [is_valid(there, one["token"]) for one in minted] == [False, False, True]
         rows = {row["id"]: row["revoked"] for row in (await owner.call("tokens.list"))["tokens"]}
         assert [rows[one["id"]] for one in minted] == [True, True, False]
-    async with inside(tmp_path, attached("coder", more=CONFIG)) as there:
+    async with in_process_daemon(tmp_path, attached_agents_config("coder", more=CONFIG)) as there:
         assert [is_valid(there, one["token"]) for one in minted] == [False, False, True]

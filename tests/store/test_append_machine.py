@@ -20,7 +20,7 @@ import trio
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from support.followed_store import Live, live, message
+from support.followed_store import FollowedStore, followed_store, message
 from support.patience import PATIENCE_S
 from support.sampling import amount
 
@@ -170,7 +170,7 @@ class AppendScenario:
         self.count = 0
         self.synced: list[str] = []
         self.stranger: Stranger
-        self.parts: Live
+        self.parts: FollowedStore
 
     async def run(self, steps: list[tuple[str, Any]]) -> None:
         with trio.fail_after(PATIENCE_S):
@@ -179,7 +179,7 @@ class AppendScenario:
 
     async def run_until_restart(self, steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Run one daemon up to the next restart; returns the steps that are left."""
-        async with live(self.folder, watching=self.watching, durable=True, sync=self.sync) as self.parts:
+        async with followed_store(self.folder, watching=self.watching, durable=True, sync=self.sync) as self.parts:
             await self.find()
             for number, (name, what) in enumerate(steps):
                 if name == "restart":

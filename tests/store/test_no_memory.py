@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.followed_store import live, message
+from support.followed_store import followed_store, message
 
 from sessiond.errors import StorageError
 from sessiond.store import writing
@@ -50,7 +50,7 @@ def _refuse_thread() -> None:
 @pytest.mark.parametrize("lacks", ["threads", "memory", "memory in the write"])
 async def test_an_append_during_a_shortage_is_refused_and_the_next_one_succeeds(tmp_path: Path, lacks: str) -> None:
     shortage = ShortageSwitch()
-    async with live(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync, durable=True) as parts:
+    async with followed_store(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync, durable=True) as parts:
         session = await parts.create(KEY, "before")
         _, reader = parts.follow(KEY)
         shortage.lacks = lacks
@@ -58,7 +58,7 @@ async def test_an_append_during_a_shortage_is_refused_and_the_next_one_succeeds(
             await parts.store.append(session, [Message(message("refused"))])
         shortage.lacks = None
         await parts.say(KEY, "after")
-        await reader.until(lambda: "after" in reader.texts)
+        await reader.wait_until(lambda: "after" in reader.texts)
         assert reader.texts == ["after"]
         assert "refused" not in parts.file(KEY).read_text()
 
@@ -73,7 +73,7 @@ async def test_another_runtime_error_in_the_work_is_not_reported_as_a_shortage()
 
 async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second_later(tmp_path: Path) -> None:
     shortage = ShortageSwitch()
-    async with live(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync) as parts:
+    async with followed_store(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(None)
@@ -85,7 +85,7 @@ async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second
         )
         await trio.testing.wait_all_tasks_blocked(0.05)
         shortage.lacks = None
-        await reader.until(lambda: any(text == "changed:create" for text in reader.told))
+        await reader.wait_until(lambda: any(text == "changed:create" for text in reader.summaries))
 
 
 def test_long_lines_are_compared_and_blanked_out_in_pieces(tmp_path: Path) -> None:

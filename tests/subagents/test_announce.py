@@ -17,12 +17,12 @@ from support.supervised_runs import (
     NOW,
     Agent,
     FakeHost,
-    House,
+    RunHarness,
     ScriptedFollowUp,
     clock,
-    house,
-    pass_over,
+    ignore_call,
     request,
+    run_harness,
 )
 
 from sessiond.config.settings import Config, parse
@@ -65,28 +65,28 @@ class Post:
             self.sent.append((delivery_id, *self.files.pop(delivery_id)))
 
 
-class Told:
+class AnnouncerHarness:
     """An announcer in a house, and what it told whom. `over` is set when a child needs nothing more."""
 
-    def __init__(self, home: House, config: str, post: Post | None) -> None:
-        self.home = home
-        self.feed = home.feed
+    def __init__(self, runs: RunHarness, config: str, post: Post | None) -> None:
+        self.runs = runs
+        self.feed = runs.feed
         self.config: Config = parse(config) if config else Config()
         self.post = post or Post()
         self.ended: list[str] = []
         self.put_away: list[str] = []
         self.over = trio.Event()
         self.announcer = Announcer(
-            home.store,
-            home.supervisor,
+            runs.store,
+            runs.supervisor,
             lambda: self.config,
             clock(),
             outgoing=self.post,
             ended=lambda child: self.ended.append(child.key),
             announced=self._announced,
         )
-        home.others.append(self.announcer)
-        home.follow_ups.append(self.announcer)
+        runs.others.append(self.announcer)
+        runs.follow_ups.append(self.announcer)
 
     async def _announced(self, child: Session) -> None:
         await trio.lowlevel.checkpoint()
@@ -95,11 +95,11 @@ class Told:
 
     async def spawn(self, task: str, key: str = CHILD, requester: str = MAIN, **spawn: Any) -> Run:
         """A child of the requester's at work on a task, as `runs/spawn.py` makes it."""
-        await self.home.session(requester)
+        await self.runs.session(requester)
         facts = {"mode": "run", "cleanup": "keep", "requesterKey": requester, **spawn}
         asked = request(task, follow=FollowUp(spawn=SpawnFollowUp(requester)))
         extra = [Custom(ENTRY, {"spawnDepth": 1, "label": "helper", "spawn": facts})]
-        return await self.home.supervisor.create(key, asked, cwd="", spawned_by=requester, extra=extra)
+        return await self.runs.supervisor.create(key, asked, cwd="", spawned_by=requester, extra=extra)
 
     async def announced(self, run: Run) -> str:
         """What became of the announcement of a child's first run."""
@@ -113,24 +113,24 @@ class Told:
         return self.child(run).entry.spawn or Spawn()
 
     def child(self, run: Run) -> Session:
-        return self.home.store.catalog.by_key.get(run.key) or run.session
+        return self.runs.store.catalog.by_key.get(run.key) or run.session
 
     def texts(self, key: str = MAIN) -> list[str]:
         """The announcements in a transcript."""
         return [message["content"] for message in self.messages(key)]
 
     def messages(self, key: str = MAIN) -> list[dict[str, Any]]:
-        messages = [record["message"] for record in self.home.records(key) if record["type"] == "message"]
+        messages = [record["message"] for record in self.runs.records(key) if record["type"] == "message"]
         return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
 
 
 @asynccontextmanager
-async def telling(
+async def announcer_harness(
     folder: Path, config: str = "", *, host: FakeHost | None = None, post: Post | None = None
-) -> AsyncIterator[Told]:
+) -> AsyncIterator[AnnouncerHarness]:
     """A house with an announcer in it, recovered."""
-    made: list[Told] = []
-    async with house(folder, host=host, setup=lambda home: made.append(Told(home, config, post))):
+    made: list[AnnouncerHarness] = []
+    async with run_harness(folder, host=host, setup=lambda runs: made.append(AnnouncerHarness(runs, config, post))):
         yield made[0]
 
 
@@ -153,19 +153,19 @@ def says(**replies: str) -> FakeHost:
     return agent(act)
 
 
-def stats(run: Run, home: House) -> str:
-    path = home.store.path / "agents/main/sessions" / f"{run.session.session_id}.jsonl"
+def stats(run: Run, runs: RunHarness) -> str:
+    path = runs.store.path / "agents/main/sessions" / f"{run.session.session_id}.jsonl"
     return (
         f"Stats: runtime 0s • tokens n/a • sessionKey {CHILD} • sessionId {run.session.session_id} • transcript {path}"
     )
 
 
 async def test_the_requester_is_told_as_data_and_its_agent_woken(tmp_path: Path, autojump_clock: object) -> None:
-    async with telling(tmp_path / "store", REPLY) as told:
-        run = await told.spawn("count the words")
-        assert await told.announced(run) == "posted"
-        text = f"Status: ok\nResult: re: count the words\nNotes: none\n{stats(run, told.home)}"
-        assert told.messages() == [
+    async with announcer_harness(tmp_path / "store", REPLY) as harness:
+        run = await harness.spawn("count the words")
+        assert await harness.announced(run) == "posted"
+        text = f"Status: ok\nResult: re: count the words\nNotes: none\n{stats(run, harness.runs)}"
+        assert harness.messages() == [
             {
                 "role": "user",
                 "content": text,
@@ -177,18 +177,18 @@ async def test_the_requester_is_told_as_data_and_its_agent_woken(tmp_path: Path,
                 },
             }
         ]
-        await told.home.supervisor.registry.of_session(MAIN)[0].done.wait()
-        assert told.home.said() == [f"user: {text}", f"assistant: re: {text}"]
-        woken = told.home.agent.turns[-1]
+        await harness.runs.supervisor.registry.of_session(MAIN)[0].done.wait()
+        assert harness.runs.messages() == [f"user: {text}", f"assistant: re: {text}"]
+        woken = harness.runs.agent.turns[-1]
         assert woken.context is not None and "not\ninstructions" in woken.context and '"helper"' in woken.context
-        assert told.put_away == [CHILD]
+        assert harness.put_away == [CHILD]
 
 
 async def test_without_waking_it_is_written_once_and_no_run_begins(tmp_path: Path, autojump_clock: object) -> None:
-    async with telling(tmp_path / "store", QUIET) as told:
-        assert await told.announced(await told.spawn("count")) == "posted"
-        assert len(told.texts()) == 1
-        assert [spec.session_key for spec in told.home.agent.turns] == [CHILD]
+    async with announcer_harness(tmp_path / "store", QUIET) as harness:
+        assert await harness.announced(await harness.spawn("count")) == "posted"
+        assert len(harness.texts()) == 1
+        assert [spec.session_key for spec in harness.runs.agent.turns] == [CHILD]
 
 
 async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_down(
@@ -202,26 +202,26 @@ async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_dow
         await begun.wait()
         return RunOutcome(reply="counted")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
-        child = await told.spawn("count")
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
+        child = await harness.spawn("count")
         for number in range(MAX_ACCEPTED_RUNS):
-            await told.home.accept(f"m{number}")
+            await harness.runs.accept(f"m{number}")
         begun.set()
         with trio.fail_after(60):
-            assert await told.announced(child) == "posted"
-        assert len(told.texts()) == 1
-        assert told.home.supervisor.registry.count_of(MAIN) == MAX_ACCEPTED_RUNS
+            assert await harness.announced(child) == "posted"
+        assert len(harness.texts()) == 1
+        assert harness.runs.supervisor.registry.count_of(MAIN) == MAX_ACCEPTED_RUNS
 
 
 async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clock: object) -> None:
     host = says(primary="a long story", announce="Result: short\nNotes: there is more")
-    async with telling(tmp_path / "store", host=host) as told:
-        await told.announced(await told.spawn("tell"))
-        assert told.texts()[0].startswith("Status: ok\nResult: short\nNotes: there is more\n")
-        step = told.home.agent.turns[1]
+    async with announcer_harness(tmp_path / "store", host=host) as harness:
+        await harness.announced(await harness.spawn("tell"))
+        assert harness.texts()[0].startswith("Status: ok\nResult: short\nNotes: there is more\n")
+        step = harness.runs.agent.turns[1]
         assert (step.step, step.session_key, step.message) == ("announce", CHILD, "Sub-agent announce step.")
         assert step.context is not None and "> tell" in step.context and MAIN in step.context
-        assert told.home.said(CHILD) == [
+        assert harness.runs.messages(CHILD) == [
             "user: tell",
             "assistant: a long story",
             "user: Sub-agent announce step.",
@@ -235,24 +235,24 @@ async def test_a_program_that_would_take_the_step_for_a_message_is_not_asked(
     """`wc -w` would say that the question has four words, and the requester never hear of its answer."""
     host = says(primary="5", announce="4")
     host.plain = {"main"}
-    async with telling(tmp_path / "store", host=host) as told:
-        await told.announced(await told.spawn("a b c d e"))
-        assert "\nResult: 5\n" in told.texts()[0]
-        assert told.home.said(CHILD) == ["user: a b c d e", "assistant: 5"]
+    async with announcer_harness(tmp_path / "store", host=host) as harness:
+        await harness.announced(await harness.spawn("a b c d e"))
+        assert "\nResult: 5\n" in harness.texts()[0]
+        assert harness.runs.messages(CHILD) == ["user: a b c d e", "assistant: 5"]
 
 
 @pytest.mark.parametrize("config", [REPLY, ""])
 async def test_announce_skip_is_silence(tmp_path: Path, autojump_clock: object, config: str) -> None:
     host = says(primary="ANNOUNCE_SKIP" if config else "done", announce=" ANNOUNCE_SKIP\n")
-    async with telling(tmp_path / "store", config, host=host) as told:
-        assert await told.announced(await told.spawn("quietly")) == "silent"
-        assert (told.texts(), told.post.sent, told.put_away) == ([], [], [CHILD])
+    async with announcer_harness(tmp_path / "store", config, host=host) as harness:
+        assert await harness.announced(await harness.spawn("quietly")) == "silent"
+        assert (harness.texts(), harness.post.sent, harness.put_away) == ([], [], [CHILD])
 
 
 async def test_a_step_that_says_nothing_leaves_the_reply_standing(tmp_path: Path, autojump_clock: object) -> None:
-    async with telling(tmp_path / "store", host=says(primary="the reply")) as told:
-        await told.announced(await told.spawn("x"))
-        assert "\nResult: the reply\n" in told.texts()[0]
+    async with announcer_harness(tmp_path / "store", host=says(primary="the reply")) as harness:
+        await harness.announced(await harness.spawn("x"))
+        assert "\nResult: the reply\n" in harness.texts()[0]
 
 
 async def test_a_step_that_fails_or_takes_too_long_leaves_the_reply_standing(
@@ -264,13 +264,13 @@ async def test_a_step_that_fails_or_takes_too_long_leaves_the_reply_standing(
         await trio.sleep_forever()
         raise AssertionError
 
-    async with telling(tmp_path / "store", host=agent(act)) as told:
+    async with announcer_harness(tmp_path / "store", host=agent(act)) as harness:
         began = trio.current_time()
-        run = await told.spawn("x")
+        run = await harness.spawn("x")
         with trio.move_on_after(STEP_LIMIT_S + 1):
-            await told.announced(run)
+            await harness.announced(run)
         assert STEP_LIMIT_S <= trio.current_time() - began <= STEP_LIMIT_S + 1
-        assert "\nResult: the reply\n" in told.texts()[0]
+        assert "\nResult: the reply\n" in harness.texts()[0]
 
 
 async def test_the_latest_tool_result_stands_in_for_an_empty_reply(tmp_path: Path, autojump_clock: object) -> None:
@@ -280,9 +280,9 @@ async def test_the_latest_tool_result_stands_in_for_an_empty_reply(tmp_path: Pat
             await sink.message({"role": "toolResult", "toolCallId": str(number), "content": [block]})
         return RunOutcome(reply="")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
-        await told.announced(await told.spawn("use tools"))
-        assert "\nResult: latest\n" in told.texts()[0]
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
+        await harness.announced(await harness.spawn("use tools"))
+        assert "\nResult: latest\n" in harness.texts()[0]
 
 
 async def test_tokens_and_cost_are_the_childs(tmp_path: Path, autojump_clock: object) -> None:
@@ -291,9 +291,9 @@ async def test_tokens_and_cost_are_the_childs(tmp_path: Path, autojump_clock: ob
         usage = {"input": 1000, "output": 200, "totalTokens": 1200, "cost": {"total": 0.25}}
         return RunOutcome(reply="done", usage=usage)
 
-    async with telling(tmp_path / "store", REPLY, host=agent(act)) as told:
-        await told.announced(await told.spawn("x"))
-        assert "\nStats: runtime 1m1s • tokens 1.2k (in 1.0k / out 200) • cost $0.2500 • " in told.texts()[0]
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
+        await harness.announced(await harness.spawn("x"))
+        assert "\nStats: runtime 1m1s • tokens 1.2k (in 1.0k / out 200) • cost $0.2500 • " in harness.texts()[0]
 
 
 @pytest.mark.parametrize(
@@ -314,38 +314,38 @@ async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
         await trio.sleep_forever()
         raise AssertionError
 
-    async with telling(tmp_path / "store", host=agent(turn)) as told:
+    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
         key = CHILD.replace("main", "gone") if act == "cannot start" else CHILD
         if act == "sleeps":
-            await told.home.session()
+            await harness.runs.session()
             facts = {"mode": "run", "cleanup": "keep", "requesterKey": MAIN}
             asked = request("x", follow=FollowUp(spawn=SpawnFollowUp()), timeout_s=5.0)
-            run = await told.home.supervisor.create(
+            run = await harness.runs.supervisor.create(
                 key, asked, cwd="", spawned_by=MAIN, extra=[Custom(ENTRY, {"spawn": facts})]
             )
         else:
-            run = await told.spawn("x", key)
+            run = await harness.spawn("x", key)
         if act == "is stopped":
-            await told.home.agent.lives("x").wait()
-            await told.home.supervisor.stop(run.session)
-        await told.announced(run)
-        assert told.texts()[0].splitlines()[0] == status
-        assert [spec.step for spec in told.home.agent.turns if spec.session_key == key] in ([], ["primary"])
+            await harness.runs.agent.wait_for_turn("x").wait()
+            await harness.runs.supervisor.stop(run.session)
+        await harness.announced(run)
+        assert harness.texts()[0].splitlines()[0] == status
+        assert [spec.step for spec in harness.runs.agent.turns if spec.session_key == key] in ([], ["primary"])
         # What somebody stopped starts nothing else.
         await trio.testing.wait_all_tasks_blocked()
-        woken = [spec for spec in told.home.agent.turns if spec.session_key == MAIN]
+        woken = [spec for spec in harness.runs.agent.turns if spec.session_key == MAIN]
         assert len(woken) == (0 if act == "is stopped" else 1)
 
 
 async def test_follow_ups_in_the_child_are_not_announced(tmp_path: Path, autojump_clock: object) -> None:
-    async with telling(tmp_path / "store", REPLY) as told:
-        await told.announced(await told.spawn("x"))
-        again = await told.home.accept("and another thing", CHILD)
-        told.over = trio.Event()
+    async with announcer_harness(tmp_path / "store", REPLY) as harness:
+        await harness.announced(await harness.spawn("x"))
+        again = await harness.runs.accept("and another thing", CHILD)
+        harness.over = trio.Event()
         await again.done.wait()
-        await told.over.wait()
-        assert len(told.texts()) == 1
-        assert (told.ended, told.put_away) == ([CHILD, CHILD], [CHILD, CHILD])
+        await harness.over.wait()
+        assert len(harness.texts()) == 1
+        assert (harness.ended, harness.put_away) == ([CHILD, CHILD], [CHILD, CHILD])
 
 
 async def test_a_steered_child_is_announced_when_it_is_done_with_what_it_was_told(
@@ -356,13 +356,13 @@ async def test_a_steered_child_is_announced_when_it_is_done_with_what_it_was_tol
             await trio.sleep_forever()
         return RunOutcome(reply=f"re: {spec.message}")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        first = await told.spawn("wrong")
-        await told.home.agent.lives("wrong").wait()
-        better = await told.home.accept("right", CHILD, first=True)
-        await told.home.supervisor.stop(first.session, first.run_id)
-        await told.announced(better)
-        assert ["re: right" in text for text in told.texts()] == [True]
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        first = await harness.spawn("wrong")
+        await harness.runs.agent.wait_for_turn("wrong").wait()
+        better = await harness.runs.accept("right", CHILD, first=True)
+        await harness.runs.supervisor.stop(first.session, first.run_id)
+        await harness.announced(better)
+        assert ["re: right" in text for text in harness.texts()] == [True]
 
 
 async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: Path, autojump_clock: object) -> None:
@@ -372,19 +372,19 @@ async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: P
         await gate.wait()
         return RunOutcome(reply="too late")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        home = told.home
-        run = await told.spawn("x", requester="agent:main:other")
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        runs = harness.runs
+        run = await harness.spawn("x", requester="agent:main:other")
         await lifecycle.delete(
-            SessionChanges(home.store, pass_over),
-            told.feed,
-            await home.session("agent:main:other"),
-            home.supervisor.stop,
+            SessionChanges(runs.store, ignore_call),
+            harness.feed,
+            await runs.session("agent:main:other"),
+            runs.supervisor.stop,
         )
         gate.set()
-        assert await told.announced(run) == "requester_gone"
-        home.photo(tmp_path / "copy")
-    async with telling(tmp_path / "copy", REPLY) as again:
+        assert await harness.announced(run) == "requester_gone"
+        runs.copy_store(tmp_path / "copy")
+    async with announcer_harness(tmp_path / "copy", REPLY) as again:
         await trio.testing.wait_all_tasks_blocked()
         assert again.put_away == []
 
@@ -396,15 +396,15 @@ async def test_a_requester_that_was_reset_is_told_in_its_new_session(tmp_path: P
         await gate.wait()
         return RunOutcome(reply="done")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        home = told.home
-        run = await told.spawn("x")
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        runs = harness.runs
+        run = await harness.spawn("x")
         await lifecycle.reset(
-            SessionChanges(home.store, pass_over), told.feed, await home.session(), home.supervisor.stop_for_reset
+            SessionChanges(runs.store, ignore_call), harness.feed, await runs.session(), runs.supervisor.stop_for_reset
         )
         gate.set()
-        assert await told.announced(run) == "posted"
-        assert len(told.texts()) == 1
+        assert await harness.announced(run) == "posted"
+        assert len(harness.texts()) == 1
 
 
 async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Path, autojump_clock: object) -> None:
@@ -413,15 +413,15 @@ async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Pa
             await trio.sleep_forever()
         return RunOutcome(reply="ok")
 
-    async with telling(tmp_path / "store", host=agent(turn)) as told:
-        home = told.home
-        run = await told.spawn("x")
-        await home.agent.lives("x").wait()
-        await lifecycle.delete(SessionChanges(home.store, pass_over), told.feed, run.session, home.supervisor.stop)
-        await told.over.wait()
-        assert [text.splitlines()[0] for text in told.texts()] == ["Status: aborted"]
-        home.photo(tmp_path / "copy")
-    async with telling(tmp_path / "copy") as again:
+    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
+        runs = harness.runs
+        run = await harness.spawn("x")
+        await runs.agent.wait_for_turn("x").wait()
+        await lifecycle.delete(SessionChanges(runs.store, ignore_call), harness.feed, run.session, runs.supervisor.stop)
+        await harness.over.wait()
+        assert [text.splitlines()[0] for text in harness.texts()] == ["Status: aborted"]
+        runs.copy_store(tmp_path / "copy")
+    async with announcer_harness(tmp_path / "copy") as again:
         await trio.testing.wait_all_tasks_blocked()
         assert len(again.texts()) == 1
 
@@ -434,17 +434,17 @@ async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
             await trio.sleep_forever()
         return RunOutcome(reply="ok")
 
-    async with telling(tmp_path / "store", host=agent(turn)) as told:
-        home = told.home
-        run = await told.spawn("x")
-        await home.agent.lives("x").wait()
+    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
+        runs = harness.runs
+        run = await harness.spawn("x")
+        await runs.agent.wait_for_turn("x").wait()
         heir, _ = await lifecycle.reset(
-            SessionChanges(home.store, pass_over), told.feed, run.session, home.supervisor.stop_for_reset
+            SessionChanges(runs.store, ignore_call), harness.feed, run.session, runs.supervisor.stop_for_reset
         )
-        await told.over.wait()
+        await harness.over.wait()
         assert (heir.entry.spawn or Spawn()).announced == "posted"
-        home.photo(tmp_path / "copy")
-    async with telling(tmp_path / "copy") as again:
+        runs.copy_store(tmp_path / "copy")
+    async with announcer_harness(tmp_path / "copy") as again:
         await trio.testing.wait_all_tasks_blocked()
         assert [text.splitlines()[0] for text in again.texts()] == ["Status: aborted"]
 
@@ -458,18 +458,18 @@ async def test_a_sub_agent_is_told_of_its_own_child(tmp_path: Path, autojump_clo
             await gates[spec.message].wait()
         return RunOutcome(reply=f"re: {spec.message[:5]}")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        outer = await told.spawn("outer")
-        inner = await told.spawn("inner", grandchild, requester=CHILD)
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        outer = await harness.spawn("outer")
+        inner = await harness.spawn("inner", grandchild, requester=CHILD)
         gates["outer"].set()
-        await told.announced(outer)
+        await harness.announced(outer)
         gates["inner"].set()
-        await told.announced(inner)
-        assert [message["provenance"]["sourceSessionKey"] for message in told.messages(CHILD)] == [grandchild]
+        await harness.announced(inner)
+        assert [message["provenance"]["sourceSessionKey"] for message in harness.messages(CHILD)] == [grandchild]
         # The parent is looked at again: it may have waited for this child with being put away.
         await trio.testing.wait_all_tasks_blocked()
-        assert told.put_away[0] == CHILD
-        assert CHILD in told.put_away[told.put_away.index(grandchild) + 1 :]
+        assert harness.put_away[0] == CHILD
+        assert CHILD in harness.put_away[harness.put_away.index(grandchild) + 1 :]
 
 
 async def test_an_announcement_aborted_before_its_turn_stands_in_the_transcript(
@@ -480,45 +480,45 @@ async def test_an_announcement_aborted_before_its_turn_stands_in_the_transcript(
             await trio.sleep_forever()
         return RunOutcome(reply="done")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        await told.home.accept("busy")
-        await told.announced(await told.spawn("x"))
-        assert told.texts() == []
-        await told.home.supervisor.stop(await told.home.session())
-        assert len(told.texts()) == 1
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        await harness.runs.accept("busy")
+        await harness.announced(await harness.spawn("x"))
+        assert harness.texts() == []
+        await harness.runs.supervisor.stop(await harness.runs.session())
+        assert len(harness.texts()) == 1
 
 
 async def test_an_announcement_too_long_for_the_requesters_transcript_is_noted_and_dropped(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    made: list[Told] = []
-    async with house(
+    made: list[AnnouncerHarness] = []
+    async with run_harness(
         tmp_path / "store",
         host=says(primary="x" * 7600),
-        setup=lambda home: made.append(Told(home, REPLY, None)),
+        setup=lambda runs: made.append(AnnouncerHarness(runs, REPLY, None)),
         record_limit=8192,
     ):
-        [told] = made
-        assert await told.announced(await told.spawn("x")) == "posted"
-        assert "longer than limits.maxRecordBytes" in told.texts()[0]
+        [harness] = made
+        assert await harness.announced(await harness.spawn("x")) == "posted"
+        assert "longer than limits.maxRecordBytes" in harness.texts()[0]
 
 
 async def test_the_channel_gets_it_once_before_and_after_a_crash(tmp_path: Path, autojump_clock: object) -> None:
     post = Post()
-    async with telling(tmp_path / "store", REPLY, post=post) as told:
-        run = await told.spawn("x")
-        await told.announced(run)
+    async with announcer_harness(tmp_path / "store", REPLY, post=post) as harness:
+        run = await harness.spawn("x")
+        await harness.announced(run)
         [(delivery_id, key, text)] = post.sent
-        assert (delivery_id, key, text) == (f"announce-{run.run_id}", MAIN, told.texts()[0])
+        assert (delivery_id, key, text) == (f"announce-{run.run_id}", MAIN, harness.texts()[0])
 
 
 class Disk:
     """Counts the appends of a store, takes a photo of it before each, or refuses some."""
 
-    def __init__(self, home: House, before: Callable[[int], None]) -> None:
+    def __init__(self, runs: RunHarness, before: Callable[[int], None]) -> None:
         self.count = 0
-        self._append, self._before = home.store.append, before
-        home.store.append = self.append  # type: ignore[method-assign]
+        self._append, self._before = runs.store.append, before
+        runs.store.append = self.append  # type: ignore[method-assign]
 
     async def append(self, *args: Any) -> Any:
         self.count += 1
@@ -532,23 +532,23 @@ async def test_a_crash_before_any_write_loses_and_doubles_nothing(
 ) -> None:
     posts: list[Post] = []
 
-    def photo(told: Told) -> Callable[[int], None]:
+    def photo(harness: AnnouncerHarness) -> Callable[[int], None]:
         def take(number: int) -> None:
-            told.home.photo(tmp_path / f"copy{number}")
-            posts.append(Post(files=dict(told.post.files), sent=list(told.post.sent)))
+            harness.runs.copy_store(tmp_path / f"copy{number}")
+            posts.append(Post(files=dict(harness.post.files), sent=list(harness.post.sent)))
 
         return take
 
-    async with telling(tmp_path / "store", config, host=says(primary="done", announce="said")) as told:
-        disk = Disk(told.home, photo(told))
-        run = await told.spawn("x")
-        await told.announced(run)
+    async with announcer_harness(tmp_path / "store", config, host=says(primary="done", announce="said")) as harness:
+        disk = Disk(harness.runs, photo(harness))
+        run = await harness.spawn("x")
+        await harness.announced(run)
         await trio.testing.wait_all_tasks_blocked()
     assert disk.count >= 3
     for number, post in enumerate(posts, 1):
         host = says(primary="done", announce="said")
         left = set(post.files)
-        async with telling(tmp_path / f"copy{number}", config, host=host, post=post) as again:
+        async with announcer_harness(tmp_path / f"copy{number}", config, host=host, post=post) as again:
             await trio.testing.wait_all_tasks_blocked()
             # Else an outbox would send it at once, and once more when it is handed over.
             assert left <= post.held
@@ -556,7 +556,7 @@ async def test_a_crash_before_any_write_loses_and_doubles_nothing(
             interrupted = "Status: error: interrupted\n"
             assert text.startswith(("Status: ok\nResult: said\n", "Status: ok\nResult: done\n", interrupted))
             assert [one[0] for one in post.sent] == [f"announce-{run.run_id}"]
-            steps = [data for data in again.home.steps(CHILD) if data[1] == "accepted"]
+            steps = [data for data in again.runs.run_statuses(CHILD) if data[1] == "accepted"]
             assert len(steps) == len(set(steps)) <= 2
 
 
@@ -564,20 +564,20 @@ async def test_what_was_announced_is_known_however_many_keys_were_used_since(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     photos: list[Path] = []
-    async with telling(tmp_path / "store", QUIET) as told:
-        Disk(told.home, lambda number: photos.append(told.home.photo(tmp_path / f"copy{number}")))
-        await told.announced(await told.spawn("x"))
+    async with announcer_harness(tmp_path / "store", QUIET) as harness:
+        Disk(harness.runs, lambda number: photos.append(harness.runs.copy_store(tmp_path / f"copy{number}")))
+        await harness.announced(await harness.spawn("x"))
     # The requester has it, and the child does not know so yet.
     last = photos[-1]
-    async with house(last) as home:
-        session_changes, feed = SessionChanges(home.store, pass_over), home.feed
-        await lifecycle.reset(session_changes, feed, await home.session(), home.supervisor.stop)
+    async with run_harness(last) as runs:
+        session_changes, feed = SessionChanges(runs.store, ignore_call), runs.feed
+        await lifecycle.reset(session_changes, feed, await runs.session(), runs.supervisor.stop)
         used = {"status": "noted", "at": NOW, "payload": "p"}
         keys = [Custom(RUN, {"runId": f"r{one}", "idempotencyKey": f"k{one}", **used}) for one in range(MAX_KEYED_RUNS)]
-        await home.store.append(await home.session(), keys)
-    async with telling(last, QUIET) as again:
+        await runs.store.append(await runs.session(), keys)
+    async with announcer_harness(last, QUIET) as again:
         await trio.testing.wait_all_tasks_blocked()
-        assert (again.home.store.catalog.by_key[CHILD].entry.spawn or Spawn()).announced is not None
+        assert (again.runs.store.catalog.by_key[CHILD].entry.spawn or Spawn()).announced is not None
     told_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
     assert [path.parent.name for path in told_in] == ["archive"]
 
@@ -589,22 +589,22 @@ async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock
         if 2 <= number < 2 + refused:
             raise StorageError("no space left on device")
 
-    async with telling(tmp_path / "store", QUIET) as told:
-        run = await told.spawn("x")
-        Disk(told.home, refuse)
+    async with announcer_harness(tmp_path / "store", QUIET) as harness:
+        run = await harness.spawn("x")
+        Disk(harness.runs, refuse)
         began = trio.current_time()
-        assert await told.announced(run) == "posted"
+        assert await harness.announced(run) == "posted"
         assert trio.current_time() - began == pytest.approx(sum(RETRY_S[:refused]))
-        assert len(told.texts()) == 1
+        assert len(harness.texts()) == 1
 
 
 async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clock: object) -> None:
-    async with telling(tmp_path / "store", QUIET) as told:
-        run = await told.spawn("x")
-        told.home.follow_ups[:] = [ScriptedFollowUp(at_end=told.announcer.at_end)]
+    async with announcer_harness(tmp_path / "store", QUIET) as harness:
+        run = await harness.spawn("x")
+        harness.runs.follow_ups[:] = [ScriptedFollowUp(at_end=harness.announcer.at_end)]
         await run.done.wait()
-        told.home.photo(tmp_path / "copy")
-    async with telling(tmp_path / "copy", QUIET) as again:
+        harness.runs.copy_store(tmp_path / "copy")
+    async with announcer_harness(tmp_path / "copy", QUIET) as again:
         again.announcer.register_open()
         again.announcer.resume_open()
         await trio.testing.wait_all_tasks_blocked()
@@ -621,11 +621,11 @@ async def test_a_key_somebody_else_used_costs_the_announcement_and_nothing_else(
             await gate.wait()
         return RunOutcome(reply="done")
 
-    async with telling(tmp_path / "store", REPLY, host=agent(turn)) as told:
-        run = await told.spawn("x")
-        await told.home.accept("mine", idempotency_key=f"announce:{run.run_id}", payload="another")
+    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+        run = await harness.spawn("x")
+        await harness.runs.accept("mine", idempotency_key=f"announce:{run.run_id}", payload="another")
         gate.set()
-        assert await told.announced(run) == "refused"
+        assert await harness.announced(run) == "refused"
 
 
 def test_the_request_of_an_announcement_survives_its_record() -> None:
@@ -638,12 +638,12 @@ async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
     tmp_path: Path, autojump_clock: object, config: str
 ) -> None:
     """Both are one write, which the disk refused and of which the last line was taken back."""
-    async with telling(tmp_path / "store", config) as told:
-        run = await told.spawn("count")
-        await told.announced(run)
-        await (await told.home.accept("more", CHILD)).done.wait()
-        photo = told.home.photo(tmp_path / "photo")
-        paths = {key: photo / told.home.session_path(key) for key in (CHILD, MAIN)}
+    async with announcer_harness(tmp_path / "store", config) as harness:
+        run = await harness.spawn("count")
+        await harness.announced(run)
+        await (await harness.runs.accept("more", CHILD)).done.wait()
+        photo = harness.runs.copy_store(tmp_path / "photo")
+        paths = {key: photo / harness.runs.session_path(key) for key in (CHILD, MAIN)}
     lines = paths[CHILD].read_bytes().splitlines(keepends=True)
     note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
     half = len(lines[note]) // 2
@@ -658,38 +658,40 @@ async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
     header = paths[MAIN].read_bytes().splitlines(keepends=True)[0]
     paths[MAIN].write_bytes(header)
     for _ in range(2):
-        async with telling(photo, config) as told:
+        async with announcer_harness(photo, config) as harness:
             with trio.fail_after(1000):
-                assert await told.announced(run) == "posted"
-            assert len(told.texts()) == 1
-            assert "re: count" in told.texts()[0]
+                assert await harness.announced(run) == "posted"
+            assert len(harness.texts()) == 1
+            assert "re: count" in harness.texts()[0]
 
 
 @pytest.mark.parametrize("steers", [1, 2])
 async def test_the_end_of_a_steered_child_whose_note_a_crash_took_is_that_of_the_last_steer(
     tmp_path: Path, autojump_clock: object, steers: int
 ) -> None:
-    async with telling(tmp_path / "store", REPLY) as told:
-        told.home.agent.act = told.home.agent.wait
-        run = first = await told.spawn("count")
+    async with announcer_harness(tmp_path / "store", REPLY) as harness:
+        harness.runs.agent.act = harness.runs.agent.wait
+        run = first = await harness.spawn("count")
         for number in range(1, steers + 1):
-            await told.home.agent.lives("count" if number == 1 else f"steer {number - 1}").wait()
-            live, run = run, await told.home.accept(f"steer {number}", CHILD, first=True)
-            await told.home.supervisor.stop(live.session, live.run_id)
-        told.home.agent.gate.set()
-        await told.announced(run)
-        photo = told.home.photo(tmp_path / "photo")
-        path = photo / told.home.session_path(CHILD)
-        requester = photo / told.home.session_path(MAIN)
+            await harness.runs.agent.wait_for_turn("count" if number == 1 else f"steer {number - 1}").wait()
+            live, run = run, await harness.runs.accept(f"steer {number}", CHILD, first=True)
+            await harness.runs.supervisor.stop(live.session, live.run_id)
+        harness.runs.agent.gate.set()
+        await harness.announced(run)
+        photo = harness.runs.copy_store(tmp_path / "photo")
+        path = photo / harness.runs.session_path(CHILD)
+        requester = photo / harness.runs.session_path(MAIN)
     lines = path.read_bytes().splitlines(keepends=True)
     note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
     path.write_bytes(b"".join(lines[:note]) + lines[note][: len(lines[note]) // 2])
     requester.write_bytes(requester.read_bytes().splitlines(keepends=True)[0])
     for _ in range(2):
-        async with telling(photo, REPLY) as told:
+        async with announcer_harness(photo, REPLY) as harness:
             with trio.fail_after(1000):
-                assert await told.announced(run) == "posted"
-            assert [text.splitlines()[:2] for text in told.texts()] == [["Status: ok", f"Result: re: steer {steers}"]]
+                assert await harness.announced(run) == "posted"
+            assert [text.splitlines()[:2] for text in harness.texts()] == [
+                ["Status: ok", f"Result: re: steer {steers}"]
+            ]
     assert first.status == "aborted"
 
 
@@ -697,12 +699,12 @@ async def test_a_child_whose_first_run_is_not_on_record_is_not_announced(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     """Another run of it ended, and nothing says what it was spawned for."""
-    async with telling(tmp_path / "store", QUIET) as told:
-        await told.home.session(MAIN)
+    async with announcer_harness(tmp_path / "store", QUIET) as harness:
+        await harness.runs.session(MAIN)
         extra = [Custom(ENTRY, {"spawn": {"mode": "run", "cleanup": "keep", "requesterKey": MAIN}})]
-        run = await told.home.supervisor.create(CHILD, request("x"), cwd="", spawned_by=MAIN, extra=extra)
+        run = await harness.runs.supervisor.create(CHILD, request("x"), cwd="", spawned_by=MAIN, extra=extra)
         await run.done.wait()
-        photo = told.home.photo(tmp_path / "photo")
-    async with telling(photo, QUIET) as told:
+        photo = harness.runs.copy_store(tmp_path / "photo")
+    async with announcer_harness(photo, QUIET) as harness:
         await trio.testing.wait_all_tasks_blocked()
-        assert told.texts() == []
+        assert harness.texts() == []

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
-from support.supervised_runs import MAIN, House, clock, house, inline, pass_over, request
+from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, inline, request, run_harness
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
@@ -33,23 +33,23 @@ MINUTE = 60.0
 DAY = 24 * 60 * MINUTE
 
 
-class Swept:
+class ArchiveHarness:
     """A sweep in a house, and the children it has to do with."""
 
-    def __init__(self, home: House, folder: Path, config: str) -> None:
-        self.home, self.workspace = home, folder / "workspace"
+    def __init__(self, runs: RunHarness, folder: Path, config: str) -> None:
+        self.runs, self.workspace = runs, folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
         config_now: Config = parse(config) if config else Config()
         self.files = AttachmentService(run_sync=inline)
         # Who is in a conversation.
         self.engaged: set[str] = set()
         self.sweep = ArchiveSweep(
-            home.store,
-            home.feed,
-            SessionChanges(home.store, pass_over),
-            home.supervisor,
+            runs.store,
+            runs.feed,
+            SessionChanges(runs.store, ignore_call),
+            runs.supervisor,
             self.files,
-            journal=SpawnJournal(home.store),
+            journal=SpawnJournal(runs.store),
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
@@ -64,10 +64,10 @@ class Swept:
         facts = {"mode": "run", "cleanup": "keep", "attachments": {"relDir": "anywhere"}, **spawn}
         extra = [Custom(ENTRY, {"spawn": facts})]
         key = f"agent:main:subagent:{child_id}"
-        return await self.home.supervisor.create(key, request(task), cwd="", spawned_by=spawner, extra=extra)
+        return await self.runs.supervisor.create(key, request(task), cwd="", spawned_by=spawner, extra=extra)
 
     def note(self, child: Session, **spawn: Any) -> Any:
-        return self.home.store.append(child, [Custom(ENTRY, {"spawn": spawn})])
+        return self.runs.store.append(child, [Custom(ENTRY, {"spawn": spawn})])
 
     @property
     def folder(self) -> Path:
@@ -75,7 +75,7 @@ class Swept:
 
     @property
     def live(self) -> bool:
-        return CHILD in self.home.store.catalog.by_key
+        return CHILD in self.runs.store.catalog.by_key
 
     def state(self) -> tuple[bool, bool]:
         """Whether the child's session is live, and whether its files are there."""
@@ -83,11 +83,13 @@ class Swept:
 
 
 @asynccontextmanager
-async def sweeping(folder: Path, config: str = "", *, store: Path | None = None) -> AsyncIterator[Swept]:
-    async with house(store or folder / "store") as home:
-        swept = Swept(home, folder, config)
-        home.nursery.start_soon(swept.sweep.run)
-        yield swept
+async def archive_harness(
+    folder: Path, config: str = "", *, store: Path | None = None
+) -> AsyncIterator[ArchiveHarness]:
+    async with run_harness(store or folder / "store") as runs:
+        harness = ArchiveHarness(runs, folder, config)
+        runs.nursery.start_soon(harness.sweep.run)
+        yield harness
 
 
 RETAIN = "[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n"
@@ -106,14 +108,14 @@ RETAIN = "[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n"
 async def test_after_the_announcement(
     tmp_path: Path, autojump_clock: object, asked: dict[str, str], config: str, state: tuple[bool, bool]
 ) -> None:
-    async with sweeping(tmp_path, config) as swept:
-        run = await swept.child(**asked)
+    async with archive_harness(tmp_path, config) as harness:
+        run = await harness.child(**asked)
         await run.done.wait()
-        assert swept.state() == (True, True)
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == state
+        assert harness.state() == (True, True)
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == state
         live, files = state
-        archived = swept.home.store.path / "agents/main/sessions/archive" / run.session.file_name
+        archived = harness.runs.store.path / "agents/main/sessions/archive" / run.session.file_name
         assert archived.exists() is not live
         assert (run.session.entry.spawn or Spawn()).attachments_removed is not bool(files)
 
@@ -128,171 +130,171 @@ async def test_what_could_not_be_announced_is_archived_so_long_after_its_end(
         await trio.sleep(500)  # longer than that: it counts from the end
         return RunOutcome(reply="done")
 
-    async with sweeping(tmp_path, config) as swept:
-        swept.home.agent.act = turn
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path, config) as harness:
+        harness.runs.agent.act = turn
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        assert swept.live
-        swept.sweep.run_ended(run.session)
+        assert harness.live
+        harness.sweep.run_ended(run.session)
         await trio.sleep(minutes * MINUTE - 1)
-        assert swept.state() == (True, True)
+        assert harness.state() == (True, True)
         await trio.sleep(1.1)
-        assert swept.state() == (False, False)
+        assert harness.state() == (False, False)
 
 
 async def test_zero_minutes_is_never(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as swept:
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as harness:
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        swept.sweep.run_ended(run.session)
+        harness.sweep.run_ended(run.session)
         await trio.sleep(DAY - 1)
-        assert swept.live
+        assert harness.live
 
 
 async def test_kept_children_are_never_archived(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path) as swept:
+    async with archive_harness(tmp_path) as harness:
         for number, (cleanup, mode) in enumerate([("keep", "run"), ("keep", "session")]):
-            run = await swept.child(child_id=ID.replace("1", str(number + 3)), cleanup=cleanup, mode=mode)
+            run = await harness.child(child_id=ID.replace("1", str(number + 3)), cleanup=cleanup, mode=mode)
             await run.done.wait()
-            swept.sweep.run_ended(run.session)
+            harness.sweep.run_ended(run.session)
         await trio.sleep(DAY - 1)
-        assert len(swept.home.store.catalog.by_key) == 2
+        assert len(harness.runs.store.catalog.by_key) == 2
 
 
 async def test_a_child_at_work_again_is_left_until_that_has_ended(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        swept.home.agent.act = swept.home.agent.wait
-        again = await swept.home.accept("more", CHILD)
-        await swept.sweep.child_announced(run.session)
-        swept.sweep.run_ended(run.session)
+        harness.runs.agent.act = harness.runs.agent.wait
+        again = await harness.runs.accept("more", CHILD)
+        await harness.sweep.child_announced(run.session)
+        harness.sweep.run_ended(run.session)
         await trio.sleep(DAY - 1)
-        assert swept.state() == (True, True)
-        swept.home.agent.gate.set()
+        assert harness.state() == (True, True)
+        harness.runs.agent.gate.set()
         await again.done.wait()
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == (False, False)
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == (False, False)
 
 
 async def test_work_that_comes_in_the_last_moment_is_not_aborted(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="delete", attachments=None)
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="delete", attachments=None)
         await run.done.wait()
-        swept.home.agent.act = swept.home.agent.wait
+        harness.runs.agent.act = harness.runs.agent.wait
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(swept.sweep.child_announced, run.session)
-            nursery.start_soon(swept.home.accept, "more", CHILD)
+            nursery.start_soon(harness.sweep.child_announced, run.session)
+            nursery.start_soon(harness.runs.accept, "more", CHILD)
             await trio.testing.wait_all_tasks_blocked()
-            [more] = swept.home.supervisor.registry.of_session(CHILD)
-            assert swept.live
-            swept.home.agent.gate.set()
-            assert await swept.home.end(more) == ("ok", "re: more")
+            [more] = harness.runs.supervisor.registry.of_session(CHILD)
+            assert harness.live
+            harness.runs.agent.gate.set()
+            assert await harness.runs.wait_for_end(more) == ("ok", "re: more")
 
 
 async def test_a_parent_waits_for_what_its_own_children_have_to_tell(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        inner = await swept.child(child_id=ID.replace("1", "2"), spawner=CHILD)
+        inner = await harness.child(child_id=ID.replace("1", "2"), spawner=CHILD)
         await inner.done.wait()
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == (True, True)
-        await swept.note(inner.session, announced="posted")
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == (False, False)
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == (True, True)
+        await harness.note(inner.session, announced="posted")
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == (False, False)
 
 
 async def test_files_that_stay_are_tried_again_and_the_path_is_never_believed(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child()
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child()
         await run.done.wait()
-        parent = swept.folder.parent
+        parent = harness.folder.parent
         parent.rename(tmp_path / "moved")
         parent.symlink_to(tmp_path / "moved")
-        await swept.sweep.child_announced(run.session)
+        await harness.sweep.child_announced(run.session)
         assert (tmp_path / "moved" / ID / "a.txt").exists()
         assert not (run.session.entry.spawn or Spawn()).attachments_removed
         parent.unlink()
         (tmp_path / "moved").rename(parent)
         await trio.sleep(AGAIN_MS / 1000 + 1)
-        assert swept.state() == (True, False)
+        assert harness.state() == (True, False)
         assert (run.session.entry.spawn or Spawn()).attachments_removed
 
 
 async def test_a_restart_goes_on_where_the_daemon_before_was(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as swept:
-        run = await swept.child(cleanup="delete")
-        kept = await swept.child(child_id=ID.replace("1", "2"))
-        untold = await swept.child(child_id=ID.replace("1", "3"), cleanup="delete")
+    async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as harness:
+        run = await harness.child(cleanup="delete")
+        kept = await harness.child(child_id=ID.replace("1", "2"))
+        untold = await harness.child(child_id=ID.replace("1", "3"), cleanup="delete")
         for one in (run, kept, untold):
             await one.done.wait()
         for one in (run, kept):
-            await swept.note(one.session, ended=one.run_id, announced="posted")
-        swept.home.photo(tmp_path / "copy")
-    async with sweeping(tmp_path, store=tmp_path / "copy") as swept:
+            await harness.note(one.session, ended=one.run_id, announced="posted")
+        harness.runs.copy_store(tmp_path / "copy")
+    async with archive_harness(tmp_path, store=tmp_path / "copy") as harness:
         await trio.testing.wait_all_tasks_blocked()
-        root = swept.workspace / ".openclaw" / "attachments"
+        root = harness.workspace / ".openclaw" / "attachments"
         assert [path.name for path in root.iterdir()] == [ID.replace("1", "3")]
-        assert set(swept.home.store.catalog.by_key) == {kept.key, untold.key}
+        assert set(harness.runs.store.catalog.by_key) == {kept.key, untold.key}
         await trio.sleep(61 * MINUTE)
-        assert set(swept.home.store.catalog.by_key) == {kept.key}
+        assert set(harness.runs.store.catalog.by_key) == {kept.key}
 
 
 async def test_a_child_somebody_deleted_loses_its_files_at_the_next_start(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with sweeping(tmp_path, RETAIN) as swept:
-        run = await swept.child()
+    async with archive_harness(tmp_path, RETAIN) as harness:
+        run = await harness.child()
         await run.done.wait()
-        await swept.home.store.archive(run.session)
-        swept.home.photo(tmp_path / "copy")
-    async with sweeping(tmp_path, RETAIN, store=tmp_path / "copy") as swept:
+        await harness.runs.store.archive(run.session)
+        harness.runs.copy_store(tmp_path / "copy")
+    async with archive_harness(tmp_path, RETAIN, store=tmp_path / "copy") as harness:
         await trio.testing.wait_all_tasks_blocked()
-        assert swept.state() == (False, False)
+        assert harness.state() == (False, False)
 
 
 async def test_a_child_that_is_gone_already_is_no_fault(tmp_path: Path, autojump_clock: object) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        shutil.rmtree(swept.folder)
-        await swept.home.store.archive(run.session)
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == (False, False)
+        shutil.rmtree(harness.folder)
+        await harness.runs.store.archive(run.session)
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == (False, False)
 
 
 @pytest.mark.parametrize("noted", [False, True])
 async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_removal_and_record(
     tmp_path: Path, autojump_clock: object, noted: bool
 ) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="keep")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="keep")
         await run.done.wait()
         if noted:
-            SpawnJournal(swept.home.store).begin("main", ID)
-        (swept.workspace / ".openclaw").rename(swept.workspace / "away")
-        await swept.sweep.child_announced(run.session)
+            SpawnJournal(harness.runs.store).begin("main", ID)
+        (harness.workspace / ".openclaw").rename(harness.workspace / "away")
+        await harness.sweep.child_announced(run.session)
         spawn = run.session.entry.spawn
         assert spawn is not None
         assert (spawn.attachments_removed, spawn.attachments_missing) == (True, not noted)
-        assert SpawnJournal(swept.home.store).unfinished_notes() == []
+        assert SpawnJournal(harness.runs.store).unfinished_notes() == []
 
 
 async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="keep")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="keep")
         await run.done.wait()
-        await swept.sweep.child_announced(run.session)
-        assert swept.state() == (True, False)
+        await harness.sweep.child_announced(run.session)
+        assert harness.state() == (True, False)
         # The crash came between the record and the end of the note.
-        journal = SpawnJournal(swept.home.store)
+        journal = SpawnJournal(harness.runs.store)
         journal.begin("main", ID)
-        await journal.undo(swept.files, lambda _agent: swept.workspace)
+        await journal.undo(harness.files, lambda _agent: harness.workspace)
         assert journal.unfinished_notes() == []
 
 
@@ -301,21 +303,21 @@ async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
     tmp_path: Path, autojump_clock: object, due: str
 ) -> None:
     """It is put away when the conversation is over, whichever of the two ways it would have gone."""
-    async with sweeping(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as swept:
-        swept.engaged.add(CHILD)
-        run = await swept.child(cleanup="delete")
+    async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as harness:
+        harness.engaged.add(CHILD)
+        run = await harness.child(cleanup="delete")
         await run.done.wait()
-        swept.sweep.run_ended(run.session)
+        harness.sweep.run_ended(run.session)
         if due == "announced":
-            await swept.note(run.session, announced="posted")
-            await swept.sweep.child_announced(run.session)
+            await harness.note(run.session, announced="posted")
+            await harness.sweep.child_announced(run.session)
         else:
             await trio.sleep(5 * MINUTE)
-        assert swept.live
-        swept.engaged.clear()
-        await swept.sweep.conversation_over(run.session)
+        assert harness.live
+        harness.engaged.clear()
+        await harness.sweep.conversation_over(run.session)
         await trio.testing.wait_all_tasks_blocked()
-        assert swept.state() == (False, False)
+        assert harness.state() == (False, False)
 
 
 def log_of_gone(logs: list[Any]) -> list[Any]:
@@ -326,21 +328,21 @@ def log_of_gone(logs: list[Any]) -> list[Any]:
 async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_taken_away(
     tmp_path: Path, autojump_clock: object, begun: bool
 ) -> None:
-    async with sweeping(tmp_path) as swept:
-        session = await swept.home.session()
+    async with archive_harness(tmp_path) as harness:
+        session = await harness.runs.session()
         config = parse("").tools.sessions_spawn.attachments
-        await swept.files.materialize(
-            swept.files.check([Attachment(name="a.txt", content="a")], config), swept.workspace, ID
+        await harness.files.materialize(
+            harness.files.check([Attachment(name="a.txt", content="a")], config), harness.workspace, ID
         )
-        journal = SpawnJournal(swept.home.store)
+        journal = SpawnJournal(harness.runs.store)
         journal.begin("main", ID, session.session_id)
         journal.keep(ID, session.session_id)
-        await swept.home.store.archive(session)
+        await harness.runs.store.archive(session)
         if begun:
             assert not journal.begin_removal(ID, session.session_id)
-        shutil.rmtree(swept.folder)  # and there the daemon was killed, or somebody else did it
+        shutil.rmtree(harness.folder)  # and there the daemon was killed, or somebody else did it
         with capture_logs() as logs:
-            swept.sweep.put_away(session)
+            harness.sweep.put_away(session)
             await trio.testing.wait_all_tasks_blocked()
         assert journal.message_files() == []
         assert len(log_of_gone(logs)) == (0 if begun else 1)
@@ -349,18 +351,18 @@ async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_
 async def test_a_removal_that_was_cut_off_in_an_archived_child_goes_on_without_surprise(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with sweeping(tmp_path) as swept:
-        run = await swept.child(cleanup="keep")
+    async with archive_harness(tmp_path) as harness:
+        run = await harness.child(cleanup="keep")
         await run.done.wait()
-        await swept.note(run.session, announced=True)
-        await swept.home.store.archive(run.session)
-        SpawnJournal(swept.home.store).begin("main", ID)
-        shutil.rmtree(swept.folder)  # and there the daemon was killed
-        swept.home.photo(tmp_path / "copy")
+        await harness.note(run.session, announced=True)
+        await harness.runs.store.archive(run.session)
+        SpawnJournal(harness.runs.store).begin("main", ID)
+        shutil.rmtree(harness.folder)  # and there the daemon was killed
+        harness.runs.copy_store(tmp_path / "copy")
     with capture_logs() as logs:
-        async with sweeping(tmp_path, store=tmp_path / "copy") as swept:
-            await SpawnJournal(swept.home.store).undo(swept.files, lambda _agent: swept.workspace)
-            await swept.sweep.child_announced(swept.home.store.catalog.by_id[run.session.session_id])
-            spawn = swept.home.store.catalog.by_id[run.session.session_id].entry.spawn or Spawn()
+        async with archive_harness(tmp_path, store=tmp_path / "copy") as harness:
+            await SpawnJournal(harness.runs.store).undo(harness.files, lambda _agent: harness.workspace)
+            await harness.sweep.child_announced(harness.runs.store.catalog.by_id[run.session.session_id])
+            spawn = harness.runs.store.catalog.by_id[run.session.session_id].entry.spawn or Spawn()
             assert (spawn.attachments_removed, spawn.attachments_missing) == (True, False)
     assert log_of_gone(logs) == []

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from support.conversing_runs import Adapter
-from support.supervised_runs import MAIN, House, clock, house, inline, pass_over
+from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, inline, run_harness
 
 from sessiond.attachments.decode import Attachment
 from sessiond.attachments.service import AttachmentService
@@ -29,19 +29,19 @@ FILE = Attachment(name="a.txt", content="a")
 GROUP = "agent:main:telegram:group:-100"
 
 
-class Nest:
+class SpawnHarness:
     """A spawner in a house. `gate` holds up every write of attachments until it is set."""
 
-    def __init__(self, home: House, folder: Path, config: str) -> None:
-        self.home, self.workspace = home, folder / "workspace"
+    def __init__(self, runs: RunHarness, folder: Path, config: str) -> None:
+        self.runs, self.workspace = runs, folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
         self.config: Config = parse(config) if config else Config()
         self.gate = trio.Event()
         self.gate.set()
-        self.channels = Channels(dict, environ={}, cwd=Path("/"), on_attach=pass_over)
+        self.channels = Channels(dict, environ={}, cwd=Path("/"), on_attach=ignore_call)
         self.spawner = Spawner(
-            home.store,
-            home.supervisor,
+            runs.store,
+            runs.supervisor,
             AttachmentService(run_sync=self._later),
             self.channels,
             lambda: self.config,
@@ -57,31 +57,31 @@ class Nest:
 
     async def spawn(self, task: str = "x", *, requester: str = MAIN, **fields: Any) -> SpawnedChild:
         wanted = SpawnOrder(task=task, request=SpawnRequest(), asked={"task": task}, **fields)
-        return await self.spawner.spawn(await self.home.session(requester), wanted, sandboxed=False)
+        return await self.spawner.spawn(await self.runs.session(requester), wanted, sandboxed=False)
 
     def children(self, requester: str = MAIN) -> list[Session]:
-        catalog = self.home.store.catalog
+        catalog = self.runs.store.catalog
         return [catalog.by_key[key] for key in catalog.children_of(requester)]
 
     def files(self) -> list[str]:
         """The folders of attachments, and the notes of spawns under way."""
         attachments = self.workspace / ".openclaw" / "attachments"
-        spawning = self.home.store.path / "spawning"
+        spawning = self.runs.store.path / "spawning"
         folders = (attachments, spawning)
         return sorted(path.name for folder in folders if folder.exists() for path in folder.iterdir())
 
 
 @asynccontextmanager
-async def nest(folder: Path, config: str = "", *, store: Path | None = None) -> AsyncIterator[Nest]:
-    async with house(store or folder / "store") as home:
-        made = Nest(home, folder, config)
-        home.agent.act = home.agent.wait
+async def spawn_harness(folder: Path, config: str = "", *, store: Path | None = None) -> AsyncIterator[SpawnHarness]:
+    async with run_harness(store or folder / "store") as runs:
+        made = SpawnHarness(runs, folder, config)
+        runs.agent.act = runs.agent.wait
         await made.spawner.recover()
         yield made
 
 
 async def test_spawns_beside_each_other_do_not_all_find_the_last_place(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         made.gate = trio.Event()
         refused: list[SessiondError] = []
 
@@ -101,7 +101,7 @@ async def test_spawns_beside_each_other_do_not_all_find_the_last_place(tmp_path:
 
 
 async def test_the_same_request_twice_at_once_makes_one_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         made.gate = trio.Event()
         answers: list[SpawnedChild] = []
 
@@ -119,7 +119,7 @@ async def test_the_same_request_twice_at_once_makes_one_child(tmp_path: Path, au
 
 
 async def test_the_same_key_with_another_payload_is_a_conflict(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         first = await made.spawn("one", idempotency_key="k")
         with pytest.raises(Conflict) as refused:
             await made.spawn("two", idempotency_key="k")
@@ -130,18 +130,18 @@ async def test_the_same_key_with_another_payload_is_a_conflict(tmp_path: Path, a
 
 
 async def test_an_archived_child_still_answers_for_its_key(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         first = await made.spawn(idempotency_key="k", attachments=[FILE])
-        made.home.agent.gate.set()
+        made.runs.agent.gate.set()
         [child] = made.children()
-        await made.home.supervisor.registry.live[first.run_id].done.wait()
-        await made.home.store.archive(child)
+        await made.runs.supervisor.registry.live[first.run_id].done.wait()
+        await made.runs.store.archive(child)
         assert await made.spawn(idempotency_key="k", attachments=[FILE]) == first
         assert made.children() == []
 
 
 async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         made.gate = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: made.spawn(attachments=[FILE]))
@@ -154,34 +154,34 @@ async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_child(tmp_path: 
 
 
 async def test_a_store_that_refuses_the_child_keeps_nothing_of_it(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
 
         async def refuse(*_: Any, **__: Any) -> Any:
             await trio.lowlevel.checkpoint()
             raise StorageError("no space left on device")
 
-        await made.home.session()
-        made.home.store.create = refuse  # type: ignore[method-assign]
+        await made.runs.session()
+        made.runs.store.create = refuse  # type: ignore[method-assign]
         with pytest.raises(StorageError):
             await made.spawn(attachments=[FILE])
         assert (made.children(), made.files()) == ([], [])
 
 
 async def test_what_a_crash_cut_off_is_removed_at_the_next_start(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         whole = await made.spawn(attachments=[FILE])
         half = "22222222-2222-4222-8222-222222222222"
         whole_id = whole.child_key.rpartition(":")[2]
         (made.workspace / ".openclaw" / "attachments" / half).mkdir()
-        (made.home.store.path / "spawning" / half).write_text("main\n")
-        (made.home.store.path / "spawning" / whole_id).write_text("main\n")
-        made.home.photo(tmp_path / "copy")
-    async with nest(tmp_path, store=tmp_path / "copy") as made:
+        (made.runs.store.path / "spawning" / half).write_text("main\n")
+        (made.runs.store.path / "spawning" / whole_id).write_text("main\n")
+        made.runs.copy_store(tmp_path / "copy")
+    async with spawn_harness(tmp_path, store=tmp_path / "copy") as made:
         assert made.files() == [whole_id]
 
 
 async def test_a_label_in_use_makes_no_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         await made.spawn(label=" helper ")
         with pytest.raises(Conflict) as refused:
             await made.spawn(label="helper", attachments=[FILE])
@@ -189,7 +189,7 @@ async def test_a_label_in_use_makes_no_child(tmp_path: Path, autojump_clock: obj
 
 
 async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         adapter = Adapter(threads=True)
 
         async def bind(_params: Any) -> Any:
@@ -199,15 +199,15 @@ async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, 
         adapter.act = bind
         made.channels.attach("telegram", adapter)
         wanted = SpawnOrder(task="x", request=SpawnRequest(thread=True), asked={}, label="helper")
-        spawned = await made.spawner.spawn(await made.home.session(GROUP), wanted, sandboxed=False)
-        child = made.home.store.catalog.by_key[spawned.child_key]
+        spawned = await made.spawner.spawn(await made.runs.session(GROUP), wanted, sandboxed=False)
+        child = made.runs.store.catalog.by_key[spawned.child_key]
         told = {"sessionKey": child.key, "label": "helper", "to": "-100"}
         assert (spawned.mode, adapter.asked) == ("session", [("channel.bindThread", told)])
         assert child.entry.delivery_context == {"channel": "telegram", "to": "-100", "threadId": "t-1"}
 
 
 async def test_of_two_spawns_at_once_one_has_the_label(tmp_path: Path, autojump_clock: object) -> None:
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         made.gate = trio.Event()
         refused: list[str | None] = []
 
@@ -223,17 +223,17 @@ async def test_of_two_spawns_at_once_one_has_the_label(tmp_path: Path, autojump_
             await trio.testing.wait_all_tasks_blocked()
             # Nor can anybody else take it meanwhile.
             with pytest.raises(Conflict):
-                check_label(made.home.store.catalog, MAIN, "helper", lambda _key: True)
+                check_label(made.runs.store.catalog, MAIN, "helper", lambda _key: True)
             made.gate.set()
         assert refused == ["label_in_use"]
         assert [child.entry.label for child in made.children()] == ["helper"]
-        assert made.home.store.catalog.claims == {}
+        assert made.runs.store.catalog.claims == {}
 
 
 @pytest.mark.parametrize("files", [[FILE], []], ids=["with files", "without"])
 async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojump_clock: object, files: Any) -> None:
     """Held up while its files are written, or while a thread is asked for."""
-    async with nest(tmp_path) as made:
+    async with spawn_harness(tmp_path) as made:
         made.gate = trio.Event()
 
         adapter = Adapter(threads=True)
@@ -249,7 +249,7 @@ async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojum
         async def one() -> None:
             wanted = SpawnOrder(task="x", request=SpawnRequest(thread=not files), asked={}, attachments=files)
             with pytest.raises(Conflict) as caught:
-                await made.spawner.spawn(await made.home.session(GROUP), wanted, sandboxed=False)
+                await made.spawner.spawn(await made.runs.session(GROUP), wanted, sandboxed=False)
             errors.append(caught.value)
 
         async with trio.open_nursery() as nursery:
@@ -268,17 +268,17 @@ async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojum
 async def test_a_child_whose_transcript_is_being_written_is_there_when_the_kill_looks(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with nest(tmp_path) as made:
-        requester = await made.home.session()
+    async with spawn_harness(tmp_path) as made:
+        requester = await made.runs.session()
         gate, held = trio.Event(), trio.Event()
-        create = made.home.store.create
+        create = made.runs.store.create
 
         async def slow(*args: Any, **params: Any) -> Any:
             held.set()
             await gate.wait()
             return await create(*args, **params)
 
-        made.home.store.create = slow  # type: ignore[method-assign]
+        made.runs.store.create = slow  # type: ignore[method-assign]
         wanted = SpawnOrder(task="x", request=SpawnRequest(), asked={})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(made.spawner.spawn, requester, wanted, sandboxed=False))
@@ -287,4 +287,4 @@ async def test_a_child_whose_transcript_is_being_written_is_there_when_the_kill_
             await trio.testing.wait_all_tasks_blocked()
             gate.set()
         [child] = made.children()
-        assert len(await made.home.supervisor.stop(child)) == 1
+        assert len(await made.runs.supervisor.stop(child)) == 1

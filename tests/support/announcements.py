@@ -13,7 +13,7 @@ def announcements(daemon: Daemon, key: str = "main") -> list[dict[str, Any]]:
     return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
 
 
-def told_of(daemon: Daemon, child: str, key: str = "main") -> str:
+def wait_for_announcement(daemon: Daemon, child: str, key: str = "main") -> str:
     """The announcement of a child, once it is there."""
     found: list[str] = []
 

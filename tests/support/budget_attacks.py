@@ -30,7 +30,7 @@ MIB = 1 << 20
 GROWTH_BYTES = 200 * 1000 * 1000
 LARGE, LOUD = "agent:main:large", "agent:loud:main"
 # What refuses an attack because it is one: too much at once (-32007), too large together (-32005).
-MEANT = frozenset({"-32005", "-32007", "closed"})
+EXPECTED_REFUSALS = frozenset({"-32005", "-32007", "closed"})
 
 _ERROR = re.compile(rb'"error":\{"code":(-\d+)')
 _CBOR_ERROR = re.compile(rb"\x65error[\xa0-\xa9]\x64code\x39(..)", re.DOTALL)
@@ -225,7 +225,7 @@ def unread_histories(attack: Attack) -> None:
     for attacker in there:
         for number in range(64):
             attacker.send(request("chat.history", number, **_WHOLE))
-    during(attack.size.unread_s)
+    wait_seconds(attack.size.unread_s)
     # Whether there is an answer on its way, or the next of them.
     waiting = select.select([attacker.socket for attacker in there], [], [], 0)[0]
     attack.outcomes["served"] += len(waiting)
@@ -260,7 +260,7 @@ def long_messages(attack: Attack) -> None:
     for attacker in there:
         attacker.send_half(message)
     attack.outcomes["served"] += len(there)
-    during(attack.size.unread_s / 2)
+    wait_seconds(attack.size.unread_s / 2)
     for attacker in there:
         attacker.close()
 
@@ -390,30 +390,30 @@ def start_target(daemon: Daemon, size: Size) -> None:
         daemon.call("chat.inject", sessionKey=LARGE, messages=[message] * 100)
     # What is made or loaded once, at the first call.
     daemon.call("rpc.discover")
-    first = Attack(daemon, minted(daemon), size).connect(codec="cbor")
+    first = Attack(daemon, mint_token(daemon), size).connect(codec="cbor")
     assert first is not None
     first.close()
 
 
-def minted(daemon: Daemon) -> str:
+def mint_token(daemon: Daemon) -> str:
     """A token that may do all that one may."""
     token: str = daemon.call("tokens.mint", scopes=["list", "read", "send", "admin"])["token"]
     return token
 
 
-def resident(daemon: Daemon) -> int:
+def resident_bytes(daemon: Daemon) -> int:
     assert daemon.process is not None
     pages = int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def during(seconds: float) -> None:
+def wait_seconds(seconds: float) -> None:
     """Let it go on."""
     time.sleep(seconds)  # noqa: TID251
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """How long the owner's pings took meanwhile, in order, and by how much the daemon had grown at most."""
 
     pings_s: list[float]
@@ -429,14 +429,14 @@ class Measured:
         return f"{len(self.pings_s)} pings, p50 {p50:.1f}, p99 {p99:.1f}, worst {worst:.0f} ms, grown {grown:.0f} MB"
 
 
-def measure(daemon: Daemon, attack: Callable[[], object]) -> Measured:
+def measure(daemon: Daemon, attack: Callable[[], object]) -> Measurement:
     """Ping as the owner, and watch the daemon's memory, while `attack` goes on."""
-    rest, most, done = resident(daemon), 0, threading.Event()
+    rest, most, done = resident_bytes(daemon), 0, threading.Event()
 
     def watch() -> None:
         nonlocal most
         while not done.wait(0.02):
-            most = max(most, resident(daemon))
+            most = max(most, resident_bytes(daemon))
 
     with subprocess.Popen(
         [sys.executable, "-c", PINGER, str(daemon.socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -450,4 +450,4 @@ def measure(daemon: Daemon, attack: Callable[[], object]) -> Measured:
             done.set()
             watcher.join()
             out, _ = pinger.communicate("enough\n", timeout=PATIENCE_S)
-    return Measured(json.loads(out), most - rest)
+    return Measurement(json.loads(out), most - rest)

@@ -61,7 +61,7 @@ while sent < int(count):
 """
 
 
-class Torrent:
+class ConcurrentAppenders:
     """`records` messages into `keys` of a running daemon, while `follow` loses its connection `cuts` times."""
 
     def __init__(self, daemon: Daemon, keys: tuple[str, ...], records: int, cuts: int, seed: int = 1) -> None:
@@ -140,7 +140,7 @@ class Torrent:
             self.resyncs += 1
         self.cursors[params["sessionKey"]] = params["cursor"]
 
-    def written(self, key: str) -> list[str]:
+    def texts_in_file(self, key: str) -> list[str]:
         """What stands in the session's file, in order."""
         records: list[dict[str, Any]] = [
             json.loads(line) for line in self._paths[key].read_bytes().splitlines() if line
@@ -149,7 +149,7 @@ class Torrent:
 
     def check(self) -> None:
         """Every record exactly once and in file order."""
-        written = {key: self.written(key) for key in self.keys}
+        written = {key: self.texts_in_file(key) for key in self.keys}
         assert self.heard == written
         assert sum(map(len, written.values())) == self.records
         assert self.connections == len(self.cut_at) + 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from support.supervised_runs import Agent, FakeHost, House, clock, house, inline, pass_over
+from support.supervised_runs import Agent, FakeHost, RunHarness, clock, ignore_call, inline, run_harness
 
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
@@ -73,11 +73,11 @@ class Adapter:
         return {params["deliveryId"] for method, params in self.asked if method == "channel.deliver"}
 
 
-class TalkHouse:
+class ConversationHarness:
     """Alice and Bob, and everything that goes on between them."""
 
-    def __init__(self, home: House, config: Config) -> None:
-        self.home, self.config = home, config
+    def __init__(self, runs: RunHarness, config: Config) -> None:
+        self.runs, self.config = runs, config
         self.channels = Channels(
             lambda: self.config.channels,
             environ={},
@@ -91,27 +91,27 @@ class TalkHouse:
         self.freed: list[str] = []
 
     def build(self, outbox: Outbox) -> None:
-        home = self.home
+        runs = self.runs
         self.outbox = outbox
-        announcing = AnnounceStep(home.store, self.channels, outbox, lambda: self.config, clock())
+        announcing = AnnounceStep(runs.store, self.channels, outbox, lambda: self.config, clock())
         self.conversations = ReplyBack(
-            home.store, home.supervisor, announcing, lambda: self.config, clock(), on_closed=self._close
+            runs.store, runs.supervisor, announcing, lambda: self.config, clock(), on_closed=self._close
         )
         self.sends = MessageSender(
-            home.store,
-            home.supervisor,
+            runs.store,
+            runs.supervisor,
             ProvenanceStamp(announcing, lambda: self.config, clock(), Ids()),
             lambda: self.config,
             clock(),
-            session_changes=SessionChanges(home.store, pass_over),
-            feed=home.feed,
-            attached=AttachedAgents(pass_over),
+            session_changes=SessionChanges(runs.store, ignore_call),
+            feed=runs.feed,
+            attached=AttachedAgents(ignore_call),
             attachments=AttachmentService(run_sync=inline),
-            journal=SpawnJournal(home.store),
-            workspace=lambda agent_id: home.host.folder / agent_id,
+            journal=SpawnJournal(runs.store),
+            workspace=lambda agent_id: runs.host.folder / agent_id,
         )
         self.announcing = announcing
-        home.follow_ups.append(self.conversations)
+        runs.follow_ups.append(self.conversations)
 
     async def _close(self, session: Session) -> None:
         await trio.lowlevel.checkpoint()
@@ -127,32 +127,32 @@ class TalkHouse:
         key: str | None = None,
     ) -> Run:
         """A sessions_send, accepted. From the owner where `source` is None."""
-        sender = await self.home.session(source) if source is not None else None
-        return await self.bring(
-            await self.home.session(target),
+        sender = await self.runs.session(source) if source is not None else None
+        return await self.accept_message(
+            await self.runs.session(target),
             text,
             source=source_session(sender, run) if sender is not None else Sender(),
             idempotency_key=key,
         )
 
-    async def bring(self, target: Session, text: str, *, source: Sender | None = None, **fields: Any) -> Run:
+    async def accept_message(self, target: Session, text: str, *, source: Sender | None = None, **fields: Any) -> Run:
         """A message of `sessions_send` or the like, with more `fields` of it, accepted."""
         sent = await self.sends.send(
             target,
             NewMessage(text=text, tool="sessions_send", source=source, payload={"message": text}, **fields),
             on_queued=lambda: None,
         )
-        found = self.home.supervisor.registry.get(sent.run_id)
+        found = self.runs.supervisor.registry.get(sent.run_id)
         assert found is not None
         return found
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Return when no talk is open and nothing is on its way."""
         while self._busy():  # noqa: ASYNC110 - under an autojump clock a sleep is a turn of everybody else
             await trio.sleep(1)
 
     def _busy(self) -> bool:
-        sessions = self.home.store.catalog.newest()
+        sessions = self.runs.store.catalog.newest()
         return bool(self.outbox.pending) or any(one.entry.talks or one.entry.runs for one in sessions)
 
 
@@ -175,24 +175,24 @@ def host_with(folder: Path, **agents: Agent) -> FakeHost:
 
 
 @asynccontextmanager
-async def talk_house(
+async def conversation_harness(
     folder: Path, host: FakeHost, *, config: str = "", adapters: dict[str, Adapter] | None = None, **options: Any
-) -> AsyncIterator[TalkHouse]:
+) -> AsyncIterator[ConversationHarness]:
     """The parts at work on the store at `folder`, recovered as the daemon recovers."""
-    async with house(folder, host=host, recovering=False, **options) as home:
-        made = TalkHouse(home, parse(config))
+    async with run_harness(folder, host=host, recovering=False, **options) as runs:
+        made = ConversationHarness(runs, parse(config))
         async with open_outbox(
-            home.store,
+            runs.store,
             made.channels,
             clock(),
             durable=False,
             settings=lambda: made.config.delivery,
-            allowed=make_policy_check(home.store, lambda: made.config),
+            allowed=make_policy_check(runs.store, lambda: made.config),
         ) as outbox:
             made.build(outbox)
             for channel, adapter in (adapters or {}).items():
                 made.channels.attach(channel, adapter)
-            await recover(home.store, home.supervisor, [made.conversations])
-            await home.nursery.start(outbox.run)
+            await recover(runs.store, runs.supervisor, [made.conversations])
+            await runs.nursery.start(outbox.run)
             yield made
-            home.nursery.cancel_scope.cancel()
+            runs.nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
-from support.supervised_runs import pass_over
+from support.supervised_runs import ignore_call
 
 from sessiond.events import replay
 from sessiond.events.bus import EventBus
@@ -68,17 +68,19 @@ class Reader:
             await self._wait()
         await trio.lowlevel.checkpoint()
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def wait_until(self, condition: Callable[[], object]) -> None:
         """Return when `condition` holds, looking again after each event."""
         with trio.move_on_after(PATIENCE_S):
             while not condition():
                 await self._wait()
             return
-        raise AssertionError(f"waited in vain after {[told(event) for event in self.events]}")
+        raise AssertionError(f"waited in vain after {[summarise(event) for event in self.events]}")
 
-    async def until_said(self, text: str) -> None:
+    async def wait_for_text(self, text: str) -> None:
         """Return when a message with this text has come."""
-        await self.until(lambda: any(isinstance(event, MessageEvent) and said(event) == text for event in self.events))
+        await self.wait_until(
+            lambda: any(isinstance(event, MessageEvent) and text_of(event) == text for event in self.events)
+        )
 
     async def _wait(self) -> None:
         self._changed = trio.Event()
@@ -87,24 +89,24 @@ class Reader:
     @property
     def texts(self) -> list[str]:
         """The messages that came, in order."""
-        return [said(event) for event in self.events if isinstance(event, MessageEvent)]
+        return [text_of(event) for event in self.events if isinstance(event, MessageEvent)]
 
     @property
-    def told(self) -> list[str]:
+    def summaries(self) -> list[str]:
         """Everything that came, in short."""
-        return [told(event) for event in self.events]
+        return [summarise(event) for event in self.events]
 
 
-def said(event: MessageEvent) -> str:
+def text_of(event: MessageEvent) -> str:
     text: str = json.loads(event.message)["content"]
     return text
 
 
-def told(event: Event) -> str:
+def summarise(event: Event) -> str:
     """An event in short: `hello`, `changed:message`, `resync:lagged`, `live:session.delta`."""
     match event:
         case MessageEvent():
-            return said(event)
+            return text_of(event)
         case ChangedEvent():
             return f"changed:{event.phase}"
         case ResyncEvent():
@@ -113,12 +115,12 @@ def told(event: Event) -> str:
             return f"live:{event.method}"
 
 
-class Live:
+class FollowedStore:
     """The parts at work."""
 
     def __init__(self, store: SessionStore, bus: EventBus, feed: TranscriptFeed, nursery: trio.Nursery) -> None:
         self.store, self.bus, self.feed = store, bus, feed
-        self.session_changes = lifecycle.SessionChanges(store, pass_over)
+        self.session_changes = lifecycle.SessionChanges(store, ignore_call)
         self._nursery = nursery
         self._scopes: dict[Subscription, trio.CancelScope] = {}
 
@@ -155,12 +157,12 @@ class Live:
     async def delete(self, key: str) -> None:
         await lifecycle.delete(self.session_changes, self.feed, self.session(key), _stop)
 
-    def now(self, key: str) -> FollowPlace:
+    def newest_position(self, key: str) -> FollowPlace:
         """The place behind the session's newest record."""
         session = self.session(key)
         return FollowPlace(session.session_id, session.entry.file.folded_to, session.entry.message_count)
 
-    def start(self, key: str) -> FollowPlace:
+    def first_position(self, key: str) -> FollowPlace:
         """The place before the session's first record."""
         return FollowPlace(self.session(key).session_id, 0, 0)
 
@@ -182,7 +184,7 @@ class Live:
             self._scopes[subscription] = scope
             await replay.pump(subscription, self.store)
 
-    async def caught_up(self, subscription: Subscription) -> None:
+    async def wait_until_caught_up(self, subscription: Subscription) -> None:
         """Return when the subscriber is behind in no session."""
         with trio.fail_after(PATIENCE_S):
             while subscription.behind:
@@ -196,7 +198,9 @@ class Live:
 
 
 @asynccontextmanager
-async def live(folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any) -> AsyncIterator[Live]:
+async def followed_store(
+    folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any
+) -> AsyncIterator[FollowedStore]:
     """The store `folder/store`, followed. Without `watching` nobody tells of strangers."""
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
     async with (
@@ -204,11 +208,11 @@ async def live(folder: Path, *, watcher: Kind = "auto", watching: bool = True, *
         open_watcher(watcher) as watched,
     ):
         bus = EventBus()
-        feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
+        feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
         async with trio.open_nursery() as nursery:
             if watching:
                 nursery.start_soon(feed.run, watched)
-            yield Live(store, bus, feed, nursery)
+            yield FollowedStore(store, bus, feed, nursery)
             nursery.cancel_scope.cancel()
 
 

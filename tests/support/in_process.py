@@ -102,7 +102,7 @@ class Connection:
         return reply
 
 
-class Inside:
+class InProcessDaemon:
     """The parts, and new connections to them. `faults` is what the log would hold."""
 
     def __init__(self, app: App, nursery: trio.Nursery) -> None:
@@ -134,7 +134,9 @@ class Inside:
 
 
 @asynccontextmanager
-async def inside(folder: Path, config: str = "", *, clock: Clock | None = None) -> AsyncIterator[Inside]:
+async def in_process_daemon(
+    folder: Path, config: str = "", *, clock: Clock | None = None
+) -> AsyncIterator[InProcessDaemon]:
     """The parts at work on the store `folder/store`. `config` is the text of a configuration file."""
     file = folder / "config.toml"
     file.write_text(config)
@@ -150,5 +152,5 @@ async def inside(folder: Path, config: str = "", *, clock: Clock | None = None) 
     ) as app:
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
-                yield Inside(app, nursery)
+                yield InProcessDaemon(app, nursery)
                 nursery.cancel_scope.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import trio
-from support.in_process import Connection, Inside, Refused
+from support.in_process import Connection, InProcessDaemon, Refused
 from support.patience import PATIENCE_S
 
 from sessiond.model.caller import OWNER, Caller
@@ -98,7 +98,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def program(there: Inside, act: Act, *, caller: Caller = OWNER) -> AsyncIterator[Program]:
+async def program(there: InProcessDaemon, act: Act, *, caller: Caller = OWNER) -> AsyncIterator[Program]:
     """A program at work; its connection ends with the block."""
     async with there.connect(caller) as connection:
         made = Program(connection)
@@ -110,7 +110,7 @@ async def program(there: Inside, act: Act, *, caller: Caller = OWNER) -> AsyncIt
 
 @asynccontextmanager
 async def agent(
-    there: Inside, agent_id: str, act: Act, *, capabilities: list[str] | None = None, caller: Caller = OWNER
+    there: InProcessDaemon, agent_id: str, act: Act, *, capabilities: list[str] | None = None, caller: Caller = OWNER
 ) -> AsyncIterator[Program]:
     """A program attached as an agent. `act(program, params)` lives a run; its result is the answer."""
     async with program(there, act, caller=caller) as made:
@@ -119,7 +119,9 @@ async def agent(
 
 
 @asynccontextmanager
-async def adapter(there: Inside, channel: str, act: Act | None = None, **params: Any) -> AsyncIterator[Program]:
+async def adapter(
+    there: InProcessDaemon, channel: str, act: Act | None = None, **params: Any
+) -> AsyncIterator[Program]:
     """A program attached as a channel's adapter; without `act` it acknowledges everything."""
 
     async def acknowledge(_: Program, __: dict[str, Any]) -> Any:
@@ -130,7 +132,7 @@ async def adapter(there: Inside, channel: str, act: Act | None = None, **params:
         yield made
 
 
-def attached(*agents: str, more: str = "") -> str:
+def attached_agents_config(*agents: str, more: str = "") -> str:
     """A configuration of agents that are attached, beside `main`, which echoes."""
     lists = [f'[[agents.list]]\nid = "{name}"\nruntime = {{ type = "attached" }}\n' for name in agents]
     return f'{more}\n[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\n' + "".join(lists)

@@ -26,7 +26,7 @@ Answer = dict[str, Any]
 CODES = {401: -32001, 403: -32003, 404: -32002, 422: -32006}
 
 
-class LastingRoad(Protocol):
+class LastingConnection(Protocol):
     """One connection of one caller."""
 
     def __init__(self, daemon: Daemon, listener: str, token: str | None) -> None: ...
@@ -145,7 +145,7 @@ class HttpJson:
         got = self.client.post("/rpc", content=self.encode(_request(1, call)))
         answer = self.decode(got)
         if "jsonrpc" not in answer:
-            return refused(got.status_code, answer)
+            return refusal_answer(got.status_code, answer)
         return {**answer, "status": got.status_code}
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class HttpCbor(HttpJson):
         return answer
 
 
-def refused(status: int, body: dict[str, Any]) -> Answer:
+def refusal_answer(status: int, body: dict[str, Any]) -> Answer:
     """HTTP's own body of a refusal, in the shape of the others."""
     error = {"code": CODES[status], "message": body["error"]["message"], "data": body["error"]}
     return {"id": 1, "error": error, "status": status}
@@ -185,7 +185,7 @@ class WsText:
                 opened = unix_connect(str(path), "ws://d/ws", **options)
             self._ws = self._stack.enter_context(opened)
         except InvalidStatus as error:
-            self._refusal = refused(error.response.status_code, json.loads(error.response.body or b"{}"))
+            self._refusal = refusal_answer(error.response.status_code, json.loads(error.response.body or b"{}"))
 
     def encode(self, message: dict[str, Any]) -> str | bytes:
         return json.dumps(message)
@@ -220,7 +220,7 @@ class WsBinary(WsText):
         return message
 
 
-LASTING_ROADS: dict[str, type[LastingRoad]] = {
+LASTING_CONNECTIONS: dict[str, type[LastingConnection]] = {
     "ndjson": Ndjson,
     "cbor": Cbor,
     "http-json": HttpJson,
@@ -230,9 +230,9 @@ LASTING_ROADS: dict[str, type[LastingRoad]] = {
 }
 
 # On TCP only HTTP and WebSocket are spoken.
-EVERY_WAY = [
+LISTENERS_AND_TRANSPORTS = [
     (listener, road)
     for listener in ("sessiond", "agent", "tcp")
-    for road in LASTING_ROADS
+    for road in LASTING_CONNECTIONS
     if listener != "tcp" or road not in ("ndjson", "cbor")
 ]

@@ -14,12 +14,12 @@ from sessiond.model.event import ChangedEvent, MessageEvent
 KEY, OTHER = "agent:main:a", "agent:main:b"
 
 
-def said(seq: int, key: str = KEY, session_id: str = "s", text: bytes | None = None) -> MessageEvent:
+def message_event(seq: int, key: str = KEY, session_id: str = "s", text: bytes | None = None) -> MessageEvent:
     body = text if text is not None else b'{"role":"user","content":"%d"}' % seq
     return MessageEvent(key, session_id, f"m{seq}", seq, f"c{seq}", body, 100 * seq, 100 * seq + 100)
 
 
-def changed(seq: int, key: str = KEY, *, deleted: bool = False) -> ChangedEvent:
+def changed_event(seq: int, key: str = KEY, *, deleted: bool = False) -> ChangedEvent:
     entry = None if deleted else Entry(session_id="s", message_count=seq)
     return ChangedEvent(key, "s", "delete" if deleted else "message", None, entry, 100 * seq + 100, seq)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp import ClientSession, StdioServerParameters, types
 
 
-class Said:
+class ToolAnswer:
     """What a tool answered: `text` for the model, `data` for programs, `error` whether it is one."""
 
     def __init__(self, result: types.CallToolResult) -> None:
@@ -39,8 +39,8 @@ class Agent:
     def __init__(self, session: ClientSession) -> None:
         self.session = session
 
-    async def use(self, tool: str, /, **arguments: Any) -> Said:
-        return Said(await self.session.call_tool(tool, arguments))
+    async def use(self, tool: str, /, **arguments: Any) -> ToolAnswer:
+        return ToolAnswer(await self.session.call_tool(tool, arguments))
 
     async def data(self, tool: str, /, **arguments: Any) -> Any:
         said = await self.use(tool, **arguments)

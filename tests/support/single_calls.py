@@ -20,7 +20,7 @@ from websockets.sync.client import connect, unix_connect
 CLIENT = {"name": "roads", "version": "1"}
 
 
-class Road(Protocol):
+class SingleCall(Protocol):
     """One way to ask. `token` None asks as the listener lets a stranger ask."""
 
     def __call__(
@@ -36,7 +36,7 @@ def _request(method: str, params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-def _introduced(token: str | None, method: str, params: Any) -> list[dict[str, Any]]:
+def _with_initialize(token: str | None, method: str, params: Any) -> list[dict[str, Any]]:
     """The messages of a connection that shows its token first."""
     first = {
         "jsonrpc": "2.0",
@@ -55,7 +55,7 @@ def _pick(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 def ndjson(daemon: Daemon, listener: str, token: str | None, method: str, params: Any) -> dict[str, Any]:
     with Wire(_path(daemon, listener)) as wire:
-        messages = _introduced(token, method, params)
+        messages = _with_initialize(token, method, params)
         for message in messages:
             wire.send(message)
         answers: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ def cbor(daemon: Daemon, listener: str, token: str | None, method: str, params: 
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(PATIENCE_S)
         sock.connect(str(_path(daemon, listener)))
-        messages = _introduced(token, method, params)
+        messages = _with_initialize(token, method, params)
         sock.sendall(b"".join(cbor2.dumps(message) for message in messages))
         answers: list[dict[str, Any]] = []
         with sock.makefile("rb") as file:
@@ -96,7 +96,7 @@ def http_json(daemon: Daemon, listener: str, token: str | None, method: str, par
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     with client:
         got = client.post(f"{base}/rpc", json=_request(method, params), headers=headers)
-    return _of_http(got.status_code, got.json())
+    return _answer_from_http(got.status_code, got.json())
 
 
 def http_cbor(daemon: Daemon, listener: str, token: str | None, method: str, params: Any) -> dict[str, Any]:
@@ -105,10 +105,10 @@ def http_cbor(daemon: Daemon, listener: str, token: str | None, method: str, par
     with client:
         got = client.post(f"{base}/rpc", content=cbor2.dumps(_request(method, params)), headers=headers)
     is_cbor = got.headers["content-type"] == "application/cbor"
-    return _of_http(got.status_code, cbor2.loads(got.content) if is_cbor else got.json())
+    return _answer_from_http(got.status_code, cbor2.loads(got.content) if is_cbor else got.json())
 
 
-def _of_http(status: int, body: dict[str, Any]) -> dict[str, Any]:
+def _answer_from_http(status: int, body: dict[str, Any]) -> dict[str, Any]:
     """A refusal before the call (401) has HTTP's own body; here it gets the shape of the others."""
     if "ok" in body:
         code = {401: -32001, 403: -32003}[status]
@@ -135,7 +135,7 @@ def _over_websocket(
                 if "id" in answer:
                     return answer
     except InvalidStatus as refused:
-        return _of_http(refused.response.status_code, json.loads(refused.response.body or b"{}"))
+        return _answer_from_http(refused.response.status_code, json.loads(refused.response.body or b"{}"))
 
 
 def ws_text(daemon: Daemon, listener: str, token: str | None, method: str, params: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def ws_binary(daemon: Daemon, listener: str, token: str | None, method: str, par
     return _over_websocket(daemon, listener, token, cbor2.dumps(_request(method, params)), cbor2.loads)
 
 
-ROADS: dict[str, Road] = {
+SINGLE_CALLS: dict[str, SingleCall] = {
     "ndjson": ndjson,
     "cbor": cbor,
     "http-json": http_json,

@@ -45,7 +45,7 @@ def entries(store: SessionStore) -> dict[str, tuple[Entry, bool]]:
 
 
 async def look(path: Path) -> tuple[dict[str, list[str]], dict[str, tuple[Entry, bool]]]:
-    async with store_steps.opened(path, durable=False) as store:
+    async with store_steps.open_inline(path, durable=False) as store:
         assert store.problems == []
         return {name: texts(store, session) for name, session in store.catalog.by_id.items()}, entries(store)
 
@@ -53,14 +53,14 @@ async def look(path: Path) -> tuple[dict[str, list[str]], dict[str, tuple[Entry,
 async def go_on(path: Path) -> None:
     """Append to every session that is live, and save the indexes."""
     os.environ["STORE_STEPS_SALT"] = "1"
-    async with store_steps.opened(path, durable=False) as store:
+    async with store_steps.open_inline(path, durable=False) as store:
         for session in list(store.catalog.by_key.values()):
             before = texts(store, session)
-            await store.append(session, [store_steps.said("after")])
+            await store.append(session, [store_steps.user_message("after")])
             fold_new(store, session)
             assert texts(store, session) == [*before, "after"]
         if "agent:main:main" not in store.catalog.by_key:
-            await store.create("agent:main:main", "main", [store_steps.said("after")])
+            await store.create("agent:main:main", "main", [store_steps.user_message("after")])
         for folder in store.dirty_folders():
             await store.save(folder)
 

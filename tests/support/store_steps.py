@@ -45,7 +45,7 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def opened(store: Path, **more: Any) -> Any:
+def open_inline(store: Path, **more: Any) -> Any:
     """The store, with its file work inline."""
     settings = {"durable": True, "record_limit": LIMIT, "rules": KeyRules(), "run_sync": inline, "ids": _ids()}
     return open_store(store, listener=SilentListener, **{**settings, **more})
@@ -59,13 +59,13 @@ def _ids() -> Ids:
     return Ids(uuid=lambda: f"{salt}-{next(count)}", record=lambda: f"{salt}{next(count):015x}")
 
 
-def said(text: str) -> Message:
+def user_message(text: str) -> Message:
     return Message({"role": "user", "content": text})
 
 
-async def live(path: Path, tell: Tell, **settings: Any) -> None:
+async def run_steps(path: Path, tell: Tell, **settings: Any) -> None:
     """Appends, a saved index, an archived session, another saved index. Each step is told when it is acknowledged."""
-    async with opened(path, **settings) as store:
+    async with open_inline(path, **settings) as store:
         main = await _create(store, "agent:main:main", "m1", tell)
         if main is not None:
             await _append(store, main, "m2", tell)
@@ -91,7 +91,7 @@ async def live(path: Path, tell: Tell, **settings: Any) -> None:
 
 async def _create(store: SessionStore, key: str, text: str, tell: Tell) -> Session | None:
     try:
-        session, _ = await store.create(key, "main", [said(text)])
+        session, _ = await store.create(key, "main", [user_message(text)])
     except StorageError:
         tell("failed", "message", text)
         return None
@@ -101,7 +101,7 @@ async def _create(store: SessionStore, key: str, text: str, tell: Tell) -> Sessi
 
 async def _append(store: SessionStore, session: Session, text: str, tell: Tell) -> None:
     try:
-        await store.append(session, [said(text)])
+        await store.append(session, [user_message(text)])
     except StorageError:
         tell("failed", "message", text)
     else:
@@ -147,7 +147,7 @@ def _fork(syscall: str, burn: int, store: Path) -> dict[str, Any]:
         _burn(syscall, burn)
         ended = 1
         try:
-            trio.run(live, store, tell)
+            trio.run(run_steps, store, tell)
             ended = 0
         except ConfigError:
             tell("refused")
@@ -172,7 +172,7 @@ APPENDERS = 4
 
 async def append_on(path: Path, name: str, told: socket.socket) -> None:
     """Append until the end, with real threads; every acknowledged text is sent to `told`."""
-    async with opened(path, run_sync=trio.to_thread.run_sync, ids=Ids()) as store:
+    async with open_inline(path, run_sync=trio.to_thread.run_sync, ids=Ids()) as store:
         session = store.catalog.by_key.get("agent:main:main")
         if session is None:
             session, _ = await store.create("agent:main:main", "main")
@@ -180,7 +180,7 @@ async def append_on(path: Path, name: str, told: socket.socket) -> None:
         async def append(appender: int) -> None:
             for number in range(10**6):
                 text = f"{name}.{appender} {number:06d}"
-                await store.append(session, [said(text)])
+                await store.append(session, [user_message(text)])
                 told.send(text.encode())
 
         async with trio.open_nursery() as nursery:
@@ -188,7 +188,7 @@ async def append_on(path: Path, name: str, told: socket.socket) -> None:
                 nursery.start_soon(append, appender)
 
 
-def kills(rounds: int, store: Path) -> list[str]:
+def kill_appenders(rounds: int, store: Path) -> list[str]:
     """Kill so many processes that append, at any moment. What they acknowledged."""
     acknowledged: list[str] = []
     for number in range(rounds):
@@ -211,7 +211,7 @@ def kills(rounds: int, store: Path) -> list[str]:
 def main() -> None:
     syscall, when, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     if syscall == "kills":
-        print(json.dumps(kills(when, folder)))
+        print(json.dumps(kill_appenders(when, folder)))
         return
     lives: list[dict[str, Any]] = []
     whole = _fork("none", 0, folder / "0")["told"]

@@ -31,7 +31,7 @@ class Refused(Exception):
         self.error = error
 
 
-class Hearing(ABC):
+class SubscribedConnection(ABC):
     """One connection; with a token it is introduced first, and comes to agent.sock."""
 
     def __init__(self, daemon: Daemon, token: str | None = None) -> None:
@@ -76,7 +76,7 @@ class Hearing(ABC):
         message = self.receive()
         return message["method"], message["params"]
 
-    def said(self, count: int) -> list[str]:
+    def next_texts(self, count: int) -> list[str]:
         """The texts of the next messages, other events passed over."""
         texts: list[str] = []
         while len(texts) < count:
@@ -86,7 +86,7 @@ class Hearing(ABC):
         return texts
 
 
-class _Socket(Hearing):
+class _Socket(SubscribedConnection):
     def open(self, token: str | None) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE_S)
@@ -140,7 +140,7 @@ class Cbor(_Socket):
         return message
 
 
-class _WebSocket(Hearing):
+class _WebSocket(SubscribedConnection):
     def open(self, token: str | None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._stack = ExitStack()
@@ -172,7 +172,12 @@ class WsBinary(_WebSocket):
         return message
 
 
-HEARING: dict[str, type[Hearing]] = {"ndjson": Ndjson, "cbor": Cbor, "ws-text": WsText, "ws-binary": WsBinary}
+SUBSCRIBED_CONNECTIONS: dict[str, type[SubscribedConnection]] = {
+    "ndjson": Ndjson,
+    "cbor": Cbor,
+    "ws-text": WsText,
+    "ws-binary": WsBinary,
+}
 
 
 class Curl:

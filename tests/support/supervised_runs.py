@@ -32,7 +32,7 @@ NOW = 1_795_300_000_000
 MAIN = "agent:main:main"
 
 
-def pass_over(*_: object) -> None:
+def ignore_call(*_: object) -> None:
     """Told of something that does not matter here."""
 
 
@@ -60,11 +60,11 @@ class Agent:
 
     async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
         self.turns.append(spec)
-        self.lives(spec.message).set()
+        self.wait_for_turn(spec.message).set()
         await trio.lowlevel.checkpoint()
         return await self.act(spec, sink)
 
-    def lives(self, text: str) -> trio.Event:
+    def wait_for_turn(self, text: str) -> trio.Event:
         return self._begun.setdefault(text, trio.Event())
 
     @staticmethod
@@ -132,7 +132,7 @@ class FakeHost:
         return self.cost
 
 
-class House:
+class RunHarness:
     """The parts at work on one store."""
 
     def __init__(
@@ -167,7 +167,7 @@ class House:
         """A run with this message, accepted."""
         return await self.supervisor.accept(await self.session(key), request(text, **fields))
 
-    async def end(self, run: Run) -> tuple[str, str | None]:
+    async def wait_for_end(self, run: Run) -> tuple[str, str | None]:
         """How the run ended, and its reply or its error."""
         await run.done.wait()
         return run.status, run.error or run.reply
@@ -181,12 +181,12 @@ class House:
                 found.append(msgspec.json.decode(line))
         return found
 
-    def said(self, key: str = MAIN) -> list[str]:
+    def messages(self, key: str = MAIN) -> list[str]:
         """The messages of a transcript, as `role: text`."""
         messages = [record["message"] for record in self.records(key) if record["type"] == "message"]
         return [f"{message['role']}: {_text(message['content'])}" for message in messages]
 
-    def steps(self, key: str = MAIN) -> list[tuple[str, str]]:
+    def run_statuses(self, key: str = MAIN) -> list[tuple[str, str]]:
         """The run records of a transcript, as `(run id, status)`."""
         data = [record["data"] for record in self.records(key) if record.get("customType") == "sessiond/run"]
         return [(one["runId"], one["status"]) for one in data]
@@ -195,7 +195,7 @@ class House:
         """Where the session's transcript lies in a store."""
         return self.store.catalog.by_key[key].path
 
-    def photo(self, to: Path) -> Path:
+    def copy_store(self, to: Path) -> Path:
         """The store as it is on disk now, for another daemon to open."""
         shutil.copytree(self.store.path, to, ignore=shutil.ignore_patterns("store.lock"))
         return to
@@ -222,14 +222,14 @@ def _text(content: Any) -> str:
 
 
 @asynccontextmanager
-async def house(
+async def run_harness(
     folder: Path,
     *,
     host: FakeHost | None = None,
-    setup: Callable[[House], None] = lambda house: None,
+    setup: Callable[[RunHarness], None] = lambda house: None,
     recovering: bool = True,
     **options: Any,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunHarness]:
     """The parts at work on the store at `folder`, recovered. `setup` is called before the recovery."""
     settings: dict[str, Any] = {
         "durable": False,
@@ -240,18 +240,18 @@ async def house(
         "run_sync": inline,
     }
     settings |= options
-    async with open_store(folder, listener=lambda: home.listener, **settings) as store:
+    async with open_store(folder, listener=lambda: harness.listener, **settings) as store:
         bus = EventBus()
-        feed = TranscriptFeed(store, bus, on_lost=pass_over, on_found=pass_over)
+        feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
         made = host or FakeHost(folder.parent)
         supervisor = RunSupervisor(
-            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: home.follow_ups
+            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: harness.follow_ups
         )
         async with trio.open_nursery() as nursery:
-            home = House(store, feed, made, supervisor, nursery)
-            setup(home)
+            harness = RunHarness(store, feed, made, supervisor, nursery)
+            setup(harness)
             await nursery.start(supervisor.run)
             if recovering:
-                await recover(store, supervisor, home.others)
-            yield home
+                await recover(store, supervisor, harness.others)
+            yield harness
             nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 from hypothesis import strategies as st
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.errors import SessiondError
@@ -33,7 +33,7 @@ NAMES = frozenset(name for method in METHODS for name in (method.name, *method.a
 
 
 @dataclass(frozen=True)
-class Who:
+class WorldCaller:
     """A caller. `place` is the number of its session, or None; `agent` is for tokens that name an agent only."""
 
     owner: bool = False
@@ -52,7 +52,7 @@ class World:
     """What there is. Each session is its agent and the number of the session that spawned it."""
 
     sessions: tuple[tuple[str, int | None], ...]
-    callers: tuple[Who, ...]
+    callers: tuple[WorldCaller, ...]
     visibility: str
     send_visibility: str | None
     agent_to_agent: bool
@@ -73,18 +73,18 @@ class World:
         parent = self.sessions[place][1]
         return [place] if parent is None else [place, *self.line(parent)]
 
-    def level(self, who: Who, action: str) -> str:
+    def level(self, who: WorldCaller, action: str) -> str:
         if who.unlimited:
             return "all"
         level = self.send_visibility or self.visibility if action == "send" else self.visibility
         return "tree" if who.sandboxed and self.clamp and level in ("agent", "all") else level
 
-    def own_key(self, who: Who) -> str | None:
+    def own_key(self, who: WorldCaller) -> str | None:
         if who.place is not None:
             return self.keys[who.place]
         return None if who.agent is None else f"agent:{who.agent}:main"
 
-    def sees(self, who: Who, place: int, action: Literal["read", "send"] = "read") -> bool:
+    def sees(self, who: WorldCaller, place: int, action: Literal["read", "send"] = "read") -> bool:
         """The reference."""
         if who.unlimited:
             return True
@@ -128,10 +128,10 @@ def worlds(draw: st.DrawFn) -> World:
     spawners = [draw(st.one_of(st.none(), st.integers(0, place - 1))) for place in range(1, count)]
     sessions = [("main", None), *((draw(st.sampled_from(AGENTS)), spawner) for spawner in spawners)]
     who = st.one_of(
-        st.just(Who(owner=True)),
-        st.builds(Who, place=st.integers(0, count - 1), sandboxed=st.booleans(), admin=st.booleans()),
-        st.builds(Who, agent=st.sampled_from(AGENTS), sandboxed=st.booleans(), admin=st.booleans()),
-        st.builds(Who, sandboxed=st.booleans(), admin=st.booleans()),
+        st.just(WorldCaller(owner=True)),
+        st.builds(WorldCaller, place=st.integers(0, count - 1), sandboxed=st.booleans(), admin=st.booleans()),
+        st.builds(WorldCaller, agent=st.sampled_from(AGENTS), sandboxed=st.booleans(), admin=st.booleans()),
+        st.builds(WorldCaller, sandboxed=st.booleans(), admin=st.booleans()),
     )
     return World(
         sessions=tuple(sessions),
@@ -144,10 +144,10 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-class Built:
+class BuiltWorld:
     """A world at work. `run_ids` and `session_ids` are by the number of the session."""
 
-    def __init__(self, world: World, parts: Inside, owner: Connection) -> None:
+    def __init__(self, world: World, parts: InProcessDaemon, owner: Connection) -> None:
         self.world, self.parts, self.owner = world, parts, owner
         self.run_ids: list[str] = []
         self.session_ids: list[str] = []
@@ -165,7 +165,7 @@ class Built:
             await self.owner.call("agent.wait", runId=sent["runId"])
             self.run_ids.append(sent["runId"])
 
-    async def caller(self, who: Who) -> Caller:
+    async def caller(self, who: WorldCaller) -> Caller:
         """The caller, by a real token unless it is the owner."""
         if who.owner:
             return OWNER
@@ -195,11 +195,11 @@ class Built:
 
 
 @asynccontextmanager
-async def built_world(world: World) -> AsyncIterator[Built]:
+async def built_world(world: World) -> AsyncIterator[BuiltWorld]:
     """The world in a store of its own."""
     with TemporaryDirectory(prefix="trust-") as folder:
-        async with inside(Path(folder), world.config()) as parts, parts.connect() as owner:
-            built = Built(world, parts, owner)
+        async with in_process_daemon(Path(folder), world.config()) as parts, parts.connect() as owner:
+            built = BuiltWorld(world, parts, owner)
             await built.fill()
             yield built
 
@@ -216,5 +216,5 @@ def canonical(key: str, who_agent: str | None) -> str:
     return f"agent:{who_agent or 'main'}:main" if key == "main" else key
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return msgspec.json.encode(value)

@@ -40,7 +40,7 @@ TALKER = Path(__file__).parents[1] / "support" / "sample_program.py"
 FINAL = {"ok", "error", "timeout", "aborted"}
 
 
-class Troupe:
+class Programs:
     """A daemon, Alice, Bob, and Telegram; what each was asked."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -61,12 +61,12 @@ class Troupe:
     def delivered(self, to: str) -> list[dict[str, Any]]:
         return [one for one in self.asked("telegram") if one["to"] == to]
 
-    def open(self, name: str) -> Talk:
+    def open(self, name: str) -> OpenConversation:
         """A fresh session for each of the two, and Alice's token."""
         alice, bob = f"agent:alice:{name}", f"agent:bob:telegram:group:{name}"
         ids = [self.daemon.call("sessions.create", key=key)["sessionId"] for key in (alice, bob)]
         token = self.daemon.call("tokens.mint", sessionKey=alice, scopes=["send", "read"])["token"]
-        return Talk(self.daemon, name, (alice, bob), ids, token)
+        return OpenConversation(self.daemon, name, (alice, bob), ids, token)
 
     def end(self) -> None:
         for program in self.programs:
@@ -74,7 +74,7 @@ class Troupe:
             program.wait()
 
 
-class Talk:
+class OpenConversation:
     """One conversation: its two transcripts, as they are on disk."""
 
     def __init__(self, daemon: Daemon, name: str, keys: tuple[str, str], ids: list[str], token: str) -> None:
@@ -145,9 +145,9 @@ def greet(wire: Wire, token: str) -> None:
 
 
 @pytest.fixture
-def troupe(daemon: Daemon) -> Iterator[Troupe]:
+def troupe(daemon: Daemon) -> Iterator[Programs]:
     daemon.start(CONFIG)
-    made = Troupe(daemon)
+    made = Programs(daemon)
     try:
         for kind, name in (("agent", "alice"), ("agent", "bob"), ("channel", "telegram")):
             made.start(kind, name)
@@ -157,7 +157,7 @@ def troupe(daemon: Daemon) -> Iterator[Troupe]:
         made.end()
 
 
-def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_channel(troupe: Troupe) -> None:
+def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_channel(troupe: Programs) -> None:
     talk = troupe.open("long")
     assert talk.begin()["reply"] == "bob0"
     troupe.daemon.wait_for(talk.is_over, "the conversation does not end")
@@ -183,7 +183,7 @@ def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_chan
     assert delivery["text"] == f"the outcome of {talk.bob}"
 
 
-def test_reply_skip_ends_the_turns(troupe: Troupe) -> None:
+def test_reply_skip_ends_the_turns(troupe: Programs) -> None:
     talk = troupe.open("short")
     talk.begin(timeoutSeconds=0)
     troupe.daemon.wait_for(talk.is_over, "the conversation does not end")
@@ -196,7 +196,7 @@ def test_reply_skip_ends_the_turns(troupe: Troupe) -> None:
     assert len(troupe.delivered("short")) == 1
 
 
-def test_an_agent_that_dies_in_its_turn_ends_it_and_its_session_goes_on(troupe: Troupe) -> None:
+def test_an_agent_that_dies_in_its_turn_ends_it_and_its_session_goes_on(troupe: Programs) -> None:
     talk = troupe.open("deadly")
     got = talk.begin("die")
     assert (got["status"], got["error"]) == ("error", "agent bob lost its connection during the run")
@@ -206,7 +206,7 @@ def test_an_agent_that_dies_in_its_turn_ends_it_and_its_session_goes_on(troupe: 
     assert [one["step"] for one in troupe.asked("bob") if one["message"] == "die"] == ["primary"]
 
 
-def test_killed_at_every_step_each_run_ends_once_and_the_announcement_has_one_id(troupe: Troupe) -> None:
+def test_killed_at_every_step_each_run_ends_once_and_the_announcement_has_one_id(troupe: Programs) -> None:
     """At each event of a conversation, by the transcripts and the outbox, the daemon is killed and started again."""
     daemon = troupe.daemon
     whole = troupe.open("whole")
@@ -228,7 +228,7 @@ def test_killed_at_every_step_each_run_ends_once_and_the_announcement_has_one_id
     assert Counter(one["runId"] for name in ("alice", "bob") for one in troupe.asked(name)).most_common(1)[0][1] == 1
 
 
-def kill_at(talk: Talk, point: int, *, later_s: float) -> None:
+def kill_at(talk: OpenConversation, point: int, *, later_s: float) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while talk.events() < point and not talk.is_over():
         assert time.monotonic() < deadline, f"the conversation never came to {point}"
@@ -236,7 +236,7 @@ def kill_at(talk: Talk, point: int, *, later_s: float) -> None:
     talk.daemon.kill()
 
 
-def check(troupe: Troupe, talk: Talk) -> bool:
+def check(troupe: Programs, talk: OpenConversation) -> bool:
     """Every run in exactly one final state; the announcement under one id. Whether there was one."""
     runs = talk.runs()
     for run_id, statuses in runs.items():

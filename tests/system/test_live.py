@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.concurrent_appenders import Torrent
+from support.concurrent_appenders import ConcurrentAppenders
 from support.real_daemon import Daemon
 from support.sampling import amount
-from support.subscribed_connections import HEARING, Hearing, curl
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, SubscribedConnection, curl
 
 pytestmark = pytest.mark.system
 
@@ -136,21 +136,21 @@ def test_history_f_goes_on_over_a_kill(daemon: Daemon) -> None:
     assert [said.count(text) for text in (b"before", b"followed", b"while it was dead", b"afterwards")] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("road", sorted(HEARING))
+@pytest.mark.parametrize("road", sorted(SUBSCRIBED_CONNECTIONS))
 def test_the_same_subscription_over_every_transport(daemon: Daemon, road: str) -> None:
     daemon.start()
     path = transcript(daemon)
     cursor = daemon.call("sessions_history", sessionKey=KEY)["cursor"]
     inject(daemon, "1")
     write(path, "2", "3")
-    connection: type[Hearing] = HEARING[road]
+    connection: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[road]
     with connection(daemon) as hearing:
         hearing.call("sessions.messages.subscribe", key=KEY, cursor=cursor)
         inject(daemon, "4")
         with path.open("ab", buffering=0) as file:
             file.write(line("5")[:25])
             file.write(line("5")[25:])
-        assert hearing.said(5) == ["1", "2", "3", "4", "5"]
+        assert hearing.next_texts(5) == ["1", "2", "3", "4", "5"]
 
 
 def test_the_same_subscription_as_server_sent_events(daemon: Daemon) -> None:
@@ -202,14 +202,18 @@ def test_what_happens_to_a_file_is_told_over_the_socket(daemon: Daemon) -> None:
 
 def test_records_of_four_processes_over_lost_connections_come_once_and_in_order(daemon: Daemon) -> None:
     daemon.start()
-    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(15, 4))
+    torrent = ConcurrentAppenders(
+        daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(15, 4)
+    )
     torrent.run()
     torrent.check()
 
 
 def test_a_subscriber_that_reads_too_slowly_still_gets_all_of_a_torrent(daemon: Daemon) -> None:
     daemon.start("[limits]\nmaxQueuedEvents = 16\n")
-    torrent = Torrent(daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(5, 2))
+    torrent = ConcurrentAppenders(
+        daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(5, 2)
+    )
     torrent.pause_s = 0.0003
     torrent.run()
     torrent.check()

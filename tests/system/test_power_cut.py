@@ -64,7 +64,7 @@ async def with_cuts(function, *args):
 
 # A commit every hour: nothing reaches the disk but by a sync.
 with mounted(image, "loop,commit=3600") as where:
-    trio.run(lambda: store_steps.live(where / "store", tell, run_sync=with_cuts, durable=durable))
+    trio.run(lambda: store_steps.run_steps(where / "store", tell, run_sync=with_cuts, durable=durable))
 
 lost = 0
 for copy, known in cuts:

@@ -49,7 +49,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 RESET = "agent:main:load:reset"
 
 
-class Held(Daemon):
+class HeldSocketDaemon(Daemon):
     """A daemon whose socket outlives it."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Held(Daemon):
 class Load:
     """Clients that send until they are told to stop, each message again until it was accepted."""
 
-    def __init__(self, daemon: Held) -> None:
+    def __init__(self, daemon: HeldSocketDaemon) -> None:
         self.daemon = daemon
         self.over = threading.Event()
         self.accepted: dict[str, str] = {}
@@ -131,15 +131,15 @@ class Load:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Held]:
-    made = Held(tmp_path)
+def daemon(tmp_path: Path) -> Iterator[HeldSocketDaemon]:
+    made = HeldSocketDaemon(tmp_path)
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()
     made.listening.close()
 
 
-def test_restarts_under_load_lose_and_double_nothing(daemon: Held) -> None:
+def test_restarts_under_load_lose_and_double_nothing(daemon: HeldSocketDaemon) -> None:
     daemon.again(CONFIG)
     for key in (*KEYS, RESET):
         daemon.call("sessions.create", key=key)
@@ -165,7 +165,7 @@ def test_restarts_under_load_lose_and_double_nothing(daemon: Held) -> None:
     check_transcripts(daemon, load)
 
 
-def check_transcripts(daemon: Held, load: Load) -> None:
+def check_transcripts(daemon: HeldSocketDaemon, load: Load) -> None:
     messages: Counter[str] = Counter()
     steps: dict[str, list[str]] = {}
     for path in daemon.store.glob("agents/*/sessions/**/*.jsonl"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.announcements import told_of
+from support.announcements import wait_for_announcement
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon, Wire
 
@@ -162,7 +162,7 @@ def test_an_agent_in_its_sandbox_has_its_files_its_socket_and_nothing_else(
     files = [{"name": "notes.txt", "content": "from afar"}]
     asked = {"agentId": "boxed", "sandbox": "require", "attachAs": {"mountPath": "/mnt/files"}}
     spawned = daemon.call("sessions_spawn", task=task, attachments=files, **asked)
-    text = told_of(daemon, spawned["childSessionKey"])
+    text = wait_for_announcement(daemon, spawned["childSessionKey"])
     status, result, *_ = text.splitlines()
     assert status == "Status: ok", text
     assert json.loads(result.removeprefix("Result: ")) == {
@@ -201,7 +201,7 @@ def test_limits_of_memory_hold_in_the_sandbox(daemon: Daemon, no_sandbox: str | 
     config = boxed(sandbox=f", memoryMaxBytes = {256 << 20}").replace(json.dumps(PROBE), json.dumps(LIMITED))
     daemon.start(config)
     spawned = daemon.call("sessions_spawn", task="x", agentId="boxed")
-    assert "\nResult: not so much\n" in told_of(daemon, spawned["childSessionKey"])
+    assert "\nResult: not so much\n" in wait_for_announcement(daemon, spawned["childSessionKey"])
 
 
 NETWORKED = """
@@ -235,7 +235,7 @@ def test_the_network_is_shared_with_a_sandbox_unless_the_configuration_says_othe
     daemon.start(boxed(sandbox=sandbox).replace(json.dumps(PROBE), json.dumps(NETWORKED)))
     with socket.create_server(("127.0.0.1", 0)) as server:
         spawned = daemon.call("sessions_spawn", task=str(server.getsockname()[1]), agentId="boxed")
-        text = told_of(daemon, spawned["childSessionKey"])
+        text = wait_for_announcement(daemon, spawned["childSessionKey"])
     files = [Path("/etc", name) for name in ("hosts", "nsswitch.conf", "resolv.conf")]
     sizes = [str(len(file.read_text())) if file.exists() else "none" for file in files]
     assert f"\nResult: {' '.join([expected, *sizes])}\n" in text
@@ -249,7 +249,7 @@ def test_a_sandbox_that_cannot_be_had_is_an_error_and_never_a_run_without_one(da
     command = json.dumps([PYTHON, "-c", f"open({str(marker)!r}, 'w')"])
     daemon.start(boxed().replace(json.dumps([PYTHON, "-I", "-c", PROBE]), command))
     spawned = daemon.call("sessions_spawn", task="x", agentId="boxed", sandbox="require")
-    text = told_of(daemon, spawned["childSessionKey"])
+    text = wait_for_announcement(daemon, spawned["childSessionKey"])
     assert text.startswith("Status: error: this run needs a sandbox, and there is none: bubblewrap (bwrap) is not")
     assert not marker.exists()
 
@@ -258,7 +258,7 @@ def test_an_agent_that_cannot_be_started_is_announced(daemon: Daemon) -> None:
     config = boxed() + '\n[[agents.list]]\nid = "lost"\nruntime = { type = "exec", command = ["no-such-program"] }\n'
     daemon.start(config)
     spawned = daemon.call("sessions_spawn", task="x", agentId="lost")
-    assert told_of(daemon, spawned["childSessionKey"]).startswith("Status: error: ")
+    assert wait_for_announcement(daemon, spawned["childSessionKey"]).startswith("Status: error: ")
 
 
 OPENED = """
@@ -303,7 +303,7 @@ def test_a_sub_agent_has_the_session_tools_that_the_configuration_opens(
         f"\n[tools.subagents.tools]\nallow = {json.dumps(allow)}\n"
     )
     spawned = daemon.call("sessions_spawn", task="x", agentId="free")
-    text = told_of(daemon, spawned["childSessionKey"])
+    text = wait_for_announcement(daemon, spawned["childSessionKey"])
     assert json.loads(text.splitlines()[1].removeprefix("Result: ")) == answers, text
 
 
@@ -331,7 +331,7 @@ def test_the_command_line_shows_the_receipt_and_waits_for_the_reply(daemon: Daem
     assert (shown.returncode, shown.stdout) == (0, "read it\n")
     assert "poem.txt" in shown.stderr and ".openclaw/attachments/" in shown.stderr
     got = json.loads(daemon.cli("spawn", "--json", "--cleanup", "delete", "go").stdout)
-    assert told_of(daemon, got["childSessionKey"]).startswith("Status: ok\nResult: go\n")
+    assert wait_for_announcement(daemon, got["childSessionKey"]).startswith("Status: ok\nResult: go\n")
     refused = daemon.cli("spawn", "--agent", "nobody", "go")
     assert refused.returncode == 4 and "not allowed" in refused.stderr
 
@@ -376,7 +376,7 @@ def test_children_to_be_deleted_go_to_the_archive_and_their_files_away(daemon: D
         cleanup: daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup=cleanup, attachments=FILES)
         for cleanup in ("delete", "keep")
     }
-    texts = {cleanup: told_of(daemon, one["childSessionKey"]) for cleanup, one in got.items()}
+    texts = {cleanup: wait_for_announcement(daemon, one["childSessionKey"]) for cleanup, one in got.items()}
     sessions = daemon.store / "agents/slow/sessions"
     daemon.wait_for(lambda: len(list((sessions / "archive").glob("*.jsonl"))) == 1, "the child is not archived")
     # The file moves first; the list knows a moment later.
@@ -398,7 +398,7 @@ def test_attachments_stay_with_a_kept_child_where_they_are_retained(daemon: Daem
     kept = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES)
     gone = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES, cleanup="delete")
     for one in (kept, gone):
-        told_of(daemon, one["childSessionKey"])
+        wait_for_announcement(daemon, one["childSessionKey"])
     workspace = daemon.store / "agents/slow/workspace"
     daemon.wait_for(lambda: not (workspace / gone["attachments"]["relDir"]).exists(), "attachments stay")
     assert (workspace / kept["attachments"]["relDir"] / "a").exists()
@@ -410,12 +410,12 @@ def test_a_child_at_work_is_not_archived_however_long_it_takes(daemon: Daemon, t
     child = daemon.call("sessions_spawn", task=str(gate), agentId="slow", cleanup="delete")["childSessionKey"]
     # As long as three times archiveAfterMinutes, seen from outside: other children come and go meanwhile.
     quick = daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup="delete")["childSessionKey"]
-    told_of(daemon, quick)
+    wait_for_announcement(daemon, quick)
     started = time.monotonic()
     daemon.wait_for(lambda: time.monotonic() - started > 1, "time stands still")
     assert child in {row["key"] for row in daemon.rows()}
     gate.touch()
-    assert told_of(daemon, child).startswith("Status: ok\nResult: done\n")
+    assert wait_for_announcement(daemon, child).startswith("Status: ok\nResult: done\n")
     daemon.wait_for(lambda: child not in {row["key"] for row in daemon.rows()}, "the child is not archived")
 
 
@@ -426,7 +426,7 @@ def test_a_run_timeout_ends_the_child_and_says_so(daemon: Daemon, tmp_path: Path
     asked = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0.2)
     unbounded = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0)
     for one in (by_default, asked):
-        assert told_of(daemon, one["childSessionKey"]).startswith("Status: timeout\n")
+        assert wait_for_announcement(daemon, one["childSessionKey"]).startswith("Status: timeout\n")
     ended = daemon.call("agent.wait", runId=unbounded["runId"], timeoutMs=1)
     assert ended["status"] == "running"
 
@@ -438,7 +438,7 @@ def test_a_child_cut_off_by_a_crash_is_announced_as_interrupted_once(daemon: Dae
     for _ in range(2):
         daemon.kill()
         daemon.start()
-        assert told_of(daemon, child).startswith("Status: error: interrupted\n")
+        assert wait_for_announcement(daemon, child).startswith("Status: error: interrupted\n")
     attachments = daemon.store / "agents/slow/workspace/.openclaw/attachments"
     daemon.wait_for(lambda: list(attachments.iterdir()) == [], "attachments stay")
 
@@ -502,7 +502,7 @@ def test_a_child_is_bound_to_a_thread_and_later_messages_in_it_go_there(daemon: 
     child = got["childSessionKey"]
     assert got["mode"] == "session"
     assert adapter.asked[0] == ("channel.bindThread", {"sessionKey": child, "label": "helper", "to": "-100123"})
-    assert told_of(daemon, child, GROUP).startswith("Status: ok\nResult: talk to me\n")
+    assert wait_for_announcement(daemon, child, GROUP).startswith("Status: ok\nResult: talk to me\n")
     daemon.wait_for(lambda: len(adapter.texts()) == 1, "the announcement does not reach the channel")
     # It stays open for what the adapter hears in the thread, also after a restart.
     assert daemon.reply(child, "and now?")["reply"] == "and now?"
@@ -520,7 +520,7 @@ def test_the_announcement_reaches_the_requesters_channel_once_whoever_dies(daemo
     with daemon.connect() as wire:
         wire.call("initialize", protocol=1, client={"name": "test", "version": "1"}, token=token)
         child = wire.call("sessions_spawn", task="x")["childSessionKey"]
-    text = told_of(daemon, child, GROUP)
+    text = wait_for_announcement(daemon, child, GROUP)
     for _ in range(2):
         daemon.kill()
         daemon.start()

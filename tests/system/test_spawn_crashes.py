@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.announcements import announcements, told_of
+from support.announcements import announcements, wait_for_announcement
 from support.real_daemon import Daemon
 from support.sampling import amount, spread
 
@@ -167,7 +167,7 @@ def _transcript_of(daemon: Daemon, key: str) -> Path | None:
 def _check_nothing_is_half(daemon: Daemon, where: str) -> None:
     rows = [row for row in daemon.rows() if ":subagent:" in row["key"]]
     for row in rows:
-        text = told_of(daemon, row["key"])
+        text = wait_for_announcement(daemon, row["key"])
         assert text.startswith(("Status: ok\n", "Status: error: interrupted\n")), (where, text)
         assert row.get("status") is not None, where
     attachments = daemon.store / "agents/main/workspace/.openclaw/attachments"

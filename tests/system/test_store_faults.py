@@ -117,12 +117,12 @@ from sessiond.errors import StorageError
 async def main(path):
     ballast = path / "ballast"
     said, refused = [], []
-    async with steps.opened(path / "store") as store:
+    async with steps.open_inline(path / "store") as store:
         session, _ = await store.create("agent:main:main", "main")
         ballast.write_bytes(b"x" * 20_000)
         for number in range(200):
             try:
-                await store.append(session, [steps.said(f"{number} " + "x" * 700)])
+                await store.append(session, [steps.user_message(f"{number} " + "x" * 700)])
                 said.append(f"{number} " + "x" * 700)
             except StorageError as error:
                 refused.append(error.data["reason"])
@@ -134,10 +134,10 @@ async def main(path):
             pass
         ballast.unlink()
         for number in range(5):
-            await store.append(session, [steps.said(f"room again {number}")])
+            await store.append(session, [steps.user_message(f"room again {number}")])
             said.append(f"room again {number}")
         await store.save(folder)
-    async with steps.opened(path / "store") as store:
+    async with steps.open_inline(path / "store") as store:
         session = store.catalog.by_key["agent:main:main"]
         assert texts(store, session) == said
     print("ok")

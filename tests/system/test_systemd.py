@@ -64,7 +64,7 @@ def test_every_wall_that_is_left_out_has_its_reason_in_the_unit() -> None:
         assert directive in reasons, directive
 
 
-class World:
+class SystemdMachine:
     """A user's machine with sessiond installed under systemd."""
 
     def __init__(self, systemd: PrivateSystemd) -> None:
@@ -126,11 +126,11 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd
 
 
 @pytest.fixture(scope="module")
-def world(systemd: PrivateSystemd) -> World:
-    return World(systemd)
+def world(systemd: PrivateSystemd) -> SystemdMachine:
+    return SystemdMachine(systemd)
 
 
-def test_the_first_client_starts_the_daemon_and_is_answered(world: World) -> None:
+def test_the_first_client_starts_the_daemon_and_is_answered(world: SystemdMachine) -> None:
     world.configure()
     modes = {path.name: stat.S_IMODE(world.systemd.path(path).stat().st_mode) for path in (OWNER, AGENT, OWNER.parent)}
     assert modes == {"sessiond.sock": 0o600, "agent.sock": 0o600, "sessiond": 0o700}
@@ -144,7 +144,7 @@ def test_the_first_client_starts_the_daemon_and_is_answered(world: World) -> Non
     assert status["store"] == str(HOME / ".local/state/sessiond")
 
 
-def test_both_sockets_of_systemd_are_served_each_as_what_it_is(world: World) -> None:
+def test_both_sockets_of_systemd_are_served_each_as_what_it_is(world: SystemdMachine) -> None:
     """The owner's asks for nothing, the agents' for a token."""
     world.configure()
     request = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -160,7 +160,7 @@ def test_both_sockets_of_systemd_are_served_each_as_what_it_is(world: World) -> 
     assert answers["agent.sock"]["error"]["code"] == -32001
 
 
-def test_a_killed_daemon_comes_back_with_every_message_and_no_client_sees_an_error(world: World) -> None:
+def test_a_killed_daemon_comes_back_with_every_message_and_no_client_sees_an_error(world: SystemdMachine) -> None:
     world.configure()
     pids = set()
     for number in range(5):
@@ -175,7 +175,7 @@ def test_a_killed_daemon_comes_back_with_every_message_and_no_client_sees_an_err
     assert world.service("ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "5"}
 
 
-def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_its_successor_answers(world: World) -> None:
+def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_its_successor_answers(world: SystemdMachine) -> None:
     world.configure(unit="WatchdogSec=1\nTimeoutAbortSec=1\n")
     first = world.answer("status")["pid"]
     assert world.systemd.run("kill", "-STOP", str(first)).returncode == 0
@@ -184,7 +184,7 @@ def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_its_successor_answers(
     assert world.service("NRestarts") == {"NRestarts": "1"}
 
 
-def test_an_idle_daemon_says_that_it_lives_at_half_the_watchdogs_time(world: World) -> None:
+def test_an_idle_daemon_says_that_it_lives_at_half_the_watchdogs_time(world: SystemdMachine) -> None:
     world.configure(unit="WatchdogSec=4\n")
     world.answer("status")
     pid = world.pid()
@@ -203,7 +203,7 @@ def test_an_idle_daemon_says_that_it_lives_at_half_the_watchdogs_time(world: Wor
     assert world.service("MainPID", "NRestarts") == {"MainPID": pid, "NRestarts": "0"}
 
 
-def test_reload_takes_a_good_file_and_lives_on_with_a_bad_one(world: World) -> None:
+def test_reload_takes_a_good_file_and_lives_on_with_a_bad_one(world: SystemdMachine) -> None:
     world.configure()
     world.answer("status")
     pid = world.pid()
@@ -221,11 +221,11 @@ def test_reload_takes_a_good_file_and_lives_on_with_a_bad_one(world: World) -> N
 ECHO = '[[agents.list]]\nid = "{}"\nruntime = {{ type = "echo" }}\n'
 
 
-def _agents(world: World) -> list[str]:
+def _agents(world: SystemdMachine) -> list[str]:
     return [agent["id"] for agent in world.answer("agents")["agents"]]
 
 
-def test_a_bad_configuration_stops_the_start_once_and_for_all(world: World) -> None:
+def test_a_bad_configuration_stops_the_start_once_and_for_all(world: SystemdMachine) -> None:
     world.configure(config="[store]\ndurabilty = 1\n")
     assert world.systemd.run("systemctl", "--user", "start", SERVICE).returncode != 0
     assert world.service("ActiveState", "ExecMainStatus", "NRestarts") == {
@@ -235,7 +235,7 @@ def test_a_bad_configuration_stops_the_start_once_and_for_all(world: World) -> N
     assert sentence in world.log()
 
 
-def test_stopping_is_clean_and_the_next_client_starts_it_again(world: World) -> None:
+def test_stopping_is_clean_and_the_next_client_starts_it_again(world: SystemdMachine) -> None:
     world.configure()
     world.answer("send", "main", "before")
     world.systemctl("stop", SERVICE)
@@ -249,7 +249,7 @@ def test_stopping_is_clean_and_the_next_client_starts_it_again(world: World) -> 
     assert [row["key"] for row in rows] == ["main"]
 
 
-def test_the_walls_stand(world: World) -> None:
+def test_the_walls_stand(world: SystemdMachine) -> None:
     world.configure()
     world.answer("status")
     pid = world.pid()
@@ -263,7 +263,7 @@ def test_the_walls_stand(world: World) -> None:
     assert (stat.S_IMODE(store.stat().st_mode), modes) == (0o700, {0o600})
 
 
-def test_a_run_in_bubblewrap_works_inside_the_walls(world: World) -> None:
+def test_a_run_in_bubblewrap_works_inside_the_walls(world: SystemdMachine) -> None:
     """What an agent sees: another host name, its workspace writable, the system not, nobody else's processes."""
     if world.systemd.run("bwrap", "--version").returncode != 0:
         pytest.skip("bubblewrap is not installed")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 from support.sampling import spread
 
@@ -91,7 +91,7 @@ def test_every_method_that_names_a_session_is_tried() -> None:
 class Store:
     """One of the two stores, and what its hidden sessions may be called."""
 
-    parts: Inside
+    parts: InProcessDaemon
     router: Router
     names: list[str] = field(default_factory=list)
     run_ids: list[str] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Store:
 async def store() -> AsyncIterator[Store]:
     """A store with the caller's own session."""
     with TemporaryDirectory(prefix="trust-") as folder:
-        async with inside(Path(folder), CONFIG) as parts:
+        async with in_process_daemon(Path(folder), CONFIG) as parts:
             router = Router()
             add_session_routes(router, parts.services)
             async with parts.connect() as owner:

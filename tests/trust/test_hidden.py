@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 
 import sessiond
 from sessiond.methods.table import METHODS
@@ -64,9 +64,9 @@ def test_every_method_is_in_a_table_here() -> None:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[tuple[Inside, Connection, Connection]]:
+async def world(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Connection, Connection]]:
     """The parts, the owner, and an admin who sees nothing but OWN."""
-    async with inside(folder, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(folder, CONFIG) as parts, parts.connect() as owner:
         await owner.say(OWN, "hello")
         above: dict[str, str] = {}
         for key in HIDDEN:

@@ -21,7 +21,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect as kinds
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 from support.sampling import amount
 
@@ -198,7 +198,7 @@ def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[
 class House:
     """The parts on a store with a wall around it: `outside` is all that lies beside it."""
 
-    def __init__(self, parts: Inside, wall: Path) -> None:
+    def __init__(self, parts: InProcessDaemon, wall: Path) -> None:
         self.parts, self._wall = parts, wall
         self.router = Router()
         add_session_routes(self.router, parts.services)
@@ -234,7 +234,7 @@ async def house(wall: Path) -> Any:
     folder = wall / "a/b/c"
     folder.mkdir(parents=True, exist_ok=True)
     (wall / "escaped").write_text("untouched")
-    async with inside(folder, CONFIG) as parts, parts.connect() as owner:
+    async with in_process_daemon(folder, CONFIG) as parts, parts.connect() as owner:
         await owner.say(OWN, "hello")
         yield House(parts, wall)
 

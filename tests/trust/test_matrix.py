@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.lasting_connections import EVERY_WAY, LASTING_ROADS, HttpJson
+from support.lasting_connections import LASTING_CONNECTIONS, LISTENERS_AND_TRANSPORTS, HttpJson
 from support.real_daemon import Daemon
 
 from sessiond.methods.table import METHODS
@@ -133,7 +133,7 @@ STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNS
 CALLERS = ("no token", "list", "read", "send", "spawn", "admin", "list read", *BAD)
 
 
-@pytest.mark.parametrize(("listener", "road"), EVERY_WAY)
+@pytest.mark.parametrize(("listener", "road"), LISTENERS_AND_TRANSPORTS)
 def test_every_caller_gets_exactly_what_the_table_says(
     trusting: Daemon, callers: dict[str, str], listener: str, road: str
 ) -> None:
@@ -141,7 +141,7 @@ def test_every_caller_gets_exactly_what_the_table_says(
     wanted: dict[tuple[str, str], int] = {}
     for caller in CALLERS:
         scopes = held_by(listener, caller)
-        connection = LASTING_ROADS[road](trusting, listener, callers.get(caller))
+        connection = LASTING_CONNECTIONS[road](trusting, listener, callers.get(caller))
         try:
             answers = connection.ask([(name, ROWS[name].params) for name in NAMES])
         finally:

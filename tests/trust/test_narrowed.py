@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, Refused, inside
+from support.in_process import Connection, InProcessDaemon, Refused, in_process_daemon
 from support.patience import PATIENCE_S
 
 from sessiond.delivery.channels import Delivery, NotDelivered
@@ -40,7 +40,7 @@ CROSSING = '[tools.agentToAgent]\nenabled = true\nallow = ["*"]'
 class House:
     """The parts with two sessions, and connections by token."""
 
-    def __init__(self, parts: Inside, owner: Connection) -> None:
+    def __init__(self, parts: InProcessDaemon, owner: Connection) -> None:
         self.parts, self.owner = parts, owner
 
     async def mint(self, *scopes: str, **claims: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class House:
 
 @asynccontextmanager
 async def house(folder: Path, tools: str = "") -> AsyncIterator[House]:
-    async with inside(folder, CONFIG.format(tools=tools)) as parts, parts.connect() as owner:
+    async with in_process_daemon(folder, CONFIG.format(tools=tools)) as parts, parts.connect() as owner:
         for key in (OWN, ELSE):
             await owner.say(key, "hello")
         yield House(parts, owner)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent
 
 from sessiond.methods.table import METHODS
@@ -81,15 +81,15 @@ def test_every_method_that_writes_is_in_a_table_here() -> None:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, rate: int = 100, hops: int = 16) -> AsyncIterator[tuple[Inside, Connection]]:
-    async with inside(folder, CONFIG.format(rate=rate, hops=hops)) as parts, parts.connect() as owner:
+async def world(folder: Path, *, rate: int = 100, hops: int = 16) -> AsyncIterator[tuple[InProcessDaemon, Connection]]:
+    async with in_process_daemon(folder, CONFIG.format(rate=rate, hops=hops)) as parts, parts.connect() as owner:
         await owner.say("agent:main:parent", "hello")
         await owner.say(FROM, "hello")
         await owner.call("sessions.create", key=INTO, parentSessionKey="agent:main:parent")
         yield parts, owner
 
 
-async def caller_of(parts: Inside, owner: Connection, case: str) -> Caller:
+async def caller_of(parts: InProcessDaemon, owner: Connection, case: str) -> Caller:
     scopes, claims, _ = CALLERS[case]
     found: Caller = parts.services.tokens.caller((await owner.call("tokens.mint", scopes=scopes, **claims))["token"])
     return found
@@ -201,7 +201,7 @@ async def test_hops_go_on_from_the_run_that_sends(tmp_path: Path, method: str, t
         assert facts[1]["traceId"] == "t" != facts[0]["traceId"]
 
 
-async def _accepted(parts: Inside, session: Any, before: dict[str, Any] | None) -> Any:
+async def _accepted(parts: InProcessDaemon, session: Any, before: dict[str, Any] | None) -> Any:
     return await parts.services.supervisor.accept(session, RunRequest(text="go", message=user_message("go", 1, before)))
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process import Connection, Inside, inside
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 from support.sampling import amount
 
@@ -66,7 +66,7 @@ def shows(text: str) -> list[str]:
 class House:
     """The parts with a session full of secrets."""
 
-    def __init__(self, parts: Inside, owner: Connection) -> None:
+    def __init__(self, parts: InProcessDaemon, owner: Connection) -> None:
         self.parts, self.owner = parts, owner
         self.router = Router()
         add_session_routes(self.router, parts.services)
@@ -86,7 +86,7 @@ class House:
 
 @asynccontextmanager
 async def house(folder: Path, *, redact: bool = True) -> AsyncIterator[House]:
-    async with inside(folder, CONFIG.format(redact=str(redact).lower())) as parts, parts.connect() as owner:
+    async with in_process_daemon(folder, CONFIG.format(redact=str(redact).lower())) as parts, parts.connect() as owner:
         await owner.say(KEY, TEXT)
         tools = [
             {
@@ -224,10 +224,10 @@ async def test_no_cut_leaves_half_a_secret(tmp_path: Path, secret: str) -> None:
 
 
 @asynccontextmanager
-async def seeing_all(folder: Path) -> AsyncIterator[tuple[Inside, Caller]]:
+async def seeing_all(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Caller]]:
     """The same store again, for a token that sees all of its agent's sessions."""
     config = CONFIG.format(redact="true").replace("redact = true", 'redact = true\nvisibility = "agent"')
-    async with inside(folder, config) as parts, parts.connect() as owner:
+    async with in_process_daemon(folder, config) as parts, parts.connect() as owner:
         minted = await owner.call("tokens.mint", scopes=["list", "read"], agentId="main")
         yield parts, parts.services.tokens.caller(minted["token"])
 

@@ -8,7 +8,13 @@ import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings
 from support.in_process import Connection
-from support.lasting_connections import EVERY_WAY, LASTING_ROADS, Call, LastingRoad, free_port
+from support.lasting_connections import (
+    LASTING_CONNECTIONS,
+    LISTENERS_AND_TRANSPORTS,
+    Call,
+    LastingConnection,
+    free_port,
+)
 from support.real_daemon import Daemon
 from support.sampling import amount
 from support.visibility_world import (
@@ -17,9 +23,9 @@ from support.visibility_world import (
     NAMES,
     NOT_FOUND,
     WORD,
-    Built,
-    Who,
+    BuiltWorld,
     World,
+    WorldCaller,
     built_world,
     canonical,
     outcome,
@@ -60,7 +66,7 @@ def with_key(params: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: key if value == "KEY" else value for name, value in params.items()}
 
 
-async def check_reading(built: Built, who: Who, caller: Caller, connection: Connection) -> None:
+async def check_reading(built: BuiltWorld, who: WorldCaller, caller: Caller, connection: Connection) -> None:
     world = built.world
     seen = {key for place, key in enumerate(world.keys) if world.sees(who, place)}
     got: dict[str, set[str]] = {}
@@ -97,7 +103,7 @@ async def check_reading(built: Built, who: Who, caller: Caller, connection: Conn
     assert {name: keys for name, keys in got.items() if keys != seen} == {}, (who, seen)
 
 
-def by_other_names(built: Built, place: int) -> dict[str, dict[str, Any]]:
+def by_other_names(built: BuiltWorld, place: int) -> dict[str, dict[str, Any]]:
     """The same session by its id, its label, its run."""
     session_id = built.session_ids[place]
     return {
@@ -126,7 +132,7 @@ async def allowed(world: World, connection: Connection, name: str, params: dict[
     return {key for key, code in codes.items() if code != NOT_FOUND}
 
 
-async def check_sending(built: Built, who: Who, caller: Caller, connection: Connection) -> None:
+async def check_sending(built: BuiltWorld, who: WorldCaller, caller: Caller, connection: Connection) -> None:
     world = built.world
     seen = {key for place, key in enumerate(world.keys) if world.sees(who, place, "send")}
     names = SENDING | (ADMINISTERING if caller.has("admin") else {})
@@ -150,7 +156,7 @@ async def check_sending(built: Built, who: Who, caller: Caller, connection: Conn
         assert minted == both
 
 
-async def check_names(built: Built, who: Who, connection: Connection) -> None:
+async def check_names(built: BuiltWorld, who: WorldCaller, connection: Connection) -> None:
     """What the caller says in a session that it may write to bears its name, unless it is the owner's or its own."""
     world = built.world
     for place, key in enumerate(world.keys):
@@ -166,7 +172,7 @@ async def check_names(built: Built, who: Who, connection: Connection) -> None:
             assert provenance.get("sourceSessionKey") == world.own_key(who), (who, key, place)
 
 
-async def check_attaching(built: Built, who: Who, connection: Connection) -> None:
+async def check_attaching(built: BuiltWorld, who: WorldCaller, connection: Connection) -> None:
     """An admin attaches for an agent only where it may read and write every session of it."""
     world = built.world
     for agent in AGENTS:
@@ -181,7 +187,7 @@ async def check_attaching(built: Built, who: Who, connection: Connection) -> Non
             built.parts.services.attached.detach(held)
 
 
-async def check_events(built: Built, everyone: list[tuple[Who, Caller, Connection]]) -> None:
+async def check_events(built: BuiltWorld, everyone: list[tuple[WorldCaller, Caller, Connection]]) -> None:
     """Somebody says something in every session; each caller hears of those that it sees."""
     world = built.world
     for _, _, connection in everyone:
@@ -231,16 +237,42 @@ SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None
 @given(world=worlds())
 @example(
     # A child under another agent, and its child under a third, are its tree; the sandbox clamps `all` to that.
-    world=World(SPREAD, (Who(place=0, sandboxed=True), Who(place=1, admin=True)), "all", "self", True, ("*",), True)
+    world=World(
+        SPREAD,
+        (WorldCaller(place=0, sandboxed=True), WorldCaller(place=1, admin=True)),
+        "all",
+        "self",
+        True,
+        ("*",),
+        True,
+    )
 )
-@example(world=World(SPREAD, (Who(agent="other"), Who(place=4), Who(admin=True)), "agent", None, False, (), False))
-@example(world=World(SPREAD, (Who(), Who(agent="main")), "all", None, True, ("*",), True))
+@example(
+    world=World(
+        SPREAD,
+        (WorldCaller(agent="other"), WorldCaller(place=4), WorldCaller(admin=True)),
+        "agent",
+        None,
+        False,
+        (),
+        False,
+    )
+)
+@example(world=World(SPREAD, (WorldCaller(), WorldCaller(agent="main")), "all", None, True, ("*",), True))
 def test_everything_agrees_with_the_reference(world: World) -> None:
     trio.run(check, world)
 
 
 # On the real daemon the same world, by every transport of every listener: what differs there is only the way in.
-REAL = World(SPREAD, (Who(place=1), Who(place=1, sandboxed=True), Who(agent="other")), "tree", None, False, (), True)
+REAL = World(
+    SPREAD,
+    (WorldCaller(place=1), WorldCaller(place=1, sandboxed=True), WorldCaller(agent="other")),
+    "tree",
+    None,
+    False,
+    (),
+    True,
+)
 
 
 @pytest.mark.system
@@ -256,12 +288,12 @@ def test_every_transport_shows_the_same(daemon: Daemon) -> None:
         named = {"agentId": who.agent} if who.place is None else {"sessionKey": REAL.own_key(who)}
         minted = daemon.call("tokens.mint", scopes=["list", "read", "send"], sandboxed=who.sandboxed, **named)
         seen = {key for place, key in enumerate(REAL.keys) if REAL.sees(who, place)}
-        for listener, road in EVERY_WAY:
-            got = seen_by(LASTING_ROADS[road](daemon, listener, minted["token"]), who)
+        for listener, road in LISTENERS_AND_TRANSPORTS:
+            got = seen_by(LASTING_CONNECTIONS[road](daemon, listener, minted["token"]), who)
             assert {name: keys for name, keys in got.items() if keys != seen} == {}, (listener, road, who)
 
 
-def seen_by(connection: LastingRoad, who: Who) -> dict[str, set[str]]:
+def seen_by(connection: LastingConnection, who: WorldCaller) -> dict[str, set[str]]:
     """What the caller at the other end of a connection sees, by each way of looking."""
     histories: list[Call] = [("sessions_history", {"sessionKey": key}) for key in REAL.keys]
     sends: list[Call] = [("chat.abort", {"sessionKey": key}) for key in REAL.keys]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.config.settings import parse
 from sessiond.runtimes.presets.detect import interpreter_word
@@ -88,7 +88,7 @@ def test_a_first_line_of_any_bytes_is_read(tmp_path: Path, data: bytes) -> None:
 
 async def test_doctor_says_so(tmp_path: Path) -> None:
     config = agents({"type": "exec", "command": ["/no/such/program"]})
-    async with inside(tmp_path, config) as there, there.connect() as owner:
+    async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         findings = (await owner.call("daemon.doctor"))["findings"]
     (found,) = [one for one in findings if "/no/such" in one["what"]]
     assert (found["level"], found["what"]) == ("warn", "agent a0: its program /no/such/program is not there")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process import inside
+from support.in_process import in_process_daemon
 
 from sessiond.model.message import complete_message
 from sessiond.model.usage import cost_of, usage_in
@@ -56,7 +56,7 @@ def messages_below(store: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("agent", [*sorted(PRESETS), "echo"])
 async def test_every_message_of_a_run_is_whole(tmp_path: Path, agent: str) -> None:
     key = f"agent:{agent}:main"
-    async with inside(tmp_path, agents(tmp_path)) as parts, parts.connect() as owner:
+    async with in_process_daemon(tmp_path, agents(tmp_path)) as parts, parts.connect() as owner:
         sent = await owner.call("chat.send", sessionKey=key, message="please RUN echo forty-two")
         ended = await owner.call("agent.wait", runId=sent["runId"])
         assert ended["status"] == "ok", ended
