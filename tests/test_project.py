@@ -4,6 +4,7 @@ what the pages say."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -33,6 +34,11 @@ LOCKS = sorted(ROOT.glob("requirements*.lock"))
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def pinned(lock: Path) -> dict[str, Version]:
@@ -108,7 +114,7 @@ def test_no_file_is_longer_than_400_lines() -> None:
 def test_no_function_is_longer_than_60_lines() -> None:
     long = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 count = (node.end_lineno or node.lineno) - node.lineno + 1
                 if count > 60:
@@ -117,9 +123,7 @@ def test_no_function_is_longer_than_60_lines() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [
-        path for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    silent = [path for path in SOURCES if path.read_text().strip() and not ast.get_docstring(tree_of(path))]
     assert [name_of(path) for path in silent] == []
 
 
@@ -132,7 +136,7 @@ def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
     for path in SOURCES:
         if path.is_relative_to(ROOT / "sessiond/client"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
                 catchers.add(name_of(path))
     assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/executor.py"}
@@ -215,7 +219,7 @@ def test_the_protocol_page_names_every_field_of_a_sessions_row() -> None:
 def test_no_class_name_stands_twice_in_the_tree() -> None:
     places: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -224,7 +228,7 @@ def test_no_class_name_stands_twice_in_the_tree() -> None:
 def imports_of(path: Path, modules: set[str]) -> set[str]:
     """The modules of sessiond that a file imports anywhere: at its top, in a function, for a type checker only."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -260,7 +264,7 @@ def test_the_name_of_a_function_says_what_a_call_does() -> None:
     found = [
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path in SOURCES
-        for node in functions_to_call(ast.parse(path.read_text()))
+        for node in functions_to_call(tree_of(path))
         if not says_what_it_does(node.name)
     ]
     assert found == [], "a verb, or a noun for what it gives"

@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon, RpcFailure
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
@@ -100,10 +101,11 @@ def everything(daemon: Daemon, canary: str) -> list[str]:
     return [minted["token"], bad]
 
 
+# The two ends, none of the bits and all of them, are always among them.
 UMASKS = ("000", "022", "077", "177", "777")
 
 
-@pytest.mark.parametrize("umask", UMASKS)
+@pytest.mark.parametrize("umask", spread(UMASKS, 2))
 def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Daemon, umask: str) -> None:
     daemon.run = daemon.store / "run"
     daemon.environ["SESSIOND_SOCKET"] = str(daemon.socket)
