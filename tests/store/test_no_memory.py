@@ -71,13 +71,16 @@ async def test_another_runtime_error_in_the_work_is_not_reported_as_a_shortage()
         await run_in_thread(raise_runtime_error)
 
 
-async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacks", ["threads", "memory"])
+async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second_later(
+    tmp_path: Path, lacks: str
+) -> None:
     shortage = ShortageSwitch()
     async with followed_store(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync) as parts:
         await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)
         _, reader = parts.follow(None)
-        shortage.lacks = "memory"
+        shortage.lacks = lacks
         stranger = parts.folder() / "0f0f0f0f-0000-4000-8000-000000000001.jsonl"
         stranger.write_bytes(
             b'{"type":"session","version":3,"id":"0f0f0f0f-0000-4000-8000-000000000001","cwd":"/"}\n'
