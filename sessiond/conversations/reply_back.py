@@ -25,6 +25,7 @@ from sessiond.model.entry import ConversationRef
 from sessiond.model.message import user_message
 from sessiond.policy import replyback
 from sessiond.policy.replyback import ConversationDone, NextStep, StepEnd
+from sessiond.runs.copied_runs import find_copied_runs
 from sessiond.runs.follow_up import ConversationStep, ConversationTopic, FollowUp
 from sessiond.runs.persistence import TranscriptGone
 from sessiond.runs.run import Run, RunRequest, RunView
@@ -88,8 +89,11 @@ class ReplyBack:
         """Find the conversations that an earlier process left open, also in archived transcripts."""
         catalog = self._store.catalog
         sessions = {*catalog.by_id.values(), *catalog.by_key.values()}
-        left = [(one, home) for home in sessions for one in home.entry.talks]
-        # A copy of a transcript under another key has the same conversation open; resume it only once.
+        left: list[tuple[ConversationRef, Session]] = []
+        for home in [one for one in sessions if one.entry.talks]:
+            # A conversation has the id of the run that opened it, and goes on where that did.
+            copied = await find_copied_runs(self._store, home, [one.talk_id for one in home.entry.talks])
+            left += [(one, home) for one in home.entry.talks if one.talk_id not in copied]
         for one, home in {one.talk_id: (one, home) for one, home in left}.values():
             self._unresumed.append(
                 OpenConversation(

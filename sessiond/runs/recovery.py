@@ -18,6 +18,7 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import LiveRun
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN, Record
+from sessiond.runs.copied_runs import find_copied_runs
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store import transcript
@@ -42,7 +43,7 @@ class Resumable(Protocol):
 
 async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequence[Resumable] = ()) -> int:
     """Continue the open runs of all transcripts, and their follow-ups; how many runs there were."""
-    runs = await read_runs(store)
+    runs, copied = await read_runs(store)
     for one in others:
         await one.read_open()
     # No await from here on.
@@ -51,27 +52,43 @@ async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequen
     for one in others:
         one.register_open()
     supervisor.resume()
+    supervisor.end_copied(copied)
     for one in others:
         one.resume_open()
     return len(runs)
 
 
-async def read_runs(store: SessionStore) -> list[Run]:
-    """The open runs of all sessions, in the order of acceptance."""
-    open_runs = [(run, session) for session in store.catalog.newest() for run in session.entry.runs]
-    open_runs.sort(key=lambda pair: (pair[0].accepted_at, pair[0].offset))
+async def read_runs(store: SessionStore) -> tuple[list[Run], list[Run]]:
+    """The open runs of all sessions, in the order of acceptance; and those that stand in copies of their transcripts,
+    which do not go on there.
+    """
     found: list[Run] = []
+    copied: list[Run] = []
     taken: set[str] = set()
-    for live, session in open_runs:
-        if live.run_id in taken:
-            # One of the transcripts is a copy of the other. Continue the run in one session only.
-            log.warning("a run is open in two sessions", run_id=live.run_id, session_key=session.key)
+    for live, session, is_copied in await _find_open_runs(store):
+        if is_copied or live.run_id in taken:
+            log.warning("a run stands open in a copy", run_id=live.run_id, session_key=session.key)
+            copied.append(Run(live.run_id, session, _damaged_request(), live.accepted_at))
+            copied[-1].started_at = live.started_at
             continue
         taken.add(live.run_id)
         run = Run(live.run_id, session, await _request(store, session, live) or _damaged_request(), live.accepted_at)
         run.started_at = live.started_at
         found.append(run)
         log.info("run recovered", run_id=run.run_id, session_key=session.key, started=run.begun)
+    return found, copied
+
+
+async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, bool]]:
+    """The open runs in the order of acceptance, and whether each stands in a copy."""
+    # The copies beside an original do not have its key.
+    others = [session for session in store.catalog.by_id.values() if session.superseded]
+    found: list[tuple[LiveRun, Session, bool]] = []
+    for session in [one for one in (*store.catalog.newest(), *others) if one.entry.runs]:
+        copied = await find_copied_runs(store, session, [run.run_id for run in session.entry.runs])
+        runs = [(run, session, run.run_id in copied) for run in session.entry.runs]
+        found += [one for one in runs if one[2] or not session.superseded]
+    found.sort(key=lambda one: (one[0].accepted_at, one[0].offset))
     return found
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from sessiond.model.message import assistant_message
 from sessiond.model.record import RUN
-from sessiond.runs.run import INTERRUPTED, Run
+from sessiond.runs.run import INTERRUPTED, Run, session_id_of
 from sessiond.runs.transcript_sink import ReplySoFar
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.store.store import Custom, Message, Part
@@ -65,6 +65,15 @@ def failed_end(error: str) -> RunEnd:
 def interrupted_end() -> RunEnd:
     """The end of a run that executed when the daemon stopped. Source: runs.md, "A run's life over a crash"."""
     return RunEnd(status="error", error=INTERRUPTED)
+
+
+def copied_end(run: Run) -> RunEnd:
+    """The end, in a copy of its transcript, of a run that goes on in the original only."""
+    origin = session_id_of(run.run_id)
+    return RunEnd(
+        status="error",
+        error=f"this transcript is a copy of that of session {origin}, and its runs go on there only; send it again",
+    )
 
 
 def transcript_lost_end(key: str) -> RunEnd:

@@ -140,6 +140,15 @@ class RunSupervisor(Acceptance):
             self._end_soon(run, ending.interrupted_end())
         self.agents_changed()
 
+    def end_copied(self, runs: Sequence[Run]) -> None:
+        """End runs in copies of the transcripts in which they were accepted; they go on in the originals only."""
+        if runs:
+            self.start_follow_up(self._end_copied, runs)
+
+    async def _end_copied(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            await self._executor.write_end(run, ending.copied_end(run), lambda _run: ())
+
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
         """Abort all runs of a session, or one of them; returns their ids when all have ended.
 
@@ -205,7 +214,11 @@ class RunSupervisor(Acceptance):
             self.start_follow_up(self._end_unknown_runs, session)
 
     def _unknown_open_runs(self, session: Session) -> list[LiveRun]:
-        return [live for live in session.entry.runs if live.run_id not in self.registry.live]
+        known = self.registry.live
+        # One that goes on in another transcript was copied from there.
+        return [
+            live for live in session.entry.runs if live.run_id not in known or known[live.run_id].session is not session
+        ]
 
     async def _end_unknown_runs(self, session: Session) -> None:
         facts = None
@@ -218,9 +231,11 @@ class RunSupervisor(Acceptance):
             stray = Run(live.run_id, session, RunRequest(text="", message={}), live.accepted_at)
             stray.started_at = live.started_at
             known = self.registry.get(live.run_id)
-            await self._executor.write_end(
-                stray, ending.end_of(known) if known else ending.interrupted_end(), lambda _run: ()
-            )
+            if live.run_id in self.registry.live:
+                end = ending.copied_end(stray)
+            else:
+                end = ending.interrupted_end() if known is None else ending.end_of(known)
+            await self._executor.write_end(stray, end, lambda _run: ())
 
     def _open_runs(self, session: Session) -> list[Run]:
         return [one for one in self.registry.live.values() if one.session is session]

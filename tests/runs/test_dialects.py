@@ -76,7 +76,7 @@ async def test_whoever_reads_a_transcript_beside_the_feed_reads_it_in_its_dialec
         )
         assert await outcome.find_first_end(store, session) == RUN_ID
         assert await outcome.task_of(store, harness.supervisor.registry, session, "unknown") == "count"
-        [again] = await recovery.read_runs(store)
+        [again], [] = await recovery.read_runs(store)
         assert (again.run_id, again.request.text) == (NEXT_ID, "more")
         page = await inbox.page(store, session, Position(0, 0))
         assert [message.text for message in page.messages] == ["count"]

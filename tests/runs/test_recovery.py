@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import trio
-from support.supervised_runs import MAIN, FakeHost, RunHarness, run_harness
+from support.supervised_runs import MAIN, FakeHost, RunHarness, ignore_call, request, run_harness
 
 from sessiond.model.record import FINAL
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
+from sessiond.sessions import lifecycle
+from sessiond.sessions.lifecycle import SessionChanges
 
 
 async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once(tmp_path: Path, autojump_clock: Any):
@@ -222,10 +224,76 @@ async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: P
             [status for run_id, status in harness.run_statuses(key) if run_id == run.run_id]
             for key in (MAIN, "agent:main:copy")
         ]
-        assert sorted(steps) == [["accepted"], ["accepted", "running", "ok"]]
+        assert sorted(steps) == [["accepted", "error"], ["accepted", "running", "ok"]]
         with trio.fail_after(60):
             for key in (MAIN, "agent:main:copy"):
                 assert await harness.wait_for_end(await harness.accept("more", key)) == ("ok", "re: more")
+
+
+def _copy(kind: str, original: Path) -> tuple[Path, bytes]:
+    """Where somebody copies a transcript, and what the copy says."""
+    data, name = original.read_bytes(), original.stem.encode()
+    match kind:
+        case "beside":
+            return original.with_name("copied.jsonl"), data
+        case "key":
+            return original.with_name("copied.jsonl"), data.replace(MAIN.encode(), b"agent:main:copy")
+        case "header":
+            new = data.replace(MAIN.encode(), b"agent:main:copy").replace(b'"id":"' + name + b'"', b'"id":"copied"')
+            return original.with_name("copied.jsonl"), new
+        case _:
+            folder = original.parents[2] / "other" / "sessions"
+            folder.mkdir(parents=True, mode=0o700)
+            folder.parent.chmod(0o700)
+            return folder / original.name, data
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
+@pytest.mark.parametrize("kind", ["beside", "key", "header", "agent"])
+async def test_a_run_that_was_copied_while_it_was_open_happens_once_however_often_the_daemon_starts(
+    tmp_path: Path, autojump_clock: Any, kind: str, removed: bool
+):
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        await harness.accept("live")
+        await harness.accept("queued")
+        photo = harness.copy_store(tmp_path / "photo")
+        original = photo / harness.session_path(MAIN)
+    copy, data = _copy(kind, original)
+    copy.write_bytes(data)
+    copy.chmod(0o600)
+    turns: list[str] = []
+    for start in range(3):
+        async with run_harness(photo) as harness:
+            for run in list(harness.supervisor.registry.live.values()):
+                await run.done.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            turns += [turn.message for agent in harness.host.agents.values() for turn in getattr(agent, "turns", [])]
+            assert [one.key for one in harness.store.catalog.by_id.values() if one.entry.runs] == []
+        # The copy as it was when the run was open: also what could not be written into it changes nothing.
+        copy.write_bytes(data)
+        if removed and not start:
+            original.unlink()
+    assert turns == ["queued"]
+
+
+async def test_a_run_that_follows_one_of_before_a_reset_goes_on_after_a_restart(tmp_path: Path, autojump_clock: Any):
+    """Its id names the session of the run that it follows, which is in the archive."""
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        before = await harness.session()
+        await lifecycle.reset(
+            SessionChanges(harness.store, ignore_call), harness.feed, before, harness.supervisor.stop_for_reset
+        )
+        await harness.accept("live")
+        step = request("step", first=True)
+        session = harness.store.catalog.by_key[MAIN]
+        await harness.supervisor.accept(session, step, run_id=f"{before.session_id}.0123456789abcdef")
+        photo = harness.copy_store(tmp_path / "photo")
+    async with run_harness(photo) as harness:
+        for run in list(harness.supervisor.registry.live.values()):
+            await run.done.wait()
+        assert [turn.message for turn in harness.agent.turns] == ["step"]
 
 
 @pytest.mark.parametrize("announcement", [False, True])
