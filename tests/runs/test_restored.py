@@ -119,6 +119,28 @@ async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: 
         assert "queuedRuns" not in await row(owner)
 
 
+async def test_a_run_that_goes_on_in_the_original_ends_at_once_in_a_copy_under_another_key(tmp_path: Path):
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
+        agent(there, "bob", answers_at_the_gate) as bob,
+    ):
+        there.services.store.presence.patience_s = 0.05
+        async with there.connect() as owner:
+            made = (await owner.call("sessions.create", key=KEY))["sessionId"]
+            sent = [(await owner.call("chat.send", sessionKey=KEY, message=text))["runId"] for text in "ab"]
+            await until(lambda: bob.turns)
+            path = folder(there) / f"{made}.jsonl"
+            (tmp_path / "copy").write_text(path.read_text().replace(f'"{KEY}"', '"agent:bob:cron:copy"'))
+            (tmp_path / "copy").rename(path.with_name("copy.jsonl"))
+            await until(lambda: ends_of(path.with_name("copy.jsonl")).keys() == set(sent))
+            assert set(ends_of(path.with_name("copy.jsonl")).values()) == {"error"}
+            assert f"a copy of that of session {made}" in path.with_name("copy.jsonl").read_text()
+            bob.gate.set()
+            ends = [await owner.call("agent.wait", runId=run_id, timeoutMs=60_000) for run_id in sent]
+            assert [end["status"] for end in ends] == ["ok", "ok"]
+            assert [turn["message"] for turn in bob.turns] == ["a", "b"]
+
+
 async def test_a_copy_that_is_still_being_written_may_say_how_its_runs_ended(tmp_path: Path):
     async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         there.services.store.presence.patience_s = 1.0
