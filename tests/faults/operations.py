@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.house import FaultyDaemon
+from faults.faulty_daemons import FaultyDaemon
 from faults.scenes import MAIN, CallOutcome, Scene, idle
 from faults.transcripts import transcripts
 

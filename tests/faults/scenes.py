@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from faults.house import FaultyDaemon
+from faults.faulty_daemons import FaultyDaemon
 from faults.transcripts import transcripts
 from support.real_daemon import PATIENCE_S, Wire
 

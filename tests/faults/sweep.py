@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from faults import power
-from faults.house import FaultyDaemon, House, open_house
+from faults.faulty_daemons import FaultyDaemon, FaultyDaemons, open_faulty_daemons
 from faults.operations import OPERATIONS, Operation, configuration
 from faults.promises import broken
 from faults.scenes import Scene
@@ -43,8 +43,8 @@ class Failure(NamedTuple):
 class Sweep:
     """The points of one operation, on copies of one prepared store."""
 
-    def __init__(self, house: House, operation: Operation, template: FaultyDaemon) -> None:
-        self.house, self.operation, self.template = house, operation, template
+    def __init__(self, daemons: FaultyDaemons, operation: Operation, template: FaultyDaemon) -> None:
+        self.daemons, self.operation, self.template = daemons, operation, template
         self.calls: list[Call] = []
         self.cuts: list[power.Cut] = []
         # What it left to a power cut though it was over.
@@ -136,14 +136,14 @@ class Sweep:
         return point.mode is Mode.FAIL and not point.forever and kinds.get(point.number) is Kind.SYNC
 
     def _lingered(self, scene: Scene, before: power.Files, calls: list[Call]) -> list[str]:
-        with self.house.daemon() as daemon:
+        with self.daemons.create() as daemon:
             self._beside(daemon)
             power.restore(power.last_cut(before, calls).files, daemon.store)
             return self._again(Scene(daemon, scene.told, scene.texts), daemon)
 
     def cut(self, cut: power.Cut) -> list[Failure]:
         """Start on what a power cut left; what does not hold."""
-        with self.house.daemon() as daemon:
+        with self.daemons.create() as daemon:
             self._beside(daemon)
             power.restore(cut.files, daemon.store)
             scene = Scene(daemon, self.counted.told, self.counted.texts)
@@ -155,7 +155,7 @@ class Sweep:
 
     @contextmanager
     def _daemon(self) -> Iterator[FaultyDaemon]:
-        with self.house.daemon(self.template) as daemon:
+        with self.daemons.create(self.template) as daemon:
             daemon.start(configuration(self.operation, daemon.folder))
             yield daemon
 
@@ -200,22 +200,22 @@ def _tail(text: str) -> str:
 
 
 @contextmanager
-def sweep(house: House, operation: Operation) -> Iterator[Sweep]:
+def sweep(daemons: FaultyDaemons, operation: Operation) -> Iterator[Sweep]:
     """The operation's store, prepared."""
-    with house.daemon() as template:
+    with daemons.create() as template:
         template.start(configuration(operation, template.folder))
         operation.prepare(template)
         template.stop()
-        yield Sweep(house, operation, template)
+        yield Sweep(daemons, operation, template)
 
 
 def main(names: list[str]) -> None:
-    with open_house() as house:
-        assert house is not None, "no gcc"
+    with open_faulty_daemons() as daemons:
+        assert daemons is not None, "no gcc"
         for operation in OPERATIONS:
             if names and operation.name not in names:
                 continue
-            with sweep(house, operation) as one:
+            with sweep(daemons, operation) as one:
                 failures: list[object] = [f"{operation.name}, no fault: {what}" for what in one.count()]
                 print(*failures, sep="\n", end="\n" if failures else "", flush=True)
                 points, cuts = one.points(), one.cuts

@@ -66,7 +66,7 @@ class Post:
 
 
 class AnnouncerHarness:
-    """An announcer in a house, and what it told whom. `over` is set when a child needs nothing more."""
+    """An announcer on a run harness, and what it told to whom. `over` is set when a child needs nothing more."""
 
     def __init__(self, runs: RunHarness, config: str, post: Post | None) -> None:
         self.runs = runs
@@ -128,7 +128,7 @@ class AnnouncerHarness:
 async def announcer_harness(
     folder: Path, config: str = "", *, host: FakeHost | None = None, post: Post | None = None
 ) -> AsyncIterator[AnnouncerHarness]:
-    """A house with an announcer in it, recovered."""
+    """A run harness with an announcer, after recovery."""
     made: list[AnnouncerHarness] = []
     async with run_harness(folder, host=host, setup=lambda runs: made.append(AnnouncerHarness(runs, config, post))):
         yield made[0]

@@ -34,7 +34,7 @@ DAY = 24 * 60 * MINUTE
 
 
 class ArchiveHarness:
-    """A sweep in a house, and the children it has to do with."""
+    """An archive sweep on a run harness, and the children it handles."""
 
     def __init__(self, runs: RunHarness, folder: Path, config: str) -> None:
         self.runs, self.workspace = runs, folder / "workspace"

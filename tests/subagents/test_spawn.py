@@ -30,7 +30,7 @@ GROUP = "agent:main:telegram:group:-100"
 
 
 class SpawnHarness:
-    """A spawner in a house. `gate` holds up every write of attachments until it is set."""
+    """A spawner on a run harness. `gate` holds up every write of attachments until it is set."""
 
     def __init__(self, runs: RunHarness, folder: Path, config: str) -> None:
         self.runs, self.workspace = runs, folder / "workspace"

@@ -1,4 +1,4 @@
-"""A house of runs with all that follows them: conversations, the outbox and channels, put together as the daemon does.
+"""A run harness with conversations, the outbox and channels, put together as the daemon does.
 
 `Adapter` is a channel's connection that does what the test says.
 """

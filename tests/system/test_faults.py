@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import pytest
-from faults.house import House, open_house
+from faults.faulty_daemons import FaultyDaemons, open_faulty_daemons
 from faults.operations import OPERATIONS, Operation
 from faults.sweep import sweep
 from support.sampling import amount
@@ -35,17 +35,19 @@ def some(chosen: random.Random, places: list[T], most: int) -> list[T]:
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
-    with open_house() as made:
+def daemons() -> Iterator[FaultyDaemons]:
+    with open_faulty_daemons() as made:
         if made is None:
             pytest.skip("no gcc here that makes a library to put in front of libc")
         yield made
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_every_promise_is_kept_whatever_the_disk_does_and_wherever_it_ends(house: House, operation: Operation) -> None:
+def test_every_promise_holds_after_any_disk_fault_kill_or_power_cut(
+    daemons: FaultyDaemons, operation: Operation
+) -> None:
     chosen = random.Random(f"{ASKED} {operation.name}")
-    with sweep(house, operation) as one:
+    with sweep(daemons, operation) as one:
         failures: list[object] = list(one.count())
         assert not failures, f"without a fault: {failures}"
         assert not one.unsynced, f"over, and a power cut may undo it: {one.unsynced}"

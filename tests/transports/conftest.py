@@ -107,7 +107,7 @@ METHODS = (
 
 
 @dataclass
-class House:
+class RunningServer:
     """The running server: where it listens, what its handlers share, and clients of other makers."""
 
     server: Server
@@ -158,7 +158,7 @@ def _split(out: bytes) -> tuple[int, str]:
     return int(status), body
 
 
-Open = Callable[..., AbstractAsyncContextManager[House]]
+OpenServer = Callable[..., AbstractAsyncContextManager[RunningServer]]
 
 
 @pytest.fixture
@@ -171,13 +171,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def open_house(folder: Path) -> Open:
-    """`async with open_house(rules=..., limits=...) as house`."""
+def open_server(folder: Path) -> OpenServer:
+    """`async with open_server(rules=..., limits=...) as running`."""
 
     @asynccontextmanager
     async def run_server(
         *, rules: ServerLimits | None = None, limits: Limits | None = None, uid: int | None = None
-    ) -> AsyncIterator[House]:
+    ) -> AsyncIterator[RunningServer]:
         services = Services()
         dispatcher = Dispatcher(
             METHODS,
@@ -199,7 +199,7 @@ def open_house(folder: Path) -> Open:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, listeners)
-                yield House(
+                yield RunningServer(
                     server,
                     dispatcher,
                     services,

@@ -39,13 +39,13 @@ def split_responses(data):
     return found
 
 
-async def test_curl_calls_a_method_on_the_unix_socket(open_house):
-    async with open_house() as house:
-        status, body = await house.curl("/rpc", *JSON, "-d", PING)
+async def test_curl_calls_a_method_on_the_unix_socket(open_server):
+    async with open_server() as running:
+        status, body = await running.curl("/rpc", *JSON, "-d", PING)
         assert (status, json.loads(body)) == (200, {"jsonrpc": "2.0", "id": 1, "result": {}})
-        assert (await house.curl("/rpc", "-d", PING))[0] == 200  # with the content type that curl sends by default
-        assert (await house.curl("/rpc", "-H", "Content-Type: application/json; charset=utf-8", "-d", PING))[0] == 200
-        assert (await house.curl("/rpc", "-H", "Content-Type: text/plain", "-d", PING))[0] == 415
+        assert (await running.curl("/rpc", "-d", PING))[0] == 200  # with the content type that curl sends by default
+        assert (await running.curl("/rpc", "-H", "Content-Type: application/json; charset=utf-8", "-d", PING))[0] == 200
+        assert (await running.curl("/rpc", "-H", "Content-Type: text/plain", "-d", PING))[0] == 415
 
 
 def call(method, request_id: object = 1, **params):
@@ -68,27 +68,27 @@ def call(method, request_id: object = 1, **params):
         (call("subscribe"), 422, -32006),
     ],
 )
-async def test_a_single_call_has_the_http_status_of_its_error(open_house, body, status, code):
-    async with open_house() as house:
-        found, text = await house.curl("/rpc", *JSON, "--data-binary", "@-", stdin=body.encode())
+async def test_a_single_call_has_the_http_status_of_its_error(open_server, body, status, code):
+    async with open_server() as running:
+        found, text = await running.curl("/rpc", *JSON, "--data-binary", "@-", stdin=body.encode())
         assert (found, json.loads(text)["error"]["code"]) == (status, code)
 
 
-async def test_batches_and_notifications_have_their_own_http_statuses(open_house):
-    async with open_house() as house:
-        status, body = await house.curl("/rpc", *JSON, "-d", f"[{PING},{call('nope', 2)}]")
+async def test_batches_and_notifications_have_their_own_http_statuses(open_server):
+    async with open_server() as running:
+        status, body = await running.curl("/rpc", *JSON, "-d", f"[{PING},{call('nope', 2)}]")
         assert (status, [answer["id"] for answer in json.loads(body)]) == (200, [1, 2])
         notification = '{"jsonrpc":"2.0","method":"broken"}'
-        assert await house.curl("/rpc", *JSON, "-d", notification) == (204, "")
-        assert await house.curl("/rpc", *JSON, "-d", f"[{notification}]") == (204, "")
+        assert await running.curl("/rpc", *JSON, "-d", notification) == (204, "")
+        assert await running.curl("/rpc", *JSON, "-d", f"[{notification}]") == (204, "")
 
 
-async def test_a_body_may_be_cbor(open_house):
-    async with open_house() as house:
+async def test_a_body_may_be_cbor(open_server):
+    async with open_server() as running:
         import httpx
 
         with trio.fail_after(PATIENCE_S):
-            transport = httpx.AsyncHTTPTransport(uds=str(house.owner), verify=False)
+            transport = httpx.AsyncHTTPTransport(uds=str(running.owner), verify=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://d") as client:
                 cbor = {"Content-Type": "application/cbor"}
                 asked = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "hé"}})
@@ -100,14 +100,14 @@ async def test_a_body_may_be_cbor(open_house):
                     assert (refused.status_code, cbor2.loads(refused.content)["id"]) == (status, None)
 
 
-async def test_the_agent_socket_and_tcp_require_a_token(open_house):
-    async with open_house() as house:
+async def test_the_agent_socket_and_tcp_require_a_token(open_server):
+    async with open_server() as running:
 
         async def over_tcp(*options):
-            return await house.curl_tcp("/rpc", *options, "-d", call("whoami"))
+            return await running.curl_tcp("/rpc", *options, "-d", call("whoami"))
 
         async def over_agent(*options):
-            return await house.curl("/rpc", *options, "-d", call("whoami"), socket=house.agent)
+            return await running.curl("/rpc", *options, "-d", call("whoami"), socket=running.agent)
 
         for ask in (over_tcp, over_agent):
             status, body = await ask()
@@ -124,17 +124,17 @@ async def test_the_agent_socket_and_tcp_require_a_token(open_house):
             assert (await ask("-H", "Authorization: Bearer bad"))[0] == 401
             status, body = await ask(*BEARER)
             assert (status, json.loads(body)["result"]) == (200, {"token": "t-reader"})
-        assert json.loads((await house.curl("/rpc", "-d", call("whoami")))[1])["result"] == {"token": None}
-        assert (await house.curl("/rpc", *BEARER, "-d", call("whoami")))[1].count("t-reader") == 1
+        assert json.loads((await running.curl("/rpc", "-d", call("whoami")))[1])["result"] == {"token": None}
+        assert (await running.curl("/rpc", *BEARER, "-d", call("whoami")))[1].count("t-reader") == 1
         # The only thing that is answered without a token.
-        for socket in (house.owner, house.agent):
-            assert await house.curl("/healthz", socket=socket) == (200, '{"ok":true}')
-        assert await house.curl_tcp("/healthz") == (200, '{"ok":true}')
+        for socket in (running.owner, running.agent):
+            assert await running.curl("/healthz", socket=socket) == (200, '{"ok":true}')
+        assert await running.curl_tcp("/healthz") == (200, '{"ok":true}')
 
 
-async def test_the_root_lists_every_route(open_house):
-    async with open_house() as house:
-        answers = [await house.curl("/"), await house.curl("/", socket=house.agent), await house.curl_tcp("/")]
+async def test_the_root_lists_every_route(open_server):
+    async with open_server() as running:
+        answers = [await running.curl("/"), await running.curl("/", socket=running.agent), await running.curl_tcp("/")]
         for status, text in answers:
             assert status == 200
             roads = [line.split()[1].partition("?")[0] for line in text.splitlines() if line[:4] in ("GET ", "POST")]
@@ -159,20 +159,20 @@ async def test_the_root_lists_every_route(open_house):
         (["Origin: https://app.example", "Origin: http://evil"], 403),
     ],
 )
-async def test_tcp_accepts_only_loopback_hosts_and_allowed_origins(open_house, headers, status):
-    async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
-        port = house.tcp.split(":")[1]
+async def test_tcp_accepts_only_loopback_hosts_and_allowed_origins(open_server, headers, status):
+    async with open_server(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as running:
+        port = running.tcp.split(":")[1]
         options = [part for header in headers for part in ("-H", header.format(port=port))]
         for path in ("/healthz", "/sessions/main/history", "/ws"):
             expected = {"/ws": 426}.get(path, 200) if status == 200 else status
-            assert (await house.curl_tcp(path, *BEARER, *options))[0] == expected, path
+            assert (await running.curl_tcp(path, *BEARER, *options))[0] == expected, path
 
 
-async def test_requests_with_no_two_or_foreign_hosts_are_refused(open_house):
-    async with open_house() as house:
+async def test_requests_with_no_two_or_foreign_hosts_are_refused(open_server):
+    async with open_server() as running:
 
         async def status(head):
-            [(found, _, _)] = split_responses(await house.raw_tcp(head.format(host=house.tcp).encode()))
+            [(found, _, _)] = split_responses(await running.raw_tcp(head.format(host=running.tcp).encode()))
             return found
 
         assert await status("GET /healthz HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n") == 400
@@ -185,24 +185,23 @@ async def test_requests_with_no_two_or_foreign_hosts_are_refused(open_house):
         assert await status("CONNECT evil:80 HTTP/1.1\r\nHost: {host}\r\n\r\n") == 400
 
 
-async def test_tcp_speaks_http_only(open_house):
-    async with open_house() as house:
+async def test_tcp_speaks_http_only(open_server):
+    async with open_server() as running:
         for data in (PING.encode() + b"\n", b"\xa0"):
-            assert json.loads(await house.raw_tcp(data))["error"]["code"] == -32600
+            assert json.loads(await running.raw_tcp(data))["error"]["code"] == -32600
 
 
-async def test_an_allowed_origin_passes_preflight_and_may_read_the_answer(open_house):
-    async with open_house(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as house:
-        head = (
-            f"OPTIONS /rpc HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: {{}}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
-        )
-        [(status, _, headers)] = split_responses(await house.raw_tcp(head.format("https://app.example").encode()))
+async def test_an_allowed_origin_passes_preflight_and_may_read_the_answer(open_server):
+    async with open_server(rules=ServerLimits(allowed_origins=frozenset(["https://app.example"]))) as running:
+        begin = f"OPTIONS /rpc HTTP/1.1\r\nHost: {running.tcp}\r\n"
+        head = begin + "Origin: {}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
+        [(status, _, headers)] = split_responses(await running.raw_tcp(head.format("https://app.example").encode()))
         assert (status, headers["access-control-allow-origin"]) == (204, "https://app.example")
         assert "authorization" in headers["access-control-allow-headers"]
-        [(status, _, headers)] = split_responses(await house.raw_tcp(head.format("https://evil").encode()))
+        [(status, _, headers)] = split_responses(await running.raw_tcp(head.format("https://evil").encode()))
         assert (status, "access-control-allow-origin" in headers) == (403, False)
-        get = f"GET /nope HTTP/1.1\r\nHost: {house.tcp}\r\nOrigin: https://app.example\r\n\r\n"
-        [(status, _, headers)] = split_responses(await house.raw_tcp(get.encode()))
+        get = f"GET /nope HTTP/1.1\r\nHost: {running.tcp}\r\nOrigin: https://app.example\r\n\r\n"
+        [(status, _, headers)] = split_responses(await running.raw_tcp(get.encode()))
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (
             404,
             "https://app.example",
@@ -210,11 +209,11 @@ async def test_an_allowed_origin_passes_preflight_and_may_read_the_answer(open_h
         )
 
 
-async def test_a_path_is_split_before_its_parts_are_decoded(open_house):
-    async with open_house() as house:
+async def test_a_path_is_split_before_its_parts_are_decoded(open_server):
+    async with open_server() as running:
 
         async def key(path):
-            status, body = await house.curl(path, "--path-as-is")
+            status, body = await running.curl(path, "--path-as-is")
             return json.loads(body)["key"] if status == 200 else status
 
         assert await key("/sessions/agent:main:main/history") == "agent:main:main"
@@ -222,27 +221,27 @@ async def test_a_path_is_split_before_its_parts_are_decoded(open_house):
         assert await key("/sessions/../history") == ".."
         assert await key("/sessions//history") == 404
         assert await key("/sessions/a/b/history") == 404
-        _, body = await house.curl("/sessions/k/history?limit=5&cursor=a%26b&empty=&follow")
+        _, body = await running.curl("/sessions/k/history?limit=5&cursor=a%26b&empty=&follow")
         assert json.loads(body)["query"] == {"limit": "5", "cursor": "a&b", "empty": "", "follow": ""}
-        assert (await house.curl("/sessions/k/history?" + "&".join("abc" for _ in range(33))))[0] == 400
-        assert (await house.curl("/sessions/k/history?a=%ff"))[0] == 400
+        assert (await running.curl("/sessions/k/history?" + "&".join("abc" for _ in range(33))))[0] == 400
+        assert (await running.curl("/sessions/k/history?a=%ff"))[0] == 400
 
 
-async def test_an_unknown_query_parameter_is_refused_by_name(open_house):
-    async with open_house() as house:
+async def test_an_unknown_query_parameter_is_refused_by_name(open_server):
+    async with open_server() as running:
         cases = {"/sessions/k/history?limt=5": "limt", "/healthz?x": "x", "/ws?token=t": "token", "/refuse?a=1": "a"}
         for path, name in cases.items():
-            status, body = await house.curl(path)
+            status, body = await running.curl(path)
             if path.startswith("/ws"):
-                status, body = await house.curl(path, *UPGRADE)
+                status, body = await running.curl(path, *UPGRADE)
             assert (status, json.loads(body)["error"]["type"]) == (400, "invalid_params"), path
             assert json.loads(body)["error"]["field"] == name
         # A client without a token must not learn which parameters a route has.
-        assert (await house.curl("/sessions/k/history?limt=5", socket=house.agent))[0] == 401
+        assert (await running.curl("/sessions/k/history?limt=5", socket=running.agent))[0] == 401
 
 
-async def test_two_content_lengths_are_refused_and_what_follows_is_not_served(open_house):
-    async with open_house() as house:
+async def test_two_content_lengths_are_refused_and_what_follows_is_not_served(open_server):
+    async with open_server() as running:
         hidden = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         for version, lengths in (
             (b"1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n"),
@@ -250,16 +249,16 @@ async def test_two_content_lengths_are_refused_and_what_follows_is_not_served(op
             (b"1.0", b"Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n"),
         ):
             head = b"POST /rpc HTTP/%b\r\nHost: x\r\n%b\r\n" % (version, lengths)
-            [(status, _, headers)] = split_responses(await house.raw(head + b"0\r\n\r\n" + hidden))
+            [(status, _, headers)] = split_responses(await running.raw(head + b"0\r\n\r\n" + hidden))
             assert (status, headers["connection"]) == (400, "close"), head
 
 
 @pytest.mark.parametrize("target", [b"http://[/", b"http://[::1/x", b"http://]/", b"http:///x", b"x", b"http://[v]/"])
-async def test_an_invalid_request_target_is_refused(open_house, target):
-    async with open_house() as house:
-        [(status, body, _)] = split_responses(await house.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+async def test_an_invalid_request_target_is_refused(open_server, target):
+    async with open_server() as running:
+        [(status, body, _)] = split_responses(await running.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
         assert (status, body["error"]["type"]) == (400, "bad_request")
-        assert house.services.faults == []
+        assert running.services.faults == []
 
 
 @given(st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1))
@@ -269,40 +268,40 @@ def test_any_target_is_parsed_or_refused(target):
         assert _target_of(target).path
 
 
-async def test_empty_lines_before_a_request_are_skipped(open_house):
-    async with open_house() as house:
+async def test_empty_lines_before_a_request_are_skipped(open_server):
+    async with open_server() as running:
         one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b\r\n" % (len(PING), PING.encode())
-        found = split_responses(await house.raw(post + one + b"\r\n\r\n" + post))
+        found = split_responses(await running.raw(post + one + b"\r\n\r\n" + post))
         assert [status for status, _, _ in found] == [200, 200, 200]
-        async with await trio.open_unix_socket(house.owner) as stream:
+        async with await trio.open_unix_socket(running.owner) as stream:
             for byte in post + one:  # the empty line comes in two pieces
                 await stream.send_all(bytes([byte]))
             await stream.send_eof()
             data = b"".join([chunk async for chunk in stream])
         assert [status for status, _, _ in split_responses(data)] == [200, 200]
-        assert [status for status, _, _ in split_responses(await house.raw(one + b"\rGET"))] == [200, 400]
+        assert [status for status, _, _ in split_responses(await running.raw(one + b"\rGET"))] == [200, 400]
 
 
-async def test_errors_are_json(open_house):
-    async with open_house() as house:
+async def test_errors_are_json(open_server):
+    async with open_server() as running:
 
         def error(kind, message, **more):
             return {"ok": False, "error": {"type": kind, "message": message, **more}}
 
-        status, body = await house.curl("/nope")
+        status, body = await running.curl("/nope")
         assert (status, json.loads(body)) == (404, error("not_found", "There is nothing at this path."))
-        status, body = await house.curl("/refuse")
+        status, body = await running.curl("/refuse")
         assert (status, json.loads(body)) == (409, error("conflict", "The label is in use.", code="label_in_use"))
-        status, body = await house.curl("/fault")
+        status, body = await running.curl("/fault")
         assert (status, json.loads(body)["error"]["type"]) == (500, "internal")
-        assert [(what, type(fault)) for what, fault in house.services.faults] == [("/fault", LookupError)]
-        [(status, body, headers)] = split_responses(await house.raw(b"DELETE /rpc HTTP/1.1\r\nHost: x\r\n\r\n"))
+        assert [(what, type(fault)) for what, fault in running.services.faults] == [("/fault", LookupError)]
+        [(status, body, headers)] = split_responses(await running.raw(b"DELETE /rpc HTTP/1.1\r\nHost: x\r\n\r\n"))
         assert (status, body["error"]["type"], headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
-async def test_a_connection_is_kept_alive_for_the_next_request(open_house):
-    async with open_house() as house:
+async def test_a_connection_is_kept_alive_for_the_next_request(open_server):
+    async with open_server() as running:
         one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(PING), PING.encode())
         chunked = (
@@ -313,7 +312,7 @@ async def test_a_connection_is_kept_alive_for_the_next_request(open_house):
                 PING[5:].encode(),
             )
         )
-        found = split_responses(await house.raw(one + post + chunked + one))
+        found = split_responses(await running.raw(one + post + chunked + one))
         assert [status for status, _, _ in found] == [200, 200, 200, 200]
         assert found[1][1] == found[2][1] == {"jsonrpc": "2.0", "id": 1, "result": {}}
         # HTTP/1.0 and `Connection: close` end it.
@@ -321,25 +320,25 @@ async def test_a_connection_is_kept_alive_for_the_next_request(open_house):
             b"GET /healthz HTTP/1.0\r\n\r\n",
             b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
         ):
-            assert len(split_responses(await house.raw(ending + one))) == 1
+            assert len(split_responses(await running.raw(ending + one))) == 1
         # A refusal keeps it open where the whole request was read.
-        found = split_responses(await house.raw(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + one))
+        found = split_responses(await running.raw(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + one))
         assert [status for status, _, _ in found] == [404, 200]
         # An offer to upgrade to another protocol is ignored.
         h2c = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-        assert [status for status, _, _ in split_responses(await house.raw(h2c))] == [200]
+        assert [status for status, _, _ in split_responses(await running.raw(h2c))] == [200]
 
 
-async def test_head_is_answered_like_get_without_the_body(open_house):
-    async with open_house() as house:
-        data = await house.raw(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+async def test_head_is_answered_like_get_without_the_body(open_server):
+    async with open_server() as running:
+        data = await running.raw(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         head, get = data.split(b"HTTP/1.1 200")[1:]
         assert b"Content-Length: 11\r\n" in head and head.endswith(b"\r\n\r\n")
         assert get.endswith(b'{"ok":true}')
 
 
-async def test_bodies_are_accepted_up_to_the_limit_and_not_beyond(open_house):
-    async with open_house() as house:
+async def test_bodies_are_accepted_up_to_the_limit_and_not_beyond(open_server):
+    async with open_server() as running:
 
         def post(size, chunked):
             head = b"POST /sessions/k/kill HTTP/1.1\r\nHost: x\r\n"
@@ -348,9 +347,9 @@ async def test_bodies_are_accepted_up_to_the_limit_and_not_beyond(open_house):
             return head + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
 
         for chunked in (False, True):
-            [(status, body, _)] = split_responses(await house.raw(post(1000, chunked)))
+            [(status, body, _)] = split_responses(await running.raw(post(1000, chunked)))
             assert (status, body) == (200, {"bytes": 1000})
-            [(status, body, headers)] = split_responses(await house.raw(post(1001, chunked)))
+            [(status, body, headers)] = split_responses(await running.raw(post(1001, chunked)))
             assert (status, body["error"]) == (
                 413,
                 {
@@ -361,25 +360,25 @@ async def test_bodies_are_accepted_up_to_the_limit_and_not_beyond(open_house):
                 },
             )
         # An announced length over the limit is refused without waiting for the body, however large it is.
-        [(status, _, headers)] = split_responses(await house.raw(post(1001, False)[:200]))
+        [(status, _, headers)] = split_responses(await running.raw(post(1001, False)[:200]))
         assert (status, headers["connection"]) == (413, "close")
-    async with open_house(limits=Limits(max_frame_bytes=100_000)) as house:
-        assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 100_000))[0] == 400
-        assert (await house.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 3_000_000))[0] == 413
+    async with open_server(limits=Limits(max_frame_bytes=100_000)) as running:
+        assert (await running.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 100_000))[0] == 400
+        assert (await running.curl("/rpc", "--data-binary", "@-", stdin=b"[" * 3_000_000))[0] == 413
 
 
-async def test_expect_100_continue_is_answered_or_refused(open_house):
-    async with open_house() as house:
+async def test_expect_100_continue_is_answered_or_refused(open_server):
+    async with open_server() as running:
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
-        async with await trio.open_unix_socket(house.owner) as stream:
+        async with await trio.open_unix_socket(running.owner) as stream:
             await stream.send_all(head % b"/sessions/k/kill")
             with trio.fail_after(PATIENCE_S):
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
                 await stream.send_all(b"abc")
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
-        refused = await house.raw(head % b"/nope")
+        refused = await running.raw(head % b"/nope")
         assert refused.startswith(b"HTTP/1.1 404 ") and b"Connection: close" in refused
-        refused = await house.raw(head % b"/sessions/k/kill", house.agent)
+        refused = await running.raw(head % b"/sessions/k/kill", running.agent)
         assert refused.startswith(b"HTTP/1.1 401 ") and b"WWW-Authenticate: Bearer" in refused
 
 
@@ -398,44 +397,44 @@ async def test_expect_100_continue_is_answered_or_refused(open_house):
         (b"A" * 100_000, 431),
     ],
 )
-async def test_malformed_http_is_refused_in_http(open_house, data, status):
-    async with open_house() as house:
-        [(found, body, headers)] = split_responses(await house.raw(data))
+async def test_malformed_http_is_refused_in_http(open_server, data, status):
+    async with open_server() as running:
+        [(found, body, headers)] = split_responses(await running.raw(data))
         assert (found, body["ok"], headers.get("connection")) == (status, False, "close")
-        assert house.services.faults == []
+        assert running.services.faults == []
 
 
-async def test_when_a_client_goes_away_its_requests_are_cancelled(open_house):
-    async with open_house() as house:
+async def test_when_a_client_goes_away_its_requests_are_cancelled(open_server):
+    async with open_server() as running:
         post = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
         wait = call("wait").encode()
         for request in (b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n", post % (len(wait), wait)):
-            stream = await trio.open_unix_socket(house.owner)
+            stream = await trio.open_unix_socket(running.owner)
             await stream.send_all(request)
-            before = house.services.started
-            await wait_until(lambda before=before: house.services.started > before)
+            before = running.services.started
+            await wait_until(lambda before=before: running.services.started > before)
             await stream.aclose()
-        await wait_until(lambda: house.services.ended == 2)
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+        await wait_until(lambda: running.services.ended == 2)
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
-async def test_a_half_closed_client_still_gets_its_answer(open_house):
-    async with open_house() as house, trio.open_nursery() as nursery:
+async def test_a_half_closed_client_still_gets_its_answer(open_server):
+    async with open_server() as running, trio.open_nursery() as nursery:
 
         async def release():
-            await wait_until(lambda: house.services.started)
-            house.services.release.set()
+            await wait_until(lambda: running.services.started)
+            running.services.release.set()
 
         nursery.start_soon(release)
         wait = call("wait").encode()
-        data = await house.raw(b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(wait), wait))
+        data = await running.raw(b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(wait), wait))
         assert split_responses(data)[0][1]["result"] == {"released": True}
 
 
-async def test_an_idle_connection_is_closed_without_a_word(open_house):
-    async with open_house(rules=ServerLimits(first_message_s=2)) as house:
-        async with await trio.open_unix_socket(house.agent) as stream:
+async def test_an_idle_connection_is_closed_without_a_word(open_server):
+    async with open_server(rules=ServerLimits(first_message_s=2)) as running:
+        async with await trio.open_unix_socket(running.agent) as stream:
             await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             with trio.fail_after(PATIENCE_S):
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
@@ -466,12 +465,12 @@ EVERY_ANSWER = {
 
 
 @pytest.mark.parametrize("case", EVERY_ANSWER)
-async def test_every_response_has_the_required_headers_once(open_house, case):
+async def test_every_response_has_the_required_headers_once(open_server, case):
     line, more, body, status = EVERY_ANSWER[case]
     assert len(PING) == 40
-    async with open_house() as house:
+    async with open_server() as running:
         said = f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n{body}".encode()
-        head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        head = (await running.raw(said)).partition(b"\r\n\r\n")[0].decode().split("\r\n")
     headers = [tuple(header.split(": ", 1)) for header in head[1:]]
     named = {name.lower(): value for name, value in headers}
     assert len(named) == len(headers), "no header is there twice"
@@ -487,10 +486,10 @@ async def test_every_response_has_the_required_headers_once(open_house, case):
     }
 
 
-async def test_an_event_stream_has_the_required_headers(open_house):
-    async with open_house() as house:
+async def test_an_event_stream_has_the_required_headers(open_server):
+    async with open_server() as running:
         said = b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-        head = (await house.raw(said)).partition(b"\r\n\r\n")[0].decode().lower()
+        head = (await running.raw(said)).partition(b"\r\n\r\n")[0].decode().lower()
     assert head.startswith("http/1.1 200")
     for header in ("content-type: text/event-stream", "cache-control: no-store", "x-content-type-options: nosniff"):
         assert f"\r\n{header}" in head

@@ -30,58 +30,58 @@ def test_an_event_is_encoded_as_the_standard_says():
             encode_event(b"", cursor=bad)
 
 
-async def test_curl_reads_events_and_resumes(open_house):
-    async with open_house() as house:
-        assert await house.curl("/events", "-N") == (200, events(1, 2, 3))
-        assert await house.curl("/events", "-N", "-H", "Last-Event-ID: 3") == (200, events(4, 5, 6))
-        assert await house.curl_tcp("/events", "-N", *BEARER) == (200, events(1, 2, 3))
-        assert (await house.curl_tcp("/events", "-N"))[0] == 401
-        status, body = await house.curl("/events", "-I")
+async def test_curl_reads_events_and_resumes(open_server):
+    async with open_server() as running:
+        assert await running.curl("/events", "-N") == (200, events(1, 2, 3))
+        assert await running.curl("/events", "-N", "-H", "Last-Event-ID: 3") == (200, events(4, 5, 6))
+        assert await running.curl_tcp("/events", "-N", *BEARER) == (200, events(1, 2, 3))
+        assert (await running.curl_tcp("/events", "-N"))[0] == 401
+        status, body = await running.curl("/events", "-I")
         assert (status, "text/event-stream" in body, "chunked" in body.lower()) == (200, True, True)
 
 
-async def test_a_failing_stream_sends_an_error_and_ends(open_house):
-    async with open_house() as house:
+async def test_a_failing_stream_sends_an_error_and_ends(open_server):
+    async with open_server() as running:
         error = {"ok": False, "error": {"type": "conflict", "message": "It was reset."}}
-        assert await house.curl("/events?fail", "-N") == (
+        assert await running.curl("/events?fail", "-N") == (
             200,
             events(1, 2, 3) + f"event: error\ndata: {json.dumps(error, separators=(',', ':'))}\n\n",
         )
 
 
-async def test_a_half_closed_reader_still_gets_events(open_house):
-    async with open_house() as house, trio.open_nursery() as nursery:
+async def test_a_half_closed_reader_still_gets_events(open_server):
+    async with open_server() as running, trio.open_nursery() as nursery:
 
         async def release():
-            await wait_until(lambda: house.services.started)
-            house.services.release.set()
+            await wait_until(lambda: running.services.started)
+            running.services.release.set()
 
         nursery.start_soon(release)
-        data = await house.raw(b"GET /events?follow HTTP/1.0\r\n\r\n")
+        data = await running.raw(b"GET /events?follow HTTP/1.0\r\n\r\n")
         assert data.partition(b"\r\n\r\n")[2].decode() == events(1, 2, 3)
 
 
-async def test_when_a_reader_goes_its_source_is_cancelled(open_house):
-    async with open_house() as house:
-        stream = await trio.open_unix_socket(house.owner)
+async def test_when_a_reader_goes_its_source_is_cancelled(open_server):
+    async with open_server() as running:
+        stream = await trio.open_unix_socket(running.owner)
         await stream.send_all(b"GET /events?follow HTTP/1.1\r\nHost: x\r\n\r\n")
-        await wait_until(lambda: house.services.started)
+        await wait_until(lambda: running.services.started)
         await stream.aclose()
-        await wait_until(lambda: house.services.ended == 1)
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+        await wait_until(lambda: running.services.ended == 1)
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
-async def test_revoking_a_token_ends_its_streams(open_house):
-    async with open_house() as house, trio.open_nursery() as nursery:
+async def test_revoking_a_token_ends_its_streams(open_server):
+    async with open_server() as running, trio.open_nursery() as nursery:
         got = []
 
         async def read():
-            got.append(await house.curl("/events?follow", "-N", *BEARER))
+            got.append(await running.curl("/events?follow", "-N", *BEARER))
 
         nursery.start_soon(read)
-        await wait_until(lambda: house.services.started)
-        assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
+        await wait_until(lambda: running.services.started)
+        assert running.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
         await wait_until(lambda: got)
         [(status, body)] = got
         assert (status, events(1, 2, 3).startswith(body)) == (200, True)

@@ -26,23 +26,23 @@ async def wait_until(condition):
 
 
 @asynccontextmanager
-async def connect(house):
+async def connect(running):
     """A WebSocket client; its stream is closed here, since the library leaves one open that the server closed."""
-    host, port = house.tcp.split(":")
+    host, port = running.tcp.split(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream, trio.open_nursery() as nursery:
         with trio.fail_after(PATIENCE_S):
             yield await trio_websocket.wrap_client_stream(
-                nursery, stream, house.tcp, "/ws", extra_headers=[(b"Authorization", b"Bearer reader")]
+                nursery, stream, running.tcp, "/ws", extra_headers=[(b"Authorization", b"Bearer reader")]
             )
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def open_upgraded_stream(house):
+async def open_upgraded_stream(running):
     """A bare stream on which the handshake has been answered."""
-    host, port = house.tcp.split(":")
+    host, port = running.tcp.split(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream:
-        await stream.send_all(handshake(house).encode())
+        await stream.send_all(handshake(running).encode())
         with trio.fail_after(PATIENCE_S):
             head = await stream.receive_some()
             assert head.startswith(b"HTTP/1.1 101 ") and head.endswith(b"\r\n\r\n")
@@ -60,20 +60,20 @@ async def ask(connection, message):
     return json.loads(answer) if isinstance(answer, str) else cbor2.loads(answer)
 
 
-async def test_text_is_json_and_binary_is_cbor(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_text_is_json_and_binary_is_cbor(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             assert await ask(connection, PING) == PONG
             assert await ask(connection, [PING, PING]) == [PONG, PONG]
             assert (await ask(connection, {**PING, "method": "whoami"}))["result"] == {"token": "t-reader"}
-        async with connect(house) as connection:
+        async with connect(running) as connection:
             assert await ask(connection, cbor2.dumps(PING)) == PONG
             assert await ask(connection, b"\xd9\xd9\xf7" + cbor2.dumps(PING)) == PONG
 
 
-async def test_a_connection_keeps_to_one_kind_of_frame(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_a_connection_keeps_to_one_kind_of_frame(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             assert await ask(connection, PING) == PONG
             assert (await ask(connection, cbor2.dumps(PING)))["error"]["code"] == -32600
             with pytest.raises(trio_websocket.ConnectionClosed) as closed:
@@ -82,26 +82,26 @@ async def test_a_connection_keeps_to_one_kind_of_frame(open_house):
 
 
 @pytest.mark.parametrize("frame", [cbor2.dumps(PING) + b"\x00", b"\xa1", b"\x81" * 100])
-async def test_a_binary_frame_must_be_one_whole_cbor_item(open_house, frame):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_a_binary_frame_must_be_one_whole_cbor_item(open_server, frame):
+    async with open_server() as running:
+        async with connect(running) as connection:
             answer = await ask(connection, frame)
             assert (answer["id"], answer["error"]["code"] in (-32700, -32600)) == (None, True)
 
 
-async def test_bad_text_is_answered_and_the_connection_stays_open(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_bad_text_is_answered_and_the_connection_stays_open(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             await connection.send_message("nonsense")
             assert json.loads(await connection.get_message())["error"]["code"] == -32700
             await connection.send_message("  \n")
             assert await ask(connection, PING) == PONG
 
 
-async def test_events_have_the_kind_of_frame_of_the_request(open_house):
-    async with open_house() as house:
+async def test_events_have_the_kind_of_frame_of_the_request(open_server):
+    async with open_server() as running:
         for encode, decode in ((json.dumps, json.loads), (cbor2.dumps, cbor2.loads)):
-            async with connect(house) as connection:
+            async with connect(running) as connection:
                 await connection.send_message(encode({**PING, "method": "subscribe"}))
                 with trio.fail_after(PATIENCE_S):
                     got = [decode(await connection.get_message()) for _ in range(4)]
@@ -109,9 +109,9 @@ async def test_events_have_the_kind_of_frame_of_the_request(open_house):
                 assert [message["params"]["n"] for message in got if "method" in message] == [0, 1, 2]
 
 
-async def test_a_listening_client_gets_its_pings_answered(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_a_listening_client_gets_its_pings_answered(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             await connection.send_message(json.dumps({**PING, "method": "subscribe"}))
             for _ in range(4):
                 await connection.get_message()
@@ -119,30 +119,30 @@ async def test_a_listening_client_gets_its_pings_answered(open_house):
             await connection.ping(b"y")
 
 
-async def test_a_close_cancels_the_requests_of_the_connection(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_a_close_cancels_the_requests_of_the_connection(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             await connection.send_message(json.dumps({**PING, "method": "wait"}))
-            await wait_until(lambda: house.services.started)
-        await wait_until(lambda: house.services.ended == 1)
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+            await wait_until(lambda: running.services.started)
+        await wait_until(lambda: running.services.ended == 1)
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
-async def test_when_a_client_vanishes_its_requests_are_cancelled(open_house):
-    async with open_house() as house:
-        async with open_upgraded_stream(house) as stream:
+async def test_when_a_client_vanishes_its_requests_are_cancelled(open_server):
+    async with open_server() as running:
+        async with open_upgraded_stream(running) as stream:
             body = json.dumps({**PING, "method": "wait"}).encode()
             await stream.send_all(bytes([0x81, 0x80 | len(body), 0, 0, 0, 0]) + body)
-            await wait_until(lambda: house.services.started)
-        await wait_until(lambda: house.services.ended == 1)
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+            await wait_until(lambda: running.services.started)
+        await wait_until(lambda: running.services.ended == 1)
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
-async def test_a_message_over_the_limit_closes_the_connection(open_house):
-    async with open_house(limits=Limits(max_frame_bytes=10_000)) as house:
-        async with connect(house) as connection:
+async def test_a_message_over_the_limit_closes_the_connection(open_server):
+    async with open_server(limits=Limits(max_frame_bytes=10_000)) as running:
+        async with connect(running) as connection:
             text = "x" * 9_900
             answer = await ask(connection, {**PING, "method": "echo", "params": {"text": text}})
             assert answer["result"] == {"text": text}
@@ -152,18 +152,18 @@ async def test_a_message_over_the_limit_closes_the_connection(open_house):
             assert closed.value.reason.code == 1009
 
 
-async def test_revoking_a_token_closes_its_websocket(open_house):
-    async with open_house() as house:
-        async with connect(house) as connection:
+async def test_revoking_a_token_closes_its_websocket(open_server):
+    async with open_server() as running:
+        async with connect(running) as connection:
             assert await ask(connection, PING) == PONG
-            assert house.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
+            assert running.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
             with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(PATIENCE_S):
                 await connection.get_message()
 
 
-def handshake(house, **changes):
+def handshake(running, **changes):
     headers = {
-        "Host": house.tcp,
+        "Host": running.tcp,
         "Authorization": "Bearer reader",
         "Upgrade": "websocket",
         "Connection": "keep-alive, Upgrade",
@@ -194,18 +194,18 @@ def handshake(house, **changes):
         ({"Content_Length": "5"}, 400),
     ],
 )
-async def test_a_bad_handshake_is_refused_at_once(open_house, changes, status):
-    async with open_house() as house:
+async def test_a_bad_handshake_is_refused_at_once(open_server, changes, status):
+    async with open_server() as running:
         with trio.fail_after(PATIENCE_S):
-            data = await house.raw_tcp(handshake(house, **changes).encode())
+            data = await running.raw_tcp(handshake(running, **changes).encode())
         assert data.startswith(b"HTTP/1.1 %d " % status), data
         if status == 426:
             assert b"\r\nUpgrade: websocket\r\n" in data or b"\r\nSec-WebSocket-Version: 13\r\n" in data
 
 
-async def test_frames_sent_before_the_handshake_is_answered_are_refused(open_house):
-    async with open_house() as house:
-        data = await house.raw_tcp(handshake(house).encode() + b"\x88\x80\x00\x00\x00\x00")
+async def test_frames_sent_before_the_handshake_is_answered_are_refused(open_server):
+    async with open_server() as running:
+        data = await running.raw_tcp(handshake(running).encode() + b"\x88\x80\x00\x00\x00\x00")
         assert data.startswith(b"HTTP/1.1 400 ")
 
 
@@ -225,16 +225,16 @@ async def test_frames_sent_before_the_handshake_is_answered_are_refused(open_hou
         (b"\x81\x82\0\0\0\0\xff\xff", 1007),
     ],
 )
-async def test_a_close_or_an_invalid_frame_ends_the_connection_with_the_right_code(open_house, frames, code):
-    async with open_house() as house:
-        async with open_upgraded_stream(house) as stream:
+async def test_a_close_or_an_invalid_frame_ends_the_connection_with_the_right_code(open_server, frames, code):
+    async with open_server() as running:
+        async with open_upgraded_stream(running) as stream:
             await stream.send_all(frames)
             await stream.send_eof()
             said = b"".join([chunk async for chunk in stream])
             assert said[:1] == b"\x88" and len(said) == 2 + said[1], "one close frame, and nothing else"
             assert (int.from_bytes(said[2:4], "big") if code is not None else None) == code
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
 @pytest.mark.parametrize(
@@ -257,40 +257,40 @@ async def test_a_close_or_an_invalid_frame_ends_the_connection_with_the_right_co
         (b"\x01\x80\0\0\0\0" + b"\x00\x81\0\0\0\0x" * 5000, 1009, "A message has at most 4096 fragments,"),
     ],
 )
-async def test_an_invalid_frame_is_answered_with_a_reason_in_words(open_house, frames, code, reason):
+async def test_an_invalid_frame_is_answered_with_a_reason_in_words(open_server, frames, code, reason):
     """The client keeps its half open and reads, so that the library's reader uses the stream meanwhile."""
-    async with open_house() as house:
-        async with open_upgraded_stream(house) as stream:
+    async with open_server() as running:
+        async with open_upgraded_stream(running) as stream:
             await stream.send_all(frames)
             said = b"".join([chunk async for chunk in stream])
         assert (said[:1], int.from_bytes(said[2:4], "big")) == (b"\x88", code)
         assert said[4:].decode().startswith(reason) and len(said) == 2 + said[1]
-        await wait_until(lambda: house.server.connections == 0)
-        assert house.services.faults == []
+        await wait_until(lambda: running.server.connections == 0)
+        assert running.services.faults == []
 
 
-async def test_answers_to_requests_before_an_invalid_frame_can_still_be_read(open_house):
-    async with open_house() as house:
-        async with open_upgraded_stream(house) as stream:
+async def test_answers_to_requests_before_an_invalid_frame_can_still_be_read(open_server):
+    async with open_server() as running:
+        async with open_upgraded_stream(running) as stream:
             await stream.send_all(b"\x81\x82\0\0\0\0{}" * 3 + b"\x83\x80\0\0\0\0" + os.urandom(4096))
             said = b"".join([chunk async for chunk in stream])
             assert b"\x88" in said and int.from_bytes(said[said.rindex(b"\x88") :][2:4], "big") == 1002
-        await wait_until(lambda: house.server.connections == 0)
+        await wait_until(lambda: running.server.connections == 0)
 
 
-async def test_random_frames_end_only_their_own_connection(open_house):
-    async with open_house() as house:
+async def test_random_frames_end_only_their_own_connection(open_server):
+    async with open_server() as running:
         for _ in range(50):
-            async with open_upgraded_stream(house) as stream:
+            async with open_upgraded_stream(running) as stream:
                 await stream.send_all(os.urandom(200))
-        await wait_until(lambda: house.server.connections == 0)
-        async with connect(house) as connection:
+        await wait_until(lambda: running.server.connections == 0)
+        async with connect(running) as connection:
             assert await ask(connection, PING) == PONG
-        assert house.services.faults == []
+        assert running.services.faults == []
 
 
-async def test_websocket_works_on_the_unix_socket_with_another_client(open_house):
-    async with open_house() as house:
+async def test_websocket_works_on_the_unix_socket_with_another_client(open_server):
+    async with open_server() as running:
         script = (
             "import sys, json\n"
             "from websockets.sync.client import unix_connect\n"
@@ -300,7 +300,7 @@ async def test_websocket_works_on_the_unix_socket_with_another_client(open_house
         )
         import sys
 
-        out = await house.run(sys.executable, "-c", script, house.owner)
+        out = await running.run(sys.executable, "-c", script, running.owner)
         assert out.decode().strip() == '{"jsonrpc":"2.0","id":1,"result":{"token":null}} []'
 
 

@@ -195,7 +195,7 @@ def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[
                 yield method.name, {**required(info.fields), one.encode_name: value}, one.name in WAITS
 
 
-class House:
+class WalledDaemon:
     """The parts on a store with a wall around it: `outside` is all that lies beside it."""
 
     def __init__(self, parts: InProcessDaemon, wall: Path) -> None:
@@ -230,13 +230,13 @@ class House:
 
 
 @asynccontextmanager
-async def house(wall: Path) -> Any:
+async def open_walled_daemon(wall: Path) -> Any:
     folder = wall / "a/b/c"
     folder.mkdir(parents=True, exist_ok=True)
     (wall / "escaped").write_text("untouched")
     async with in_process_daemon(folder, CONFIG) as parts, parts.connect() as owner:
         await owner.say(OWN, "hello")
-        yield House(parts, wall)
+        yield WalledDaemon(parts, wall)
 
 
 async def tried(connection: Connection, method: str, params: dict[str, Any], *, waits: bool) -> dict[str, Any]:
@@ -261,7 +261,7 @@ LAYOUT = re.compile(
 )
 
 
-async def check(made: House, faults: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]) -> None:
+async def check(made: WalledDaemon, faults: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]) -> None:
     assert [one for one in answers if one[2] == -32603] == []
     # Runs that were started have ended: a fault in one of them shows in the log only.
     with trio.fail_after(PATIENCE_S):
@@ -280,7 +280,7 @@ async def test_hostile_strings_in_every_place_are_refused_or_are_text(
 ) -> None:
     answers = []
     with structlog.testing.capture_logs() as logs:
-        async with house(tmp_path) as made:
+        async with open_walled_daemon(tmp_path) as made:
             before = made.outside()
             async with made.parts.connect() as owner:
                 token = await owner.call("tokens.mint", sessionKey=OWN, scopes=scopes or ["admin"])
@@ -300,11 +300,11 @@ async def test_hostile_strings_in_every_place_are_refused_or_are_text(
     assert len(answers) > 5000 / ALL_STRIPES
 
 
-def connected(made: House, caller: Caller | None) -> Any:
+def connected(made: WalledDaemon, caller: Caller | None) -> Any:
     return made.parts.connect() if caller is None else made.parts.connect(caller)
 
 
-async def over_http(made: House, caller: Caller, hostile: str) -> list[HttpResponse]:
+async def over_http(made: WalledDaemon, caller: Caller, hostile: str) -> list[HttpResponse]:
     if not hostile:
         return []
     key = quote(hostile, safe="")
@@ -323,7 +323,7 @@ async def test_hostile_values_in_every_place_are_no_fault(tmp_path: Path, hostil
     answers = []
     mark = "HOSTILE-VALUE"
     with structlog.testing.capture_logs() as logs:
-        async with house(tmp_path) as made, made.parts.connect() as connection:
+        async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:
             before = made.outside()
             for method, params, waits in calls(mark):
                 text = json.dumps(params).replace(f'"{mark}"', hostile)
@@ -358,7 +358,7 @@ async def asked(connection: Connection, method: str, params: str, *, waits: bool
 )
 async def test_a_hostile_request_id_is_answered_and_ends_nothing(tmp_path: Path, request_id: str) -> None:
     with structlog.testing.capture_logs() as logs:
-        async with house(tmp_path) as made, made.parts.connect() as connection:
+        async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:
             for method in ("ping", "sessions_list", "sessions_history", "no.such"):
                 text = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}"}}\n'
                 await connection._stream.send_all(text.encode())
@@ -381,7 +381,7 @@ def test_any_text_in_every_place_is_refused_or_is_text(
     async def run() -> None:
         answers = []
         with structlog.testing.capture_logs() as logs:
-            async with house(tmp_path_factory.mktemp("wall")) as made, made.parts.connect() as connection:
+            async with open_walled_daemon(tmp_path_factory.mktemp("wall")) as made, made.parts.connect() as connection:
                 before = made.outside()
                 for hostile in texts:
                     for method, params, waits in calls(hostile):

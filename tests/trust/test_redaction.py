@@ -63,7 +63,7 @@ def shows(text: str) -> list[str]:
     return [secret for secret in SECRETS if any(piece in text for piece in pieces_of(secret))]
 
 
-class House:
+class SecretsDaemon:
     """The parts with a session full of secrets."""
 
     def __init__(self, parts: InProcessDaemon, owner: Connection) -> None:
@@ -85,7 +85,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(folder: Path, *, redact: bool = True) -> AsyncIterator[House]:
+async def open_daemon_with_secrets(folder: Path, *, redact: bool = True) -> AsyncIterator[SecretsDaemon]:
     async with in_process_daemon(folder, CONFIG.format(redact=str(redact).lower())) as parts, parts.connect() as owner:
         await owner.say(KEY, TEXT)
         tools = [
@@ -106,10 +106,10 @@ async def house(folder: Path, *, redact: bool = True) -> AsyncIterator[House]:
             {"role": "user", "content": TEXT},
         ]
         await owner.call("chat.inject", sessionKey=KEY, messages=tools)
-        yield House(parts, owner)
+        yield SecretsDaemon(parts, owner)
 
 
-async def follow(made: House, caller: Caller, until: Callable[[str], bool]) -> str:
+async def follow(made: SecretsDaemon, caller: Caller, until: Callable[[str], bool]) -> str:
     """What an event stream says until that, as text."""
     answer = await made.http(caller, follow="1", includeTools="1")
     assert isinstance(answer, EventStreamAnswer)
@@ -129,7 +129,7 @@ async def follow(made: House, caller: Caller, until: Callable[[str], bool]) -> s
     return "".join(said)
 
 
-async def everything_read(made: House, caller: Caller) -> dict[str, str]:
+async def everything_read(made: SecretsDaemon, caller: Caller) -> dict[str, str]:
     """What each road out says to this caller, as text."""
     said: dict[str, Any] = {}
     async with made.parts.connect(caller) as connection:
@@ -156,13 +156,13 @@ async def everything_read(made: House, caller: Caller) -> dict[str, str]:
 
 
 async def test_no_road_shows_a_token_what_is_masked_in_history(tmp_path: Path) -> None:
-    async with house(tmp_path) as made:
+    async with open_daemon_with_secrets(tmp_path) as made:
         shown = {name: shows(text) for name, text in (await everything_read(made, await made.token())).items()}
         assert {name: secrets for name, secrets in shown.items() if secrets} == {}
 
 
 async def test_the_owner_and_the_file_have_it_as_it_was_said(tmp_path: Path) -> None:
-    async with house(tmp_path) as made:
+    async with open_daemon_with_secrets(tmp_path) as made:
         [path] = (tmp_path / "store/agents/main/sessions").glob("*.jsonl")
         before = path.read_bytes()
         caller = await made.token()
@@ -179,7 +179,7 @@ async def test_the_owner_and_the_file_have_it_as_it_was_said(tmp_path: Path) -> 
 
 
 async def test_the_configuration_turns_it_off(tmp_path: Path) -> None:
-    async with house(tmp_path, redact=False) as made:
+    async with open_daemon_with_secrets(tmp_path, redact=False) as made:
         shown = {name: shows(text) for name, text in (await everything_read(made, await made.token())).items()}
         assert {name for name, secrets in shown.items() if len(secrets) < len(SECRETS)} == {"a small page"}
         async with made.parts.connect(await made.token()) as connection:
@@ -187,7 +187,7 @@ async def test_the_configuration_turns_it_off(tmp_path: Path) -> None:
 
 
 async def test_what_a_failing_program_says_is_masked_too(tmp_path: Path) -> None:
-    async with house(tmp_path) as made:
+    async with open_daemon_with_secrets(tmp_path) as made:
         async with made.parts.connect(await made.token(agentId="failing")) as connection:
             await made.owner.call("sessions.create", key="agent:failing:main")
             sent = await connection.call("chat.send", sessionKey="agent:failing:main", message=TEXT)
@@ -203,7 +203,7 @@ async def test_no_cut_leaves_half_a_secret(tmp_path: Path, secret: str) -> None:
     """Titles, glimpses, previews and snippets are cut: wherever the cut falls, the mask was there before."""
     named = f"password={secret}" if secret == PASSWORD else secret
     keys = [f"agent:main:cut{place}" for place in range(44)]
-    async with house(tmp_path) as made:
+    async with open_daemon_with_secrets(tmp_path) as made:
         for place, key in enumerate(keys):
             text = "w " * (place * 3 // 2) + f"found {named} behind " + "v " * 100
             await made.owner.call("sessions.create", key=key)
@@ -234,7 +234,7 @@ async def seeing_all(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Calle
 
 async def test_a_search_for_a_secret_finds_nothing_of_it(tmp_path: Path) -> None:
     """Else a token could ask for it letter by letter."""
-    async with house(tmp_path) as made, made.parts.connect(await made.token()) as connection:
+    async with open_daemon_with_secrets(tmp_path) as made, made.parts.connect(await made.token()) as connection:
         for secret in SECRETS:
             for end in range(8, len(secret), 3):
                 for query in (secret[:end], secret[end - 8 : end]):
@@ -246,7 +246,10 @@ async def test_a_search_for_a_secret_finds_nothing_of_it(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16, 1000])
 async def test_a_secret_that_comes_in_pieces_is_known_as_soon_as_it_is_one(tmp_path: Path, size: int) -> None:
-    async with house(tmp_path) as made, made.parts.connect(await made.token(agentId="told")) as agent:
+    async with (
+        open_daemon_with_secrets(tmp_path) as made,
+        made.parts.connect(await made.token(agentId="told")) as agent,
+    ):
         await agent.call("agents.attach", agentId="told")
         key = "agent:told:main"
         sent = await made.owner.call("chat.send", sessionKey=key, message="tell")
@@ -282,7 +285,7 @@ async def test_the_content_of_an_attachment_reaches_no_transcript(tmp_path: Path
     arguments = '{"attachments":[{"name":"a","content":"inside"}]}'
     call = f'{{"type":"toolCall","id":"1","name":"{name}","arguments":{arguments}}}'
     message = f'{{"role":"assistant","content":[{call}]}}'
-    async with house(tmp_path) as made:
+    async with open_daemon_with_secrets(tmp_path) as made:
         params = f'{{"sessionKey":"{KEY}","messages":[{message}]}}'
         text = f'{{"jsonrpc":"2.0","id":"raw","method":"chat.inject","params":{params}}}\n'
         await made.owner._stream.send_all(text.encode())

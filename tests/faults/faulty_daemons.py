@@ -45,14 +45,14 @@ class FaultyDaemon(Daemon):
         self.control.close()
 
 
-class House:
-    """Makes daemons on stores of their own, and copies of stores."""
+class FaultyDaemons:
+    """Creates daemons, each on a store of its own or on a copy of another's."""
 
     def __init__(self, folder: Path, server: DaemonForkServer) -> None:
         self._folder, self._server = folder, server
 
     @contextmanager
-    def daemon(self, template: FaultyDaemon | None = None) -> Iterator[FaultyDaemon]:
+    def create(self, template: FaultyDaemon | None = None) -> Iterator[FaultyDaemon]:
         """A daemon that is not started yet, on a copy of another's store; its folder goes afterwards."""
         # A short path: it holds sockets.
         folder = Path(tempfile.mkdtemp(prefix="f-", dir=self._folder))
@@ -68,7 +68,7 @@ class House:
 
 
 @contextmanager
-def open_house() -> Iterator[House | None]:
+def open_faulty_daemons() -> Iterator[FaultyDaemons | None]:
     """None where the shim cannot be compiled."""
     with tempfile.TemporaryDirectory(prefix="sessiond-") as name:
         shim = compile_shim(Path(name))
@@ -77,6 +77,6 @@ def open_house() -> Iterator[House | None]:
             return
         server = DaemonForkServer({**os.environ, "LD_PRELOAD": str(shim)})
         try:
-            yield House(Path(name), server)
+            yield FaultyDaemons(Path(name), server)
         finally:
             server.close()
