@@ -1,6 +1,6 @@
 """Store, bus and supervisor put together for tests of runs, with agents that do what the test says.
 
-Time is Trio's: with an autojump clock nothing waits. `RunHarness.copy_store` copies the store as a crash would leave it.
+Time is Trio's: with an autojump clock nothing waits. `RunHarness.copy_store` gives the store as a crash would leave it.
 """
 
 from __future__ import annotations
