@@ -1,4 +1,4 @@
-"""So many runs of a session that wait, or that somebody wrote into its transcript, and no more: nothing is held up."""
+"""The limit of open runs in one session: for accepted runs and for run records that another program wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORGED = 3 * MAX_ACCEPTED_RUNS
 
 
 async def fill(harness: RunHarness, count: int) -> None:
-    """So many runs in the session, the first of which goes on until the gate opens."""
+    """Accept `count` runs in the session; the first goes on until the gate opens."""
     harness.agent.act = harness.agent.wait
     await harness.session()
     async with trio.open_nursery() as nursery:
@@ -27,14 +27,16 @@ async def fill(harness: RunHarness, count: int) -> None:
             nursery.start_soon(harness.accept, f"m{number}")
 
 
-async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_session_at_its_limit_of_runs_refuses_more_however_they_are_sent(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with run_harness(tmp_path / "store") as harness:
         await fill(harness, MAX_ACCEPTED_RUNS - 1)
         last = await harness.accept("the last")
         session = await harness.session()
         size = (harness.store.path / session.path).stat().st_size
 
-        async def by_steering() -> None:
+        async def accept_by_steering() -> None:
             await steer(
                 harness.store,
                 harness.supervisor,
@@ -45,15 +47,20 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
                 on_queued=lambda: None,
             )
 
-        async def with_a_key() -> None:
+        async def accept_with_idempotency_key() -> None:
             await harness.supervisor.accept_once(session, request("keyed", idempotency_key="k", payload="p"))
 
-        async def as_a_step() -> None:
+        async def accept_announce_step() -> None:
             await harness.supervisor.accept(session, request("step", step="announce"), run_id=f"{session.session_id}.0")
 
-        for road in (lambda: harness.accept("one more"), by_steering, with_a_key, as_a_step):
+        for accept in (
+            lambda: harness.accept("one more"),
+            accept_by_steering,
+            accept_with_idempotency_key,
+            accept_announce_step,
+        ):
             with pytest.raises(Overloaded) as refused:
-                await road()
+                await accept()
             wire = error_object(refused.value)
             assert (wire.code, wire.data["code"]) == (-32007, "too_many_runs")
             assert wire.message == (
@@ -62,7 +69,7 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
             )
         assert (harness.store.path / session.path).stat().st_size == size
         assert not harness.supervisor.has_room(session)
-        # Another session does not feel it, and once one has ended there is room for one.
+        # Another session still accepts runs, and once one run has ended there is room for one more.
         other = await harness.accept("elsewhere", "agent:main:other")
         assert await harness.supervisor.stop(session, last.run_id) == [last.run_id]
         await harness.accept("the last again")
@@ -72,7 +79,7 @@ async def test_a_session_takes_so_many_runs_and_not_one_more_by_any_road(tmp_pat
         assert await harness.wait_for_end(other) == ("ok", "re: elsewhere")
 
 
-async def test_a_thousand_runs_are_aborted_in_many_small_writes(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_aborting_a_thousand_runs_takes_many_small_writes(tmp_path: Path, autojump_clock: Any) -> None:
     async with run_harness(tmp_path / "store") as harness:
         await fill(harness, MAX_ACCEPTED_RUNS)
         before = harness.store.committer.syncs
@@ -83,13 +90,13 @@ async def test_a_thousand_runs_are_aborted_in_many_small_writes(tmp_path: Path, 
 
 
 def forge(path: Path, session_id: str, count: int) -> None:
-    """Write as many accepted runs into a transcript, as any program can."""
+    """Append records of `count` accepted runs to a transcript, as any program can."""
     line = '{"type":"custom","customType":"sessiond/run","data":{"runId":"%s.%016x","status":"accepted","at":1}}\n'
     with path.open("a") as file:
         file.writelines(line % (session_id, number) for number in range(count))
 
 
-async def test_runs_that_somebody_wrote_are_kept_up_to_a_bound_and_ended_in_small_writes(
+async def test_forged_runs_are_read_up_to_the_limit_and_ended_in_small_writes(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with run_harness(tmp_path / "store") as harness:
@@ -109,9 +116,7 @@ async def test_runs_that_somebody_wrote_are_kept_up_to_a_bound_and_ended_in_smal
         assert await harness.wait_for_end(run) == ("ok", "re: hello")
 
 
-async def test_what_is_accepted_beside_runs_that_somebody_wrote_is_never_beyond_the_bound(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_a_run_accepted_next_to_forged_runs_survives_a_restart(tmp_path: Path, autojump_clock: Any) -> None:
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         session = await harness.session()
@@ -121,16 +126,14 @@ async def test_what_is_accepted_beside_runs_that_somebody_wrote_is_never_beyond_
         assert len(session.entry.runs) == MAX_ACCEPTED_RUNS + 2
         with pytest.raises(Overloaded, match=r"another program wrote into the transcript .* restart sessiond"):
             await harness.accept("one more")
-        photo = harness.copy_store(tmp_path / "photo")
-    async with run_harness(photo) as harness:
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+    async with run_harness(snapshot) as harness:
         found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
         assert await harness.wait_for_end(found) == ("ok", "re: beside")
 
 
-async def test_of_runs_that_somebody_wrote_one_below_the_bound_leaves_room_for_one(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_forged_runs_count_towards_the_limit_of_runs(tmp_path: Path, autojump_clock: Any) -> None:
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         session = await harness.session()

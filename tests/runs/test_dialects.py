@@ -1,4 +1,4 @@
-"""What is read beside the feed is read in the dialect of the transcript: lines here are those of ours in Base64."""
+"""Code that reads transcripts outside the feed uses the transcript's dialect: here, our records encoded in Base64."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _run(run_id: str, status: str, **more: object) -> bytes:
 
 
 def _write(folder: Path) -> None:
-    told = {"role": "user", "content": "count"}
-    spawned = {"message": told, "follow": {"spawn": {}}, "attachments": {"relDir": "x/files"}}
+    message = {"role": "user", "content": "count"}
+    spawned = {"message": message, "follow": {"spawn": {}}, "attachments": {"relDir": "x/files"}}
     lines = [
         base64.b64encode(header_line("o1", KEY, "main", 5, cwd="/")[:-1]) + b"\n",
         _run(RUN_ID, "accepted", request=spawned),
-        _line({"type": "message", "message": told}),
+        _line({"type": "message", "message": message}),
         _run(RUN_ID, "running"),
         _line({"type": "message", "message": {"role": "assistant", "content": "three"}}),
         _run(RUN_ID, "ok", replyBefore=True),
@@ -61,7 +61,7 @@ def _write(folder: Path) -> None:
     (folder / "o1.jsonl").write_bytes(b"".join(lines))
 
 
-async def test_whoever_reads_a_transcript_beside_the_feed_reads_it_in_its_dialect(tmp_path: Path) -> None:
+async def test_every_reader_outside_the_feed_uses_the_dialect_of_the_transcript(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     _write(tmp_path / "others")
     fd = os.open(tmp_path / "others", os.O_RDONLY | os.O_DIRECTORY)
@@ -87,7 +87,7 @@ async def test_whoever_reads_a_transcript_beside_the_feed_reads_it_in_its_dialec
     os.close(fd)
 
 
-def test_no_reader_takes_a_dialect_for_granted() -> None:
+def test_no_reading_function_has_a_default_dialect() -> None:
     modules = (blocks, checks, folding, making, paging, reading, repair, scan, transcript, writing)
     modules += (inbox, recovery, spawn_journal, open_conversation, outcome, layout)
     functions = [one for module in modules for _, one in inspect.getmembers(module, inspect.isfunction)]

@@ -1,4 +1,4 @@
-"""A store in which somebody wrote what nobody here would write: the daemon starts, serves, and starts again."""
+"""A store with records that sessiond would never write: the daemon starts on it, serves, and starts again."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write(store: Path, name: str, *lines: Any, agent: str = "main") -> Path:
     return file
 
 
-async def lives(folder: Path, config: str = "") -> list[str]:
-    """Start, say something in a session, go through the store with doctor, stop; what doctor found to be wrong."""
+async def run_daemon(folder: Path, config: str = "") -> list[str]:
+    """Start, send a message, call doctor, stop. Return the faults that doctor found."""
     async with (
         in_process_daemon(folder, config or AGENTS.format(workspace=folder / "w")) as daemon,
         daemon.connect() as client,
@@ -47,7 +47,7 @@ async def lives(folder: Path, config: str = "") -> list[str]:
         return [f"{one['thing']}: {one['what']}" for one in findings if one["level"] != "ok"]
 
 
-ENTRIES = [
+ENTRY_RECORDS = [
     {"spawn": {"mode": "run", "cleanup": "keep", "requesterKey": MAIN, "ended": []}},
     {"spawn": {"mode": "run", "cleanup": "delete", "requesterKey": [MAIN], "ended": "s1.0123456789abcdef"}},
     {"spawn": {"mode": [], "cleanup": {}, "requesterKey": None, "ended": "../../x", "attachments": []}},
@@ -60,15 +60,15 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(ENTRIES)))
-async def test_whatever_an_entry_record_says_the_daemon_starts_and_starts_again(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", range(len(ENTRY_RECORDS)))
+async def test_the_daemon_starts_twice_with_a_hostile_entry_record(tmp_path: Path, number: int) -> None:
     key = f"agent:main:subagent:{CHILD_ID}"
-    write(tmp_path / "store", "s1", header("s1", key, spawnedBy=MAIN), custom("entry", **ENTRIES[number]))
-    await lives(tmp_path)
-    await lives(tmp_path)
+    write(tmp_path / "store", "s1", header("s1", key, spawnedBy=MAIN), custom("entry", **ENTRY_RECORDS[number]))
+    await run_daemon(tmp_path)
+    await run_daemon(tmp_path)
 
 
-RUNS = [
+RUN_RECORDS = [
     {"runId": "s1.1", "status": [], "at": T},
     {"runId": [], "status": "accepted", "at": T},
     {"runId": "../../../x", "status": "accepted", "at": T, "request": {"text": "x", "message": {}}},
@@ -86,49 +86,57 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(RUNS)))
-async def test_whatever_a_run_record_says_the_daemon_starts_and_starts_again(tmp_path: Path, number: int) -> None:
-    write(tmp_path / "store", "s1", header("s1", MAIN), custom("run", **RUNS[number]))
-    await lives(tmp_path)
-    await lives(tmp_path)
+@pytest.mark.parametrize("number", range(len(RUN_RECORDS)))
+async def test_the_daemon_starts_twice_with_a_hostile_run_record(tmp_path: Path, number: int) -> None:
+    write(tmp_path / "store", "s1", header("s1", MAIN), custom("run", **RUN_RECORDS[number]))
+    await run_daemon(tmp_path)
+    await run_daemon(tmp_path)
 
 
-TALK = {
+OPEN_CONVERSATION = {
     "conversation": {"requesterKey": MAIN, "targetKey": MAIN, "request": "", "maxTurns": 2},
     "traceId": "t",
     "hops": 1,
 }
-TALKS = [
+CONVERSATION_RECORDS = [
     {"talkId": [], "status": "open"},
     {"talkId": "s1.1", "status": "open", "topic": 5},
-    {"talkId": "s1.1", "status": "open", "topic": {**TALK, "hops": int("9" * 400)}},
-    {"talkId": "s1.1", "status": "open", "topic": {**TALK, "requesterSessionId": "nobody"}},
-    {"talkId": "s1.1", "status": "open", "topic": {**TALK, "conversation": {"requesterKey": 5}}},
-    {"talkId": "s1.1", "status": "open", "topic": TALK},
+    {"talkId": "s1.1", "status": "open", "topic": {**OPEN_CONVERSATION, "hops": int("9" * 400)}},
+    {"talkId": "s1.1", "status": "open", "topic": {**OPEN_CONVERSATION, "requesterSessionId": "nobody"}},
+    {"talkId": "s1.1", "status": "open", "topic": {**OPEN_CONVERSATION, "conversation": {"requesterKey": 5}}},
+    {"talkId": "s1.1", "status": "open", "topic": OPEN_CONVERSATION},
 ]
 
 
-@pytest.mark.parametrize("number", range(len(TALKS)))
-async def test_whatever_a_talk_record_says_the_daemon_starts_and_starts_again(tmp_path: Path, number: int) -> None:
-    write(tmp_path / "store", "s1", header("s1", MAIN), custom("talk", **TALKS[number]))
-    await lives(tmp_path)
-    await lives(tmp_path)
+@pytest.mark.parametrize("number", range(len(CONVERSATION_RECORDS)))
+async def test_the_daemon_starts_twice_with_a_hostile_conversation_record(tmp_path: Path, number: int) -> None:
+    write(tmp_path / "store", "s1", header("s1", MAIN), custom("talk", **CONVERSATION_RECORDS[number]))
+    await run_daemon(tmp_path)
+    await run_daemon(tmp_path)
 
 
-async def test_a_transcript_that_was_copied_with_its_open_run_and_talk_goes_on_once(tmp_path: Path) -> None:
+async def test_the_daemon_starts_twice_with_a_copied_transcript_that_has_an_open_run_and_conversation(
+    tmp_path: Path,
+) -> None:
     run = custom("run", runId="s1.1", status="accepted", at=T, request={"text": "hi", "message": {"role": "user"}})
     lines = [header("s1", MAIN), run, custom("talk", talkId="s1.2", status="open")]
     write(tmp_path / "store", "s1", *lines)
     write(tmp_path / "store", "s1", *lines, agent="other")
-    await lives(tmp_path)
-    await lives(tmp_path)
+    await run_daemon(tmp_path)
+    await run_daemon(tmp_path)
 
 
-async def test_a_talk_that_is_open_while_its_run_is_open_too_ends_once(tmp_path: Path) -> None:
+async def test_the_daemon_starts_twice_with_a_conversation_and_its_run_both_open(tmp_path: Path) -> None:
     run = custom("run", runId="s1.1", status="accepted", at=T, request={"text": "hi", "message": {"role": "user"}})
-    write(tmp_path / "store", "s1", header("s1", MAIN), run, custom("talk", talkId="s1.1", status="open", topic=TALK))
-    await lives(tmp_path)
-    await lives(tmp_path)
+    write(
+        tmp_path / "store",
+        "s1",
+        header("s1", MAIN),
+        run,
+        custom("talk", talkId="s1.1", status="open", topic=OPEN_CONVERSATION),
+    )
+    await run_daemon(tmp_path)
+    await run_daemon(tmp_path)
 
 
 DELIVERY = {
@@ -157,7 +165,7 @@ DELIVERY = {
         {"sessionKey": "agent:main"},
     ],
 )
-async def test_whatever_a_delivery_says_the_daemon_starts(tmp_path: Path, wrong: dict[str, Any]) -> None:
+async def test_the_daemon_starts_with_a_hostile_delivery_in_the_outbox(tmp_path: Path, wrong: dict[str, Any]) -> None:
     outbox = tmp_path / "store" / "outbox"
     outbox.mkdir(parents=True, mode=0o700)
     (outbox / "d1.json").write_text(json.dumps({**DELIVERY, **wrong}))
@@ -165,29 +173,29 @@ async def test_whatever_a_delivery_says_the_daemon_starts(tmp_path: Path, wrong:
     (outbox / "folder.json").mkdir()
     (outbox / "link.json").symlink_to("d1.json")
     config = AGENTS.format(workspace=tmp_path / "w") + '[channels.telegram]\ncommand = ["true", "{to}", "{text}"]\n'
-    found = await lives(tmp_path, config)
+    found = await run_daemon(tmp_path, config)
     assert any("deep.json" in line for line in found)
 
 
-def _link(path: Path) -> None:
+def _put_link(path: Path) -> None:
     path.with_name("elsewhere").mkdir()
     path.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize("name", ["outbox", "spawning", "backups"])
-@pytest.mark.parametrize("put", [_link, Path.touch], ids=["link", "file"])
-async def test_what_stands_in_the_place_of_a_folder_is_reported_and_ends_nothing(
+@pytest.mark.parametrize("put", [_put_link, Path.touch], ids=["link", "file"])
+async def test_a_link_or_file_in_place_of_a_store_folder_is_reported_and_the_daemon_starts(
     tmp_path: Path, name: str, put: Callable[[Path], None]
 ) -> None:
     store = tmp_path / "store"
     store.mkdir(mode=0o700)
     put(store / name)
-    found = await lives(tmp_path)
+    found = await run_daemon(tmp_path)
     assert any(line.startswith(f"{name}:") for line in found), found
-    await lives(tmp_path)
+    await run_daemon(tmp_path)
 
 
-async def test_a_workspace_that_is_a_file_refuses_a_spawn_in_words_and_no_later_start(tmp_path: Path) -> None:
+async def test_a_spawn_into_a_workspace_that_is_a_file_is_refused_and_the_next_start_succeeds(tmp_path: Path) -> None:
     (tmp_path / "w").write_text("in the way")
     attachment = {"name": "a.txt", "content": "x"}
     config = AGENTS.format(workspace=tmp_path / "w") + "[tools.sessions_spawn.attachments]\nenabled = true\n"
@@ -198,14 +206,14 @@ async def test_a_workspace_that_is_a_file_refuses_a_spawn_in_words_and_no_later_
             assert error["message"].startswith("the workspace of agent main cannot be made: File exists")
             assert str(tmp_path) not in error["message"]
     assert not list((tmp_path / "store").glob("spawning/*"))
-    # A note that an older daemon left behind in that place.
+    # A note as an older daemon left it in this situation.
     (tmp_path / "store" / "spawning").mkdir(exist_ok=True)
     (tmp_path / "store" / "spawning" / CHILD_ID).write_text("main")
-    await lives(tmp_path, AGENTS.format(workspace=tmp_path / "w2"))
+    await run_daemon(tmp_path, AGENTS.format(workspace=tmp_path / "w2"))
     assert not list((tmp_path / "store").glob("spawning/*"))
 
 
-async def test_a_note_of_a_spawn_whose_workspace_cannot_be_made_waits_for_another_start(tmp_path: Path) -> None:
+async def test_a_spawn_note_is_kept_for_a_later_start_while_the_workspace_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "w").write_text("in the way")
     note = tmp_path / "store" / "spawning" / CHILD_ID
     note.parent.mkdir(parents=True, mode=0o700)
@@ -217,11 +225,11 @@ async def test_a_note_of_a_spawn_whose_workspace_cannot_be_made_waits_for_anothe
         await client.call("ping")
     assert note.exists()
     (tmp_path / "w").unlink()
-    await lives(tmp_path)
+    await run_daemon(tmp_path)
     assert not note.exists()
 
 
-async def test_a_workspace_that_becomes_a_file_under_a_child_ends_nothing(tmp_path: Path) -> None:
+async def test_the_daemon_works_when_the_workspace_of_an_ended_child_is_now_a_file(tmp_path: Path) -> None:
     child = f"agent:main:subagent:{CHILD_ID}"
     spawn = {"mode": "run", "cleanup": "delete", "requesterKey": MAIN, "announced": "posted", "attachments": {}}
     ended = custom("run", runId="s1.1", status="ok", at=T)
@@ -234,15 +242,15 @@ async def test_a_workspace_that_becomes_a_file_under_a_child_ends_nothing(tmp_pa
         assert [row["key"] for row in (await client.call("sessions_list"))["sessions"]] == [child]
 
 
-async def test_a_transcript_that_is_a_folder_by_now_ends_no_recovery(tmp_path: Path) -> None:
+async def test_the_daemon_starts_when_a_folder_has_replaced_a_transcript_with_an_open_run(tmp_path: Path) -> None:
     run = custom("run", runId="s1.1", status="accepted", at=T, request={"text": "hi", "message": {"role": "user"}})
     file = write(tmp_path / "store", "s1", header("s1", MAIN), run, custom("talk", talkId="s1.2", status="open"))
-    await lives(tmp_path)
+    await run_daemon(tmp_path)
     index = tmp_path / "store" / "agents" / "main" / "sessions" / "sessions.json"
     assert index.exists()
     file.unlink()
     file.mkdir()
-    await lives(tmp_path)
+    await run_daemon(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +263,7 @@ async def test_a_transcript_that_is_a_folder_by_now_ends_no_recovery(tmp_path: P
         {"input": 3, "cost": []},
     ],
 )
-async def test_a_usage_of_any_shape_ends_its_run_where_its_model_has_a_price(tmp_path: Path, usage: Any) -> None:
+async def test_a_run_with_malformed_usage_succeeds_although_its_model_has_a_price(tmp_path: Path, usage: Any) -> None:
     async def act(_: Program, __: dict[str, Any]) -> Any:
         return {"reply": "done", "usage": usage, "model": "m"}
 

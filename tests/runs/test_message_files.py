@@ -1,4 +1,4 @@
-"""Files handed over with a message, seen from within: what becomes of them when whoever sent them goes."""
+"""Files sent with a message are stored even if the sender disconnects meanwhile."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sessiond.runs.spawn_journal import SpawnJournal
 
 
 async def slow(function: Callable[..., Any], *args: Any) -> Any:
-    """File work that is done at once and told a second later; a cancellation reaches it in between."""
+    """Do the file work at once but return a second later, so that a cancellation comes in between."""
     result = function(*args)
     await trio.sleep(1)
     return result
 
 
-async def test_files_that_are_being_written_when_their_sender_goes_come_with_the_message(
+async def test_a_sender_who_disconnects_while_the_files_are_written_loses_neither_files_nor_message(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async with run_harness(tmp_path / "store") as harness:
@@ -32,7 +32,7 @@ async def test_files_that_are_being_written_when_their_sender_goes_come_with_the
             [Attachment(name="a.txt", content="text")], parse("").tools.sessions_spawn.attachments
         )
         (tmp_path / "work").mkdir()
-        # The note is there; the files are being written.
+        # After 1.5 s the note is written, and the files are being written.
         with trio.move_on_after(1.5):
             await accept_with_files(
                 harness.supervisor,

@@ -1,4 +1,4 @@
-"""After a restart: what had not started starts, what had started is ended as interrupted, and nothing twice."""
+"""After a restart, queued runs start, started runs end as interrupted, and no run starts or ends twice."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from sessiond.sessions import lifecycle
 from sessiond.sessions.lifecycle import SessionChanges
 
 
-async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once(tmp_path: Path, autojump_clock: Any):
+async def test_after_a_restart_a_queued_run_starts_and_a_started_run_ends_as_interrupted_once(
+    tmp_path: Path, autojump_clock: Any
+):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         live, queued = await harness.accept("live"), await harness.accept("queued")
         await harness.agent.wait_for_turn("live").wait()
-        photo = harness.copy_store(tmp_path / "photo")
+        snapshot = harness.copy_store(tmp_path / "snapshot")
     for _ in range(2):
-        async with run_harness(photo) as harness:
+        async with run_harness(snapshot) as harness:
             found = harness.supervisor.registry.get(queued.run_id)
             if found is not None:
                 assert await harness.wait_for_end(found) == ("ok", "re: queued")
@@ -41,8 +43,8 @@ async def test_an_accepted_run_starts_and_a_started_one_ends_as_interrupted_once
             assert harness.messages() == ["user: live", "user: queued", "assistant: re: queued"]
 
 
-async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_path: Path, autojump_clock: Any):
-    """Its message stands in its acceptance: only the record of its start says that it began."""
+async def test_a_formerly_queued_run_that_had_started_is_not_started_again(tmp_path: Path, autojump_clock: Any):
+    """The record of its acceptance contains its message, so only the record of its start shows that it began."""
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         await harness.accept("first")
@@ -51,9 +53,9 @@ async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_p
         gate, harness.agent.gate = harness.agent.gate, trio.Event()
         gate.set()
         await harness.agent.wait_for_turn("behind it").wait()
-        photo = harness.copy_store(tmp_path / "photo")
+        snapshot = harness.copy_store(tmp_path / "snapshot")
     for _ in range(2):
-        async with run_harness(photo) as harness:
+        async with run_harness(snapshot) as harness:
             found = harness.supervisor.registry.get(run.run_id)
             if found is not None:
                 assert found.started_at is not None
@@ -63,19 +65,19 @@ async def test_a_run_that_had_to_wait_and_was_started_is_not_started_again(tmp_p
             assert harness.messages().count("user: behind it") == 1
 
 
-async def test_the_order_of_acceptance_outlives_the_restart(tmp_path: Path, autojump_clock: Any):
+async def test_the_order_of_the_queue_survives_a_restart(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         for text, first in (("live", False), ("q1", False), ("q2", False), ("steer", True), ("q3", False)):
             await harness.accept(text, first=first)
-        photo = harness.copy_store(tmp_path / "photo")
-    async with run_harness(photo) as harness:
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+    async with run_harness(snapshot) as harness:
         for run in harness.supervisor.queues.runs_of(MAIN):
             await run.done.wait()
         assert [turn.message for turn in harness.agent.turns] == ["steer", "q1", "q2", "q3"]
 
 
-async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: Any):
+async def test_a_queued_run_keeps_its_whole_request_over_a_restart(tmp_path: Path, autojump_clock: Any):
     fields: dict[str, Any] = {
         "context": "a preamble",
         "step": "reply",
@@ -91,8 +93,8 @@ async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: A
     }
     async with run_harness(tmp_path / "store") as harness:
         run = await harness.accept("hello", "agent:alice:main", **fields)
-        photo = harness.copy_store(tmp_path / "photo")
-    async with run_harness(photo, host=FakeHost(tmp_path)) as harness:
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+    async with run_harness(snapshot, host=FakeHost(tmp_path)) as harness:
         found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
         assert (found.request, found.key, found.accepted_at) == (run.request, run.key, run.accepted_at)
@@ -100,8 +102,8 @@ async def test_what_was_asked_comes_back_whole(tmp_path: Path, autojump_clock: A
         assert harness.supervisor.run_of_key(session, "k", "p") == run.run_id
 
 
-async def _a_day(harness: RunHarness) -> list[str]:
-    """Runs of every kind, ended and not; the ids of all of them."""
+async def _accept_various_runs(harness: RunHarness) -> list[str]:
+    """Accept runs that end, go on, wait, are aborted or lack their agent; return all their ids."""
     host = harness.host
     runs = [await harness.accept("one"), await harness.accept("two", "agent:main:other")]
     for run in runs:
@@ -115,21 +117,23 @@ async def _a_day(harness: RunHarness) -> list[str]:
     return [run.run_id for run in runs]
 
 
-async def test_at_every_line_of_the_transcripts_a_crash_leaves_each_run_with_exactly_one_end(
+async def test_a_transcript_cut_at_any_line_gives_each_run_exactly_one_end_after_recovery(
     tmp_path: Path, autojump_clock: Any
 ):
     async with run_harness(tmp_path / "store") as harness:
-        await _a_day(harness)
-        photo = harness.copy_store(tmp_path / "photo")
-    original = next(path for path in (photo / "agents/main/sessions").glob("*.jsonl") if b'"one"' in path.read_bytes())
+        await _accept_various_runs(harness)
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+    original = next(
+        path for path in (snapshot / "agents/main/sessions").glob("*.jsonl") if b'"one"' in path.read_bytes()
+    )
     data = original.read_bytes()
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
-    # At the end of each line, and torn in the middle of each.
+    # Just after each line, in the middle of a line, and one byte into the next one.
     cuts = sorted({*ends, *(end - 7 for end in ends[1:]), *(end + 1 for end in ends[:-1])})
     assert len(cuts) > 30
     for cut in cuts:
         original.write_bytes(data[:cut])
-        async with run_harness(photo) as harness:
+        async with run_harness(snapshot) as harness:
             harness.host.agents["alice"] = harness.agent
             harness.supervisor.agents_changed()
             for run in list(harness.supervisor.registry.live.values()):
@@ -141,10 +145,10 @@ async def test_at_every_line_of_the_transcripts_a_crash_leaves_each_run_with_exa
             assert harness.store.catalog.by_key[MAIN].entry.runs == ()
             begun = Counter(run_id for run_id, status in steps if status == "running")
             assert max(begun.values(), default=0) <= 1
-        (photo / "agents/main/sessions/sessions.json").unlink(missing_ok=True)
+        (snapshot / "agents/main/sessions/sessions.json").unlink(missing_ok=True)
 
 
-async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end(tmp_path: Path, autojump_clock: Any):
+async def test_a_run_record_without_a_usable_request_is_ended_as_interrupted(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         session = await harness.session()
         path = harness.store.path / session.path
@@ -158,13 +162,13 @@ async def test_a_run_whose_record_says_nothing_of_the_request_still_gets_its_end
     async with run_harness(tmp_path / "store") as harness:
         for run in list(harness.supervisor.registry.live.values()):
             assert await harness.wait_for_end(run) == ("error", "interrupted")
-        # Which of the two is ended first is Trio's to say.
+        # Trio decides which of the two ends first.
         ends = [step for step in harness.run_statuses() if step[1] == "error"]
         assert sorted(ends) == sorted([(run_id, "error"), ("odd", "error")])
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
-async def test_the_end_of_a_run_is_found_after_a_restart(tmp_path: Path, autojump_clock: Any, status: str):
+async def test_the_end_of_a_run_reads_the_same_after_a_restart(tmp_path: Path, autojump_clock: Any, status: str):
     async with run_harness(tmp_path / "store") as harness:
         if status == "error":
             del harness.host.agents["main"]
@@ -181,7 +185,7 @@ async def test_the_end_of_a_run_is_found_after_a_restart(tmp_path: Path, autojum
         assert after.status == status
 
 
-async def test_of_several_sessions_the_first_accepted_goes_on_first(tmp_path: Path, autojump_clock: Any):
+async def test_queued_runs_of_several_sessions_start_in_the_order_of_acceptance(tmp_path: Path, autojump_clock: Any):
     keys = [f"agent:main:{name}" for name in "cabd"]
     async with run_harness(tmp_path / "store") as harness:
         harness.host.most = (1, 1)
@@ -193,26 +197,26 @@ async def test_of_several_sessions_the_first_accepted_goes_on_first(tmp_path: Pa
             await harness.accept(f"to {key}", key)
             await trio.sleep(1)
         harness.agent.gate.set()
-        photo = harness.copy_store(tmp_path / "photo")
+        snapshot = harness.copy_store(tmp_path / "snapshot")
     host = FakeHost(tmp_path)
     host.most = (1, 1)
-    async with run_harness(photo, host=host) as harness:
+    async with run_harness(snapshot, host=host) as harness:
         for run in list(harness.supervisor.registry.live.values()):
             await run.done.wait()
-        # The first one had begun.
+        # The first run had started, so recovery ended it as interrupted.
         assert [turn.message for turn in harness.agent.turns] == [f"to {key}" for key in keys[1:]]
 
 
-async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: Path, autojump_clock: Any):
+async def test_a_queued_run_in_a_transcript_and_its_copy_runs_once(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         await harness.accept("live")
         run = await harness.accept("queued")
-        photo = harness.copy_store(tmp_path / "photo")
-        path = photo / run.session.path
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+        path = snapshot / run.session.path
     text = path.read_text().replace(f'"{MAIN}"', '"agent:main:copy"').replace(f'"id":"{path.stem}"', '"id":"copied"')
     path.with_name("copied.jsonl").write_text(text)
-    async with run_harness(photo) as harness:
+    async with run_harness(snapshot) as harness:
         assert set(harness.store.catalog.by_key) == {MAIN, "agent:main:copy"}
         live = list(harness.supervisor.registry.live.values())
         assert len(live) == 2
@@ -231,7 +235,7 @@ async def test_a_run_in_a_transcript_that_somebody_copied_is_one_run(tmp_path: P
 
 
 def _copy(kind: str, original: Path) -> tuple[Path, bytes]:
-    """Where somebody copies a transcript, and what the copy says."""
+    """The path and the content of a copy of a transcript."""
     data, name = original.read_bytes(), original.stem.encode()
     match kind:
         case "beside":
@@ -250,35 +254,35 @@ def _copy(kind: str, original: Path) -> tuple[Path, bytes]:
 
 @pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
 @pytest.mark.parametrize("kind", ["beside", "key", "header", "agent"])
-async def test_a_run_that_was_copied_while_it_was_open_happens_once_however_often_the_daemon_starts(
+async def test_an_open_run_of_a_copied_transcript_runs_once_over_several_restarts(
     tmp_path: Path, autojump_clock: Any, kind: str, removed: bool
 ):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         await harness.accept("live")
         await harness.accept("queued")
-        photo = harness.copy_store(tmp_path / "photo")
-        original = photo / harness.session_path(MAIN)
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+        original = snapshot / harness.session_path(MAIN)
     copy, data = _copy(kind, original)
     copy.write_bytes(data)
     copy.chmod(0o600)
     turns: list[str] = []
     for start in range(3):
-        async with run_harness(photo) as harness:
+        async with run_harness(snapshot) as harness:
             for run in list(harness.supervisor.registry.live.values()):
                 await run.done.wait()
             await trio.testing.wait_all_tasks_blocked()
             turns += [turn.message for agent in harness.host.agents.values() for turn in getattr(agent, "turns", [])]
             assert [one.key for one in harness.store.catalog.by_id.values() if one.entry.runs] == []
-        # The copy as it was when the run was open: also what could not be written into it changes nothing.
+        # Put the copy back as it was while the run was open: the result is the same without the end written into it.
         copy.write_bytes(data)
         if removed and not start:
             original.unlink()
     assert turns == ["queued"]
 
 
-async def test_a_run_that_follows_one_of_before_a_reset_goes_on_after_a_restart(tmp_path: Path, autojump_clock: Any):
-    """Its id names the session of the run that it follows, which is in the archive."""
+async def test_a_follow_up_of_a_run_from_before_a_reset_starts_after_a_restart(tmp_path: Path, autojump_clock: Any):
+    """Its id contains the id of the archived session whose run it follows."""
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         before = await harness.session()
@@ -289,31 +293,31 @@ async def test_a_run_that_follows_one_of_before_a_reset_goes_on_after_a_restart(
         step = request("step", first=True)
         session = harness.store.catalog.by_key[MAIN]
         await harness.supervisor.accept(session, step, run_id=f"{before.session_id}.0123456789abcdef")
-        photo = harness.copy_store(tmp_path / "photo")
-    async with run_harness(photo) as harness:
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+    async with run_harness(snapshot) as harness:
         for run in list(harness.supervisor.registry.live.values()):
             await run.done.wait()
         assert [turn.message for turn in harness.agent.turns] == ["step"]
 
 
 @pytest.mark.parametrize("announcement", [False, True])
-async def test_a_run_whose_start_a_crash_took_starts_with_the_message_that_stands_behind_its_acceptance(
+async def test_a_run_whose_start_record_a_crash_erased_starts_with_the_message_already_written(
     tmp_path: Path, autojump_clock: Any, announcement: bool
 ):
-    """All three were one write, which the disk refused and of which the last line was taken back."""
+    """Acceptance, message and start are one write; here, its last line was partly overwritten when the disk failed."""
     follow = FollowUp(announcement=AnnouncementFollowUp("c", "r")) if announcement else FollowUp()
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         run = await harness.accept("hello", follow=follow)
         await harness.agent.wait_for_turn("hello").wait()
-        photo, path = harness.copy_store(tmp_path / "photo"), harness.session_path()
-    file = photo / path
+        snapshot, path = harness.copy_store(tmp_path / "snapshot"), harness.session_path()
+    file = snapshot / path
     *lines, start = file.read_bytes().splitlines(keepends=True)
     assert b'"running"' in start
     half = len(start) // 2
     file.write_bytes(b"".join(lines) + b" " * half + start[half:])
     for _ in range(2):
-        async with run_harness(photo) as harness:
+        async with run_harness(snapshot) as harness:
             found = harness.supervisor.registry.get(run.run_id)
             if found is not None:
                 assert await harness.wait_for_end(found) == ("ok", "re: hello")
@@ -321,17 +325,19 @@ async def test_a_run_whose_start_a_crash_took_starts_with_the_message_that_stand
             assert [status for _, status in harness.run_statuses()] == ["accepted", "running", "ok"]
 
 
-async def test_a_message_of_somebody_else_behind_an_acceptance_is_not_the_runs(tmp_path: Path, autojump_clock: Any):
+async def test_another_programs_message_after_an_acceptance_is_not_taken_for_that_of_the_run(
+    tmp_path: Path, autojump_clock: Any
+):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         run = await harness.accept("hello", follow=FollowUp(announcement=AnnouncementFollowUp("c", "r")))
         await harness.agent.wait_for_turn("hello").wait()
-        photo, path = harness.copy_store(tmp_path / "photo"), harness.session_path()
-    file = photo / path
+        snapshot, path = harness.copy_store(tmp_path / "snapshot"), harness.session_path()
+    file = snapshot / path
     *lines, _message, _start = file.read_text().splitlines()
     stranger = {"type": "message", "id": "s", "parentId": "other", "message": {"role": "user", "content": "mine"}}
     file.write_text("\n".join([*lines, json.dumps(stranger)]) + "\n")
-    async with run_harness(photo) as harness:
+    async with run_harness(snapshot) as harness:
         found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
         assert await harness.wait_for_end(found) == ("error", "interrupted")

@@ -1,4 +1,4 @@
-"""Runs are found by their id alone: in memory, and in their transcripts when memory has forgotten them."""
+"""Runs are found by their id alone: in memory, or in their transcript when they are no longer in memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ async def test_live_and_ended_runs_are_found_in_memory(tmp_path: Path, autojump_
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         run = await harness.accept("hello")
-        waits = await harness.accept("next")
+        queued = await harness.accept("next")
         registry = harness.supervisor.registry
         assert await registry.find(run.run_id) == RunView(run_id=run.run_id, key=MAIN, status="running", started_at=NOW)
-        assert await registry.find(waits.run_id) == RunView(run_id=waits.run_id, key=MAIN, status="queued")
+        assert await registry.find(queued.run_id) == RunView(run_id=queued.run_id, key=MAIN, status="queued")
         harness.agent.gate.set()
         await run.done.wait()
         assert await registry.find(run.run_id) == RunView(
             run_id=run.run_id, key=MAIN, status="ok", reply="re: hello", started_at=NOW, ended_at=NOW
         )
-        assert registry.of_session(MAIN) == [waits]
+        assert registry.of_session(MAIN) == [queued]
 
 
-async def test_what_memory_has_forgotten_is_read_from_the_file(tmp_path: Path, autojump_clock: Any):
+async def test_an_ended_run_that_is_no_longer_in_memory_is_read_from_its_transcript(
+    tmp_path: Path, autojump_clock: Any
+):
     async with run_harness(tmp_path / "store") as harness:
         replies = {"a": "re: a", "quiet": "", "b": "re: b"}
         runs = {}
@@ -57,7 +59,7 @@ async def test_an_id_that_no_run_has_finds_nothing(tmp_path: Path, autojump_cloc
         assert registry.session_of("nobody.0123") is None
 
 
-async def test_only_so_many_ended_runs_are_kept_in_memory(tmp_path: Path, autojump_clock: Any):
+async def test_the_number_of_ended_runs_in_memory_is_bounded(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         first = await harness.accept("first")
         await first.done.wait()

@@ -1,4 +1,4 @@
-"""What a stop, a full disk or a removed transcript does to runs that are accepted, dispatched, begun."""
+"""What a stop, a full disk, a removed transcript or a reset does to runs in each state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sessiond.store.store import Message
 
 
 def refuse_appends(harness: RunHarness, refuses: Any) -> None:
-    """Let the disk refuse the appends for whose parts `refuses(parts)` is true."""
+    """Make the disk refuse every append for whose parts `refuses(parts)` is true."""
     append = harness.store.append
 
     async def refusing(session: Any, parts: Any) -> Any:
@@ -38,13 +38,11 @@ def refuse_appends(harness: RunHarness, refuses: Any) -> None:
 
 
 def is_start(parts: Any) -> bool:
-    """Whether it is the write with which a waiting run starts."""
+    """Whether these parts contain the record of a run's start."""
     return any(not isinstance(part, Message) and (part.data or {}).get("status") == "running" for part in parts)
 
 
-async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_restart(
-    tmp_path: Path, autojump_clock: Any
-):
+async def test_a_dispatched_run_that_had_not_begun_starts_after_the_restart(tmp_path: Path, autojump_clock: Any):
     host = FakeHost(tmp_path)
     del host.agents["main"]
     async with run_harness(tmp_path / "store", host=host) as harness:
@@ -54,7 +52,7 @@ async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_rest
             for text in ("one", "two")
         ]
         host.agents["main"] = Agent()
-        # Dispatched, but the daemon stops before its task has had a turn.
+        # The runs are dispatched, but the daemon stops before their tasks are scheduled.
         harness.supervisor.dispatch()
         harness.supervisor.interrupt_all()
     async with run_harness(tmp_path / "store") as harness:
@@ -68,7 +66,7 @@ async def test_a_run_that_was_dispatched_and_had_not_begun_starts_after_the_rest
         assert [status for _, status in harness.run_statuses()] == ["accepted"] * 2 + ["running", "ok"] * 2
 
 
-async def test_a_run_somebody_stopped_before_it_began_ends_as_aborted_also_when_the_daemon_stops(
+async def test_a_queued_run_that_was_aborted_ends_as_aborted_even_if_the_daemon_stops_meanwhile(
     tmp_path: Path, autojump_clock: Any
 ):
     async with run_harness(tmp_path / "store") as harness:
@@ -86,7 +84,7 @@ async def test_a_run_somebody_stopped_before_it_began_ends_as_aborted_also_when_
         )
 
 
-async def test_a_full_disk_when_a_waiting_run_starts_delays_it(tmp_path: Path, autojump_clock: Any):
+async def test_a_full_disk_delays_the_start_of_a_queued_run(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         await harness.accept("live")
@@ -106,7 +104,9 @@ async def test_a_full_disk_when_a_waiting_run_starts_delays_it(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("stopped_by", ["abort", "daemon"])
-async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path, autojump_clock: Any, stopped_by: str):
+async def test_a_run_whose_start_waits_for_the_disk_can_be_stopped(
+    tmp_path: Path, autojump_clock: Any, stopped_by: str
+):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         live, queued = await harness.accept("live"), await harness.accept("queued")
@@ -123,7 +123,9 @@ async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path, au
             assert await harness.wait_for_end(again) == ("ok", "re: queued")
 
 
-async def test_a_disk_that_refuses_the_end_does_not_hold_up_the_stop(tmp_path: Path, autojump_clock: Any):
+async def test_a_run_end_that_the_disk_refuses_does_not_delay_the_stop_of_the_daemon(
+    tmp_path: Path, autojump_clock: Any
+):
     async with run_harness(tmp_path / "store") as harness:
         run = await harness.accept("hello")
         refuse_appends(harness, lambda _parts: True)
@@ -154,7 +156,7 @@ async def test_a_removed_transcript_ends_the_runs_of_its_session(tmp_path: Path,
         assert (await harness.wait_for_end(await harness.accept("again")))[0] == "ok"
 
 
-async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path, autojump_clock: Any):
+async def test_a_session_whose_transcript_is_only_renamed_keeps_its_run(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         run = await harness.accept("hello")
@@ -167,8 +169,8 @@ async def test_a_session_that_only_changed_its_name_loses_no_run(tmp_path: Path,
         assert await harness.wait_for_end(run) == ("ok", "re: hello")
 
 
-async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, autojump_clock: Any):
-    """Programs save a file by moving the old one away; whoever writes to the key meanwhile waits as well."""
+async def test_a_transcript_that_is_missing_for_a_moment_costs_no_run(tmp_path: Path, autojump_clock: Any):
+    """Programs save a file by moving the old one away. A writer to the key waits meanwhile, too."""
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         live, queued = await harness.accept("live"), await harness.accept("queued")
@@ -202,7 +204,7 @@ async def test_a_transcript_that_is_away_for_a_moment_costs_no_run(tmp_path: Pat
         ]
 
 
-async def test_a_message_for_an_agent_that_nobody_knows_is_refused_in_words(tmp_path: Path, autojump_clock: Any):
+async def test_a_message_for_an_unknown_agent_is_refused_with_the_reason(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         session = await harness.session("agent:gone:main")
         harness.host.unknown.add("gone")
@@ -211,18 +213,18 @@ async def test_a_message_for_an_agent_that_nobody_knows_is_refused_in_words(tmp_
         assert harness.run_statuses("agent:gone:main") == []
 
 
-async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Path, autojump_clock: Any):
-    """Queued runs that end while the talks are still being read: none of them is taken up twice."""
+async def test_queued_conversations_take_each_step_once_after_a_restart(tmp_path: Path, autojump_clock: Any):
+    """Queued runs end while open conversations are still being read; none of them is continued twice."""
     alice, bob = scripted("a"), scripted("b0", "b1", "b2", "b3")
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": Adapter()}) as house_:
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": Adapter()}) as conversing:
         bob.act = bob.wait
-        runs = [await house_.send(f"m{number}") for number in range(3)]
+        runs = [await conversing.send(f"m{number}") for number in range(3)]
         await bob.wait_for_turn("m0").wait()
-        house_.runs.copy_store(tmp_path / "copy")
+        conversing.runs.copy_store(tmp_path / "copy")
 
-    # Reading takes its time, and whatever may go on meanwhile does.
-    async def slowly(function: Any, *args: Any) -> Any:
+    # Reading is slow, and everything else that can go on meanwhile does so.
+    async def run_slowly(function: Any, *args: Any) -> Any:
         await trio.testing.wait_all_tasks_blocked(0.01)
         return function(*args)
 
@@ -230,11 +232,11 @@ async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Pat
     telegram = Adapter()
     host = host_with(tmp_path, alice=alice, bob=bob)
     async with conversation_harness(
-        tmp_path / "copy", host, adapters={"telegram": telegram}, run_sync=slowly
-    ) as house_:
+        tmp_path / "copy", host, adapters={"telegram": telegram}, run_sync=run_slowly
+    ) as conversing:
         with trio.fail_after(600):
-            await house_.wait_until_settled()
-        steps = house_.runs.run_statuses(ALICE) + house_.runs.run_statuses(BOB)
+            await conversing.wait_until_settled()
+        steps = conversing.runs.run_statuses(ALICE) + conversing.runs.run_statuses(BOB)
         assert len(steps) == len(set(steps))
         assert sorted(run_id for run_id, status in steps if status == "accepted") == sorted(
             {run_id for run_id, _ in steps}
@@ -244,14 +246,14 @@ async def test_queued_talks_of_an_earlier_life_take_each_step_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("who", ["target", "requester"])
-async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_clock: Any, who: str):
-    """Alice is asked for a turn when one of the two is reset: the steps that follow go to the new transcripts."""
+async def test_a_conversation_goes_on_after_a_reset_of_either_session(tmp_path: Path, autojump_clock: Any, who: str):
+    """One of the two is reset while Alice has her turn; the following steps go to the new transcripts."""
     alice, bob, telegram = Agent(), scripted("b0", "the outcome"), Adapter()
     alice.act = alice.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
-    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
-        harness = talking.runs
-        run = await talking.send("please")
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as conversing:
+        harness = conversing.runs
+        run = await conversing.send("please")
         await alice.wait_for_turn("b0").wait()
         key = BOB if who == "target" else ALICE
         session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
@@ -262,20 +264,20 @@ async def test_a_conversation_goes_on_over_a_reset(tmp_path: Path, autojump_cloc
         alice.gate.set()
         while not telegram.texts:  # noqa: ASYNC110
             await trio.sleep(1)
-        await talking.wait_until_settled()
-        # The reset aborted Alice's turn, or the target's announce step is taken in its new transcript.
+        await conversing.wait_until_settled()
+        # Either the reset aborted Alice's turn, or the target takes its announce step in its new transcript.
         assert [turn.step for turn in bob.turns][-1] == "announce"
         assert telegram.texts == ["the outcome"]
         if who == "target":
             assert "assistant: the outcome" in harness.messages(BOB) and new.session_id != run.session.session_id
-        assert await talking.announcing.status(run.session, run.run_id) == "delivered"
+        assert await conversing.announcing.status(run.session, run.run_id) == "delivered"
 
 
 @pytest.mark.parametrize("killed", [None, "in the middle", "afterwards"])
-async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
+async def test_the_reply_is_delivered_when_a_reset_cuts_off_the_announce_step(
     tmp_path: Path, autojump_clock: Any, killed: str | None
 ):
-    """Also where the daemon is killed right after the reset, or when it has aborted the runs and moved nothing yet."""
+    """Also if the daemon is killed right after the reset, or after it aborted the runs and before it moved a file."""
     bob, telegram = Agent(), Adapter()
 
     async def act(spec: Any, sink: Any) -> RunOutcome:
@@ -285,44 +287,44 @@ async def test_an_announce_step_cut_off_by_a_reset_is_no_silence(
 
     bob.act = act
     host = host_with(tmp_path, alice=scripted("REPLY_SKIP"), bob=bob)
-    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as talking:
-        harness = talking.runs
-        await talking.send("please")
+    async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as conversing:
+        harness = conversing.runs
+        await conversing.send("please")
         await bob.wait_for_turn(ANNOUNCE_MESSAGE).wait()
         if killed:
-            talking.conversations._announce = never  # type: ignore[method-assign]
+            conversing.conversations._announce = sleep_forever  # type: ignore[method-assign]
         session_changes, feed = SessionChanges(harness.store, ignore_call), harness.feed
 
         async def stop(session: Session) -> None:
             await harness.supervisor.stop_for_reset(session)
             if killed == "in the middle":
                 await trio.testing.wait_all_tasks_blocked()
-                harness.copy_store(tmp_path / "photo")
+                harness.copy_store(tmp_path / "snapshot")
 
         await reset(session_changes, feed, harness.store.catalog.by_key[BOB], stop)
         if not killed:
-            while not telegram.texts:  # noqa: ASYNC110 - as in `settled`, which does not see archived sessions
+            while not telegram.texts:  # noqa: ASYNC110 - `wait_until_settled` does not see archived sessions
                 await trio.sleep(1)
-            await talking.wait_until_settled()
+            await conversing.wait_until_settled()
             assert telegram.texts == ["re: please"]
             return
         await trio.testing.wait_all_tasks_blocked()
         if killed == "afterwards":
-            harness.copy_store(tmp_path / "photo")
+            harness.copy_store(tmp_path / "snapshot")
     host = host_with(tmp_path, alice=scripted("x"), bob=scripted("x"))
     for expected in (["re: please"], []):
         telegram = Adapter()
-        async with conversation_harness(tmp_path / "photo", host, adapters={"telegram": telegram}) as talking:
-            await talking.wait_until_settled()
+        async with conversation_harness(tmp_path / "snapshot", host, adapters={"telegram": telegram}) as conversing:
+            await conversing.wait_until_settled()
             await trio.sleep(100)
             assert telegram.texts == expected
 
 
-async def never(*_: Any) -> None:
+async def sleep_forever(*_: Any) -> None:
     await trio.sleep_forever()
 
 
-async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autojump_clock: Any):
+async def test_an_idempotency_key_still_names_its_run_after_a_reset(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         asked = request("hello", idempotency_key="k", payload="p")
         first = await harness.supervisor.accept_once(await harness.session(), asked)
@@ -335,7 +337,7 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         assert await harness.supervisor.accept_once(session, asked) == first
         with pytest.raises(Conflict):
             harness.supervisor.run_of_key(session, "k", "another")
-    # And as many as one transcript remembers, after a restart too.
+    # Also after a restart, and up to the number of keys that one transcript remembers.
     async with run_harness(tmp_path / "store") as harness:
         session = harness.store.catalog.by_key[MAIN]
         assert harness.supervisor.run_of_key(session, "k", "p") == first
@@ -346,16 +348,18 @@ async def test_the_same_key_after_a_reset_is_the_same_run(tmp_path: Path, autoju
         assert harness.supervisor.run_of_key(session, "k", "p") is None
 
 
-async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once(tmp_path: Path, autojump_clock: Any):
-    """The store as a kill leaves it at every commit of: a live run, queued ones, a reset, and runs after it."""
-    photos: list[Path] = []
+async def test_a_kill_at_any_commit_around_a_reset_leaves_each_message_and_each_run_end_once(
+    tmp_path: Path, autojump_clock: Any
+):
+    """The store is copied at every commit of runs before and after a reset, and each copy is recovered."""
+    snapshots: list[Path] = []
     async with run_harness(tmp_path / "store") as harness:
 
-        def photograph() -> None:
-            photos.append(harness.copy_store(tmp_path / f"photo{len(photos)}"))
+        def take_snapshot() -> None:
+            snapshots.append(harness.copy_store(tmp_path / f"snapshot{len(snapshots)}"))
 
         await harness.session()
-        harness.listener.after_poke.append(photograph)
+        harness.listener.after_poke.append(take_snapshot)
         harness.agent.act = harness.agent.wait
         for text in ("live", "queued 1", "queued 2"):
             await harness.accept(text, idempotency_key=text, payload="p")
@@ -366,18 +370,18 @@ async def test_kill_in_a_woken_run_and_a_reset_before_it_count_each_message_once
         for text in ("after 1", "after 2"):
             await harness.accept(text, idempotency_key=text, payload="p")
         await trio.sleep(1)
-    assert len(photos) >= 8
-    for photo in photos:
+    assert len(snapshots) >= 8
+    for snapshot in snapshots:
         ends: dict[str, str] = {}
         for _ in range(2):
-            async with run_harness(photo) as harness:
+            async with run_harness(snapshot) as harness:
                 for run in list(harness.supervisor.registry.live.values()):
                     await run.done.wait()
-                check_once(photo, ends)
+                check_once(snapshot, ends)
 
 
 def check_once(store: Path, ends: dict[str, str]) -> None:
-    """Every accepted run has one end, the same as in an earlier life, and its text stands once where it began."""
+    """Check that every accepted run has one end, the same as in earlier checks, and its text once if it began."""
     texts: list[str] = []
     statuses: dict[str, list[str]] = {}
     for path in store.rglob("*.jsonl"):
@@ -394,21 +398,21 @@ def check_once(store: Path, ends: dict[str, str]) -> None:
         assert ends.setdefault(run_id, found[-1]) == found[-1]
 
 
-async def test_what_is_accepted_while_the_daemon_stops_starts_after_the_restart(tmp_path: Path, autojump_clock: Any):
-    made = "agent:main:subagent:1"
+async def test_runs_accepted_while_the_daemon_stops_start_after_the_restart(tmp_path: Path, autojump_clock: Any):
+    child_key = "agent:main:subagent:1"
     async with run_harness(tmp_path / "store") as harness:
         await harness.session()
         harness.supervisor.interrupt_all()
         await harness.accept("late")
-        await harness.supervisor.create(made, request("task"), cwd="/w")
+        await harness.supervisor.create(child_key, request("task"), cwd="/w")
     async with run_harness(tmp_path / "store") as harness:
         for run in list(harness.supervisor.registry.live.values()):
             assert await harness.wait_for_end(run) == ("ok", f"re: {run.request.text}")
-        for key in (MAIN, made):
+        for key in (MAIN, child_key):
             assert [status for _, status in harness.run_statuses(key)] == ["accepted", "running", "ok"]
 
 
-async def test_what_the_disk_refuses_while_the_daemon_begins_to_stop_is_tried_once_more(
+async def test_a_run_end_that_the_disk_refuses_as_the_daemon_begins_to_stop_is_written_once_more(
     tmp_path: Path, autojump_clock: Any
 ):
     async with run_harness(tmp_path / "store") as harness:

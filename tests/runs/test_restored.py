@@ -1,4 +1,4 @@
-"""Transcripts that are renamed, put back or replaced by an older copy while the daemon has runs in them."""
+"""Transcripts that are renamed, put back, copied or replaced by an older copy while their sessions have runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.in_process_agents import Program, agent, attached_agents_config, un
 from sessiond.runs.run import INTERRUPTED
 
 KEY = "agent:bob:main"
-POLLED = '[watch]\nbackend = "polling"\n'
+POLLING_CONFIG = '[watch]\nbackend = "polling"\n'
 
 
-async def answers_at_the_gate(program: Program, params: dict[str, Any]) -> Any:
+async def answer_after_gate(program: Program, params: dict[str, Any]) -> Any:
     await program.gate.wait()
     return {"reply": f"re: {params['message']}"}
 
@@ -34,52 +34,52 @@ async def row(owner: Connection) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("config", ["", POLLED], ids=["inotify", "polling"])
-async def test_a_transcript_that_is_renamed_and_named_back_costs_no_run(tmp_path: Path, config: str):
+@pytest.mark.parametrize("config", ["", POLLING_CONFIG], ids=["inotify", "polling"])
+async def test_a_transcript_that_is_renamed_and_renamed_back_loses_no_run(tmp_path: Path, config: str):
     async with (
         in_process_daemon(tmp_path, attached_agents_config("bob", more=config)) as there,
-        agent(there, "bob", answers_at_the_gate) as bob,
+        agent(there, "bob", answer_after_gate) as bob,
     ):
         there.services.store.presence.patience_s = 0.05
         catalog = there.services.store.catalog
         async with there.connect() as owner:
-            made = (await owner.call("sessions.create", key=KEY))["sessionId"]
+            session_id = (await owner.call("sessions.create", key=KEY))["sessionId"]
             sent = [(await owner.call("chat.send", sessionKey=KEY, message=text))["runId"] for text in "abc"]
             await until(lambda: bob.turns)
-            (folder(there) / f"{made}.jsonl").rename(folder(there) / "other.jsonl")
-            await until(lambda: "other" in catalog.by_id and made not in catalog.by_id)
-            await _pass(there)
+            (folder(there) / f"{session_id}.jsonl").rename(folder(there) / "other.jsonl")
+            await until(lambda: "other" in catalog.by_id and session_id not in catalog.by_id)
+            await _outwait_presence(there)
             assert (await row(owner))["queuedRuns"] == 2
-            # What is said meanwhile is written where the key is now.
+            # A message sent meanwhile is written to the file that has the key now.
             await owner.call("chat.inject", sessionKey=KEY, messages=[{"role": "user", "content": "in between"}])
-            (folder(there) / "other.jsonl").rename(folder(there) / f"{made}.jsonl")
-            await until(lambda: made in catalog.by_id and "other" not in catalog.by_id)
-            await _pass(there)
+            (folder(there) / "other.jsonl").rename(folder(there) / f"{session_id}.jsonl")
+            await until(lambda: session_id in catalog.by_id and "other" not in catalog.by_id)
+            await _outwait_presence(there)
             bob.gate.set()
             ends = [await owner.call("agent.wait", runId=run_id, timeoutMs=60_000) for run_id in sent]
             assert [(end["status"], end["reply"]) for end in ends] == [("ok", f"re: {text}") for text in "abc"]
             after = await row(owner)
-            assert (after["sessionId"], after["status"], after.get("queuedRuns")) == (made, "ok", None)
+            assert (after["sessionId"], after["status"], after.get("queuedRuns")) == (session_id, "ok", None)
             page = await owner.call("sessions_history", sessionKey=KEY)
-    said = [text if isinstance(text := one["content"], str) else text[0]["text"] for one in page["messages"]]
-    assert said == ["a", "in between", "re: a", "b", "re: b", "c", "re: c"]
+    texts = [text if isinstance(text := one["content"], str) else text[0]["text"] for one in page["messages"]]
+    assert texts == ["a", "in between", "re: a", "b", "re: b", "c", "re: c"]
 
 
-async def _pass(there: InProcessDaemon) -> None:
-    """Longer than a transcript may be away."""
+async def _outwait_presence(there: InProcessDaemon) -> None:
+    """Wait longer than a transcript may be missing."""
     await trio.sleep(2 * there.services.store.presence.patience_s)
 
 
-async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well(tmp_path: Path):
-    """An older copy put in place says that it waits or goes on; it does neither, and is not done again."""
+async def test_a_run_that_ended_after_a_copy_was_made_also_ends_in_the_restored_copy(tmp_path: Path):
+    """In the restored copy, the runs still wait or go on; they end there with the same status and do not run again."""
     async with (
         in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
-        agent(there, "bob", answers_at_the_gate) as bob,
+        agent(there, "bob", answer_after_gate) as bob,
     ):
         there.services.store.presence.patience_s = 0.05
         async with there.connect() as owner:
-            made = (await owner.call("sessions.create", key=KEY))["sessionId"]
-            path = folder(there) / f"{made}.jsonl"
+            session_id = (await owner.call("sessions.create", key=KEY))["sessionId"]
+            path = folder(there) / f"{session_id}.jsonl"
             live = (await owner.call("chat.send", sessionKey=KEY, message="a"))["runId"]
             queued = (await owner.call("chat.send", sessionKey=KEY, message="b"))["runId"]
             await until(lambda: bob.turns)
@@ -87,24 +87,24 @@ async def test_a_run_that_ended_since_the_copy_was_made_ends_in_the_copy_as_well
             await owner.call("chat.abort", sessionKey=KEY)
             bob.gate.set()
             (tmp_path / "backup").rename(path)
-            await until(lambda: ends_of(path).keys() == {live, queued})
-            assert ends_of(path) == {live: "aborted", queued: "aborted"}
+            await until(lambda: read_run_ends(path).keys() == {live, queued})
+            assert read_run_ends(path) == {live: "aborted", queued: "aborted"}
             await until(lambda: not there.services.store.catalog.by_key[KEY].entry.runs)
             after = await row(owner)
             assert (after["status"], after.get("queuedRuns")) == ("aborted", None)
-            # It is a session like any other.
+            # The session works as before.
             assert await owner.say(KEY, "c") == "re: c"
             assert [turn["message"] for turn in bob.turns] == ["a", "c"]
 
 
 @pytest.mark.parametrize("appears", [True, False], ids=["appears", "replaced"])
-async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: Path, appears: bool):
+async def test_open_runs_in_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: Path, appears: bool):
     async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         there.services.store.presence.patience_s = 0.05
-        made = (await owner.call("sessions.create", key=KEY))["sessionId"]
-        path = folder(there) / f"{made}.jsonl"
+        session_id = (await owner.call("sessions.create", key=KEY))["sessionId"]
+        path = folder(there) / f"{session_id}.jsonl"
         await owner.call("chat.inject", sessionKey=KEY, messages=[{"role": "user", "content": "said"}])
-        foreign = f"{made}.0123456789abcdef"
+        foreign = f"{session_id}.0123456789abcdef"
         accepted = {"runId": foreign, "status": "accepted", "at": 5, "request": {"text": "x", "message": {}}}
         record = {"type": "custom", "customType": "sessiond/run", "id": "r", "data": accepted}
         (tmp_path / "copy").write_text(path.read_text() + json.dumps(record) + "\n")
@@ -112,8 +112,8 @@ async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: 
             path.unlink()
             await until(lambda: KEY not in there.services.store.catalog.by_key)
         (tmp_path / "copy").rename(path)
-        await until(lambda: foreign in ends_of(path))
-        assert ends_of(path) == {foreign: "error"}
+        await until(lambda: foreign in read_run_ends(path))
+        assert read_run_ends(path) == {foreign: "error"}
         assert f'"error":"{INTERRUPTED}"' in path.read_text()
         await until(lambda: not there.services.store.catalog.by_key[KEY].entry.runs)
         assert "queuedRuns" not in await row(owner)
@@ -122,32 +122,32 @@ async def test_runs_of_a_transcript_from_elsewhere_end_as_interrupted(tmp_path: 
 async def test_a_run_that_goes_on_in_the_original_ends_at_once_in_a_copy_under_another_key(tmp_path: Path):
     async with (
         in_process_daemon(tmp_path, attached_agents_config("bob")) as there,
-        agent(there, "bob", answers_at_the_gate) as bob,
+        agent(there, "bob", answer_after_gate) as bob,
     ):
         there.services.store.presence.patience_s = 0.05
         async with there.connect() as owner:
-            made = (await owner.call("sessions.create", key=KEY))["sessionId"]
+            session_id = (await owner.call("sessions.create", key=KEY))["sessionId"]
             sent = [(await owner.call("chat.send", sessionKey=KEY, message=text))["runId"] for text in "ab"]
             await until(lambda: bob.turns)
-            path = folder(there) / f"{made}.jsonl"
+            path = folder(there) / f"{session_id}.jsonl"
             (tmp_path / "copy").write_text(path.read_text().replace(f'"{KEY}"', '"agent:bob:cron:copy"'))
             (tmp_path / "copy").rename(path.with_name("copy.jsonl"))
-            await until(lambda: ends_of(path.with_name("copy.jsonl")).keys() == set(sent))
-            assert set(ends_of(path.with_name("copy.jsonl")).values()) == {"error"}
-            assert f"a copy of that of session {made}" in path.with_name("copy.jsonl").read_text()
+            await until(lambda: read_run_ends(path.with_name("copy.jsonl")).keys() == set(sent))
+            assert set(read_run_ends(path.with_name("copy.jsonl")).values()) == {"error"}
+            assert f"a copy of that of session {session_id}" in path.with_name("copy.jsonl").read_text()
             bob.gate.set()
             ends = [await owner.call("agent.wait", runId=run_id, timeoutMs=60_000) for run_id in sent]
             assert [end["status"] for end in ends] == ["ok", "ok"]
             assert [turn["message"] for turn in bob.turns] == ["a", "b"]
 
 
-async def test_a_copy_that_is_still_being_written_may_say_how_its_runs_ended(tmp_path: Path):
+async def test_the_ends_in_a_copy_that_is_still_being_written_are_kept(tmp_path: Path):
     async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         there.services.store.presence.patience_s = 1.0
-        made = (await owner.call("sessions.create", key=KEY))["sessionId"]
-        path = folder(there) / f"{made}.jsonl"
+        session_id = (await owner.call("sessions.create", key=KEY))["sessionId"]
+        path = folder(there) / f"{session_id}.jsonl"
         session = there.services.store.catalog.by_key[KEY]
-        foreign = f"{made}.0123456789abcdef"
+        foreign = f"{session_id}.0123456789abcdef"
 
         def step(status: str) -> str:
             data = {"runId": foreign, "status": status, "at": 5, "request": {"text": "x", "message": {}}}
@@ -159,12 +159,12 @@ async def test_a_copy_that_is_still_being_written_may_say_how_its_runs_ended(tmp
         with path.open("a") as file:
             file.write(step("running") + step("ok"))
         await until(lambda: not session.entry.runs)
-        await _pass(there)
-        assert ends_of(path) == {foreign: "ok"}
+        await _outwait_presence(there)
+        assert read_run_ends(path) == {foreign: "ok"}
 
 
-def ends_of(path: Path) -> dict[str, str]:
-    """How the runs of a transcript ended; each has one end."""
+def read_run_ends(path: Path) -> dict[str, str]:
+    """The final status of each ended run of a transcript; fails if a run has two ends."""
     ends: dict[str, str] = {}
     for record in map(json.loads, path.read_text().splitlines()):
         data = record.get("data", {})

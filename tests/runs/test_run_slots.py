@@ -1,4 +1,4 @@
-"""A place that was kept for a run that could not be made is there for the next one."""
+"""The slot of a run that could not be created is free for the next one."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-async def test_a_failed_create_gives_its_place_back(tmp_path: Path, failures: int) -> None:
+async def test_a_spawn_that_fails_on_a_full_disk_frees_its_run_slot(tmp_path: Path, failures: int) -> None:
     async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
         await owner.say("main", "hello")
         for _ in range(failures):
             with full_disk():
                 assert (await owner.failure("sessions_spawn", task="lost"))["code"] == -32009
-        # With one place for sub-agents, the next one would wait for ever.
+        # There is one slot for sub-agents: if it stayed taken, the next one would wait for ever.
         assert parts.services.supervisor.queues._slots._taken[True] == 0
-        made = await owner.call("sessions_spawn", task="found")
-        ended = await owner.call("agent.wait", runId=made["runId"], timeoutMs=PATIENCE_S * 1000)
+        spawned = await owner.call("sessions_spawn", task="found")
+        ended = await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended["reply"]) == ("ok", "found")
         assert parts.services.supervisor.live_runs() == 0

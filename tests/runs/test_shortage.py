@@ -1,4 +1,4 @@
-"""No free descriptor at the start of a run: it waits until there is one, as everything else does."""
+"""A run that finds no free file descriptor at its start waits until there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PROGRAM = [sys.executable, "-c", "import sys; print('heard', sys.stdin.read().st
 
 @pytest.mark.parametrize("left", [2, 4, 6, 8, 10])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-async def test_a_run_waits_for_descriptors_to_start_its_program_with(tmp_path: Path, left: int, first: bool):
+async def test_a_run_waits_for_the_file_descriptors_that_starting_its_program_needs(
+    tmp_path: Path, left: int, first: bool
+):
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {json.dumps(PROGRAM)} }}\n'
     async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         await owner.call("sessions.create", key=KEY)
@@ -32,5 +34,5 @@ async def test_a_run_waits_for_descriptors_to_start_its_program_with(tmp_path: P
                 await there.services.supervisor.registry.live[sent["runId"]].done.wait()
         ended = await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended.get("reply"), ended.get("error")) == ("ok", "heard hello", None)
-        said = (await owner.call("sessions_history", sessionKey=KEY))["messages"]
-        assert len(said) == (2 if first else 4)
+        messages = (await owner.call("sessions_history", sessionKey=KEY))["messages"]
+        assert len(messages) == (2 if first else 4)

@@ -1,4 +1,4 @@
-"""The notes of spawns under way: there while something is being written, and what a crash leaves of them."""
+"""The spawn journal: notes exist while a spawn is being written, and after a crash show what was unfinished."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sessiond.store.store import SessionStore
 ID = "11111111-1111-4111-8111-111111111111"
 
 
-class Root:
-    """As much of a store as there is to it."""
+class StoreRoot:
+    """The only part of a store that the journal uses."""
 
     def __init__(self, root_fd: int) -> None:
         self.root_fd = root_fd
@@ -28,11 +28,11 @@ class Root:
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[SpawnJournal]:
     root_fd = os.open(tmp_path, os.O_RDONLY)
-    yield SpawnJournal(cast(SessionStore, Root(root_fd)))
+    yield SpawnJournal(cast(SessionStore, StoreRoot(root_fd)))
     os.close(root_fd)
 
 
-def test_a_spawn_under_way_is_left_until_it_is_done(journal: SpawnJournal, tmp_path: Path) -> None:
+def test_a_note_exists_until_its_spawn_is_complete(journal: SpawnJournal, tmp_path: Path) -> None:
     assert journal.unfinished_notes() == []
     journal.begin("main", ID)
     assert journal.unfinished_notes() == [("main", ID, "")]
@@ -45,21 +45,21 @@ def test_a_spawn_under_way_is_left_until_it_is_done(journal: SpawnJournal, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"../../etc\n", b"x" * 4096, b"a:b\n", b"main", b"main 3333"])
-def test_a_file_without_an_agent_in_it_is_removed(journal: SpawnJournal, tmp_path: Path, content: bytes) -> None:
+def test_a_note_that_names_no_agent_is_removed(journal: SpawnJournal, tmp_path: Path, content: bytes) -> None:
     journal.begin("main", ID)
     (tmp_path / "spawning" / ID).write_bytes(content)
     assert journal.unfinished_notes() == []
     assert list((tmp_path / "spawning").iterdir()) == []
 
 
-def test_other_files_are_not_looked_at(journal: SpawnJournal, tmp_path: Path) -> None:
+def test_files_that_are_no_notes_are_ignored_and_kept(journal: SpawnJournal, tmp_path: Path) -> None:
     journal.begin("main", ID)
     (tmp_path / "spawning" / "notes.txt").write_text("mine")
     assert journal.unfinished_notes() == [("main", ID, "")]
     assert (tmp_path / "spawning" / "notes.txt").read_text() == "mine"
 
 
-def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(journal: SpawnJournal, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_note_is_removed_and_not_followed(journal: SpawnJournal, tmp_path: Path) -> None:
     journal.begin("main", ID)
     journal.complete(ID)
     (tmp_path / "agent").write_text("main")
@@ -70,14 +70,14 @@ def test_a_link_in_the_place_of_a_note_is_removed_and_not_followed(journal: Spaw
     assert (journal.unfinished_notes(), link.is_symlink(), (tmp_path / "agent").read_text()) == ([], False, "main")
 
 
-def test_a_store_that_cannot_be_written_refuses_the_spawn(journal: SpawnJournal, tmp_path: Path) -> None:
+def test_a_spawn_is_refused_if_its_note_cannot_be_written(journal: SpawnJournal, tmp_path: Path) -> None:
     (tmp_path / "spawning").write_text("not a folder")
     with pytest.raises(StorageError, match="nothing was made"):
         journal.begin("main", ID)
     journal.complete(ID)
 
 
-def test_a_note_is_on_disk_before_anything_else_is_done(tmp_path: Path) -> None:
+def test_a_note_is_synced_before_the_spawn_begins(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     calls = record(
@@ -104,7 +104,7 @@ journal.begin("main", "{ID}", sync=False)
     ]
 
 
-def test_files_of_messages_are_kept_under_their_session(journal: SpawnJournal, tmp_path: Path) -> None:
+def test_notes_of_message_files_are_kept_under_their_session(journal: SpawnJournal, tmp_path: Path) -> None:
     session = "33333333-3333-4333-8333-333333333333"
     journal.begin("main", ID, session)
     assert (journal.unfinished_notes(), journal.message_files(), journal.has(ID)) == ([("main", ID, session)], [], True)
@@ -115,17 +115,17 @@ def test_files_of_messages_are_kept_under_their_session(journal: SpawnJournal, t
     assert (journal.message_files(), list((tmp_path / "spawning").iterdir())) == ([], [])
 
 
-def test_a_session_id_that_is_no_file_name_leaves_the_first_note(journal: SpawnJournal) -> None:
+def test_a_session_id_that_is_no_file_name_leaves_the_note_unfinished(journal: SpawnJournal) -> None:
     journal.begin("main", ID, "x")
     journal.keep(ID, "x" * 240)
     assert journal.unfinished_notes() == [("main", ID, "x")]
 
 
-def test_who_looks_for_folders_of_nobody_takes_no_note_that_is_just_being_written(tmp_path: Path) -> None:
+def test_a_search_for_unclaimed_folders_keeps_a_note_that_is_being_written(tmp_path: Path) -> None:
     folder = tmp_path / "workspace" / ".openclaw" / "attachments" / ID
     folder.mkdir(parents=True)
     root_fd = os.open(tmp_path, os.O_RDONLY)
-    root = Root(root_fd)
+    root = StoreRoot(root_fd)
     root.catalog = Catalog()  # type: ignore[attr-defined]
     journal = SpawnJournal(cast(SessionStore, root))
     journal.begin("main", ID)
@@ -139,13 +139,13 @@ def test_who_looks_for_folders_of_nobody_takes_no_note_that_is_just_being_writte
     os.close(root_fd)
 
 
-def test_a_removal_is_begun_once(journal: SpawnJournal) -> None:
+def test_a_removal_begins_once(journal: SpawnJournal) -> None:
     session = "33333333-3333-4333-8333-333333333333"
     journal.begin("main", ID, session)
     journal.keep(ID, session)
     assert [journal.begin_removal(ID, session) for _ in range(3)] == [False, True, True]
     assert journal.message_files() == [(ID, session)]
-    # One whose note somebody took away.
+    # The note of these files was removed meanwhile.
     journal.forget(ID, session)
     assert not journal.begin_removal(ID, session)
     assert journal.message_files() == []

@@ -1,4 +1,4 @@
-"""RunSupervisor: accepted, in order, so many at once, ended exactly once."""
+"""RunSupervisor: runs are accepted, go on in order and within the limits, and end exactly once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FINAL = {"ok", "error", "timeout", "aborted"}
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[RunHarness]:
-    async with run_harness(tmp_path / "store") as made:
-        yield made
+    async with run_harness(tmp_path / "store") as harness:
+        yield harness
 
 
-async def test_message_start_and_end_are_two_writes(harness: RunHarness, autojump_clock: Any):
+async def test_a_run_is_written_in_two_commits(harness: RunHarness, autojump_clock: Any):
     session = await harness.session()
     before = harness.store.committer.syncs
     run = await harness.accept("hello")
@@ -50,12 +50,12 @@ async def test_message_start_and_end_are_two_writes(harness: RunHarness, autojum
     assert harness.host.retired == [run.run_id]
 
 
-async def test_a_session_lives_one_run_at_a_time_in_the_order_of_acceptance(harness: RunHarness, autojump_clock: Any):
+async def test_a_session_has_one_run_at_a_time_in_the_order_of_acceptance(harness: RunHarness, autojump_clock: Any):
     harness.agent.act = harness.agent.wait
     runs = [await harness.accept(f"m{number}") for number in range(5)]
     await harness.agent.wait_for_turn("m0").wait()
     assert (harness.supervisor.live_runs(), harness.supervisor.queued_runs()) == (1, 4)
-    # The others' messages are not in the conversation yet.
+    # The messages of queued runs are not in the transcript's conversation yet.
     assert harness.messages() == ["user: m0"]
     harness.agent.gate.set()
     assert [await harness.wait_for_end(run) for run in runs] == [("ok", f"re: m{number}") for number in range(5)]
@@ -65,7 +65,7 @@ async def test_a_session_lives_one_run_at_a_time_in_the_order_of_acceptance(harn
     assert (harness.supervisor.live_runs(), harness.supervisor.queued_runs()) == (0, 0)
 
 
-async def test_only_so_many_runs_go_on_at_once_and_sub_agents_have_places_of_their_own(
+async def test_the_number_of_live_runs_is_bounded_and_sub_agents_have_run_slots_of_their_own(
     harness: RunHarness, autojump_clock: Any
 ):
     harness.host.most = (2, 1)
@@ -81,7 +81,7 @@ async def test_only_so_many_runs_go_on_at_once_and_sub_agents_have_places_of_the
     assert {(await harness.wait_for_end(run))[0] for run in runs} == {"ok"}
 
 
-async def test_a_session_with_much_to_do_does_not_starve_the_others(harness: RunHarness, autojump_clock: Any):
+async def test_a_session_with_many_runs_does_not_starve_the_others(harness: RunHarness, autojump_clock: Any):
     harness.host.most = (1, 1)
     harness.agent.act = harness.agent.wait
     busy = [await harness.accept(f"b{number}", "agent:main:busy") for number in range(3)]
@@ -92,7 +92,7 @@ async def test_a_session_with_much_to_do_does_not_starve_the_others(harness: Run
     assert [turn.message for turn in harness.agent.turns] == ["b0", "b1", "other", "b2"]
 
 
-async def test_a_run_that_waits_for_another_leaves_its_place(harness: RunHarness, autojump_clock: Any):
+async def test_a_run_that_waits_for_another_gives_up_its_run_slot(harness: RunHarness, autojump_clock: Any):
     harness.host.most = (1, 1)
     harness.agent.act = harness.agent.wait
     first = await harness.accept("first", "agent:main:a")
@@ -103,14 +103,14 @@ async def test_a_run_that_waits_for_another_leaves_its_place(harness: RunHarness
     harness.supervisor.unpark(first, second.run_id)
     third = await harness.accept("third", "agent:main:c")
     await trio.testing.wait_all_tasks_blocked()
-    # Two go on for a moment: the one that came back is not held up, and no third one comes in.
+    # Two go on for a moment: the run that stopped waiting continues at once, and no third run starts.
     assert [run.status for run in (first, second, third)] == ["running", "running", "queued"]
     harness.agent.gate.set()
     assert [(await harness.wait_for_end(run))[0] for run in (first, second, third)] == ["ok"] * 3
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-async def test_a_place_is_given_back_once_whenever_the_wait_ends(
+async def test_a_run_slot_is_freed_once_whether_the_wait_or_the_run_ends_first(
     harness: RunHarness, autojump_clock: Any, ends_first: bool
 ):
     harness.host.most = (1, 1)
@@ -125,17 +125,17 @@ async def test_a_place_is_given_back_once_whenever_the_wait_ends(
     else:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(harness.supervisor.stop, session)
-            nursery.start_soon(_unpark, harness, run)
+            nursery.start_soon(_unpark_run, harness, run)
     after = [await harness.accept(f"m{number}", f"agent:main:{number}") for number in range(2)]
     await trio.testing.wait_all_tasks_blocked()
     assert [one.status for one in after] == ["running", "queued"]
 
 
-async def _unpark(harness: RunHarness, run: Any) -> None:
+async def _unpark_run(harness: RunHarness, run: Any) -> None:
     harness.supervisor.unpark(run, "x.1")
 
 
-async def test_a_run_that_is_to_be_first_goes_before_those_that_wait_and_behind_its_likes(
+async def test_a_run_with_priority_is_queued_before_ordinary_runs_and_after_others_with_priority(
     harness: RunHarness, autojump_clock: Any
 ):
     harness.agent.act = harness.agent.wait
@@ -147,7 +147,7 @@ async def test_a_run_that_is_to_be_first_goes_before_those_that_wait_and_behind_
     assert [turn.message for turn in harness.agent.turns] == ["live", "s1", "s2", "q1", "q2"]
 
 
-async def test_the_limit_of_a_run_ends_it_as_timeout(harness: RunHarness, autojump_clock: Any):
+async def test_a_run_that_reaches_its_time_limit_ends_as_timeout(harness: RunHarness, autojump_clock: Any):
     harness.agent.act = harness.agent.wait
     run = await harness.accept("slow", timeout_s=2.5)
     assert await harness.wait_for_end(run) == ("timeout", "the run met its limit of 2.5 s")
@@ -155,7 +155,7 @@ async def test_the_limit_of_a_run_ends_it_as_timeout(harness: RunHarness, autoju
     assert (entry.status, entry.runtime_ms) == ("timeout", 2500)
 
 
-async def test_stop_aborts_the_live_run_and_the_queued_ones_and_frees_the_place(
+async def test_stop_aborts_the_live_and_the_queued_runs_and_frees_the_run_slot(
     harness: RunHarness, autojump_clock: Any
 ):
     harness.host.most = (1, 1)
@@ -170,7 +170,7 @@ async def test_stop_aborts_the_live_run_and_the_queued_ones_and_frees_the_place(
     assert other.status == "running"
 
 
-async def test_stop_of_one_run_leaves_the_others(harness: RunHarness, autojump_clock: Any):
+async def test_stopping_one_run_leaves_the_others(harness: RunHarness, autojump_clock: Any):
     harness.agent.act = harness.agent.wait
     live, queued, last = [await harness.accept(f"m{number}") for number in range(3)]
     assert await harness.supervisor.stop(live.session, queued.run_id) == [queued.run_id]
@@ -178,14 +178,16 @@ async def test_stop_of_one_run_leaves_the_others(harness: RunHarness, autojump_c
     assert [(await harness.wait_for_end(run))[0] for run in (live, queued, last)] == ["ok", "aborted", "ok"]
 
 
-async def test_stop_of_nothing_stops_nothing(harness: RunHarness, autojump_clock: Any):
+async def test_stop_without_live_runs_returns_an_empty_list(harness: RunHarness, autojump_clock: Any):
     run = await harness.accept("done")
     await run.done.wait()
     assert await harness.supervisor.stop(run.session) == []
     assert await harness.supervisor.stop(run.session, "nobody.knows") == []
 
 
-async def test_what_goes_wrong_inside_a_run_is_its_result(harness: RunHarness, autojump_clock: Any):
+async def test_an_unexpected_exception_ends_only_its_run_with_an_internal_error(
+    harness: RunHarness, autojump_clock: Any
+):
     async def broken(spec: RunSpec, sink: RunSink) -> RunOutcome:
         raise RuntimeError("a secret path")
 
@@ -196,14 +198,14 @@ async def test_what_goes_wrong_inside_a_run_is_its_result(harness: RunHarness, a
     assert (await harness.wait_for_end(await harness.accept("again")))[0] == "ok"
 
 
-async def test_the_newest_message_that_says_something_is_the_reply(harness: RunHarness, autojump_clock: Any):
-    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
+async def test_the_last_message_with_text_is_the_reply(harness: RunHarness, autojump_clock: Any):
+    async def write_messages(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await sink.message({"role": "assistant", "content": "thinking aloud"})
         await sink.message({"role": "assistant", "content": "the answer"})
         await sink.message({"role": "assistant", "content": ""})
         return RunOutcome(usage={"input": 3, "output": 4, "totalTokens": 7}, model="m1")
 
-    harness.agent.act = talks
+    harness.agent.act = write_messages
     run = await harness.accept("ask")
     assert await harness.wait_for_end(run) == ("ok", "the answer")
     assert harness.messages() == ["user: ask", "assistant: thinking aloud", "assistant: the answer", "assistant: "]
@@ -214,19 +216,21 @@ async def test_the_newest_message_that_says_something_is_the_reply(harness: RunH
     assert found is not None and (found.status, found.reply) == ("ok", "the answer")
 
 
-async def test_what_the_agent_did_not_say_itself_is_not_its_reply(harness: RunHarness, autojump_clock: Any):
-    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
+async def test_a_user_message_written_by_the_agent_is_neither_its_reply_nor_its_usage(
+    harness: RunHarness, autojump_clock: Any
+):
+    async def write_messages(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await sink.message({"role": "assistant", "content": "the answer"})
         await sink.message({"role": "user", "content": "what a program asked it in between", "usage": {"input": 9}})
         return RunOutcome(usage={"input": 3, "output": 4, "totalTokens": 7})
 
-    harness.agent.act = talks
+    harness.agent.act = write_messages
     run = await harness.accept("ask")
     assert await harness.wait_for_end(run) == ("ok", "the answer")
     assert run.session.entry.input_tokens == 3
 
 
-async def test_what_a_runtime_notes_stands_in_the_record_of_the_end(harness: RunHarness, autojump_clock: Any):
+async def test_notes_of_a_runtime_are_in_the_record_of_the_run_end(harness: RunHarness, autojump_clock: Any):
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
         return RunOutcome(reply="done", notes=("its output was cut",) if spec.message == "noted" else ())
 
@@ -237,7 +241,7 @@ async def test_what_a_runtime_notes_stands_in_the_record_of_the_end(harness: Run
     assert [end.get("notes") for end in ends] == [["its output was cut"], None]
 
 
-async def test_the_same_id_is_the_same_run_while_it_goes_on_and_afterwards(harness: RunHarness, autojump_clock: Any):
+async def test_accepting_a_known_run_id_returns_the_same_run(harness: RunHarness, autojump_clock: Any):
     session = await harness.session()
     run_id = f"{session.session_id}.0123456789abcdef"
     runs = [await harness.supervisor.accept(session, request("step"), run_id=run_id) for _ in range(2)]
@@ -247,20 +251,22 @@ async def test_the_same_id_is_the_same_run_while_it_goes_on_and_afterwards(harne
     assert harness.run_statuses() == [(run_id, "accepted"), (run_id, "running"), (run_id, "ok")]
 
 
-async def test_a_reply_that_is_no_message_yet_becomes_one(harness: RunHarness, autojump_clock: Any):
-    async def talks(spec: RunSpec, sink: RunSink) -> RunOutcome:
+async def test_a_reply_that_differs_from_the_last_message_is_written_as_a_message(
+    harness: RunHarness, autojump_clock: Any
+):
+    async def write_messages(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await sink.message({"role": "assistant", "content": "on my way", "usage": {"input": 1, "output": 1}})
         return RunOutcome(reply="there", usage={"input": 5, "output": 5})
 
-    harness.agent.act = talks
+    harness.agent.act = write_messages
     run = await harness.accept("ask")
     assert await harness.wait_for_end(run) == ("ok", "there")
     assert harness.messages() == ["user: ask", "assistant: on my way", "assistant: there"]
-    # The message told its usage; the run's sum of it is not counted again.
+    # The usage in the message is counted, and that of the outcome is not counted in addition.
     assert run.session.entry.input_tokens == 1
 
 
-async def test_a_price_is_written_with_the_end(harness: RunHarness, autojump_clock: Any):
+async def test_the_cost_of_a_run_is_written_with_its_end(harness: RunHarness, autojump_clock: Any):
     harness.host.cost = 0.25
     await (await harness.accept("a")).done.wait()
     run = await harness.accept("b")
@@ -268,7 +274,7 @@ async def test_a_price_is_written_with_the_end(harness: RunHarness, autojump_clo
     assert run.session.entry.estimated_cost_usd == 0.5
 
 
-async def test_more_records_go_into_the_write_of_the_end_and_what_follows_comes_after_it(
+async def test_at_end_is_called_before_the_run_end_is_written_and_after_end_after_it(
     harness: RunHarness, autojump_clock: Any
 ):
     order: list[str] = []
@@ -320,8 +326,8 @@ class TestIdempotency:
         )
 
 
-class TestAbsence:
-    async def test_a_run_of_an_agent_that_does_not_come_ends_after_its_time(
+class TestUnattendedRuns:
+    async def test_a_run_of_an_agent_that_does_not_attach_ends_after_the_queue_ttl(
         self, harness: RunHarness, autojump_clock: Any
     ):
         harness.host.ttl_s = 30
@@ -332,10 +338,12 @@ class TestAbsence:
             "agent alice was not attached within 30 s; start it and send again",
         )
         assert trio.current_time() - began == pytest.approx(30)
-        # It never began, and its message is no part of the conversation.
+        # The run never began, so its message is not in the conversation.
         assert harness.messages("agent:alice:main") == []
 
-    async def test_an_agent_that_comes_in_time_lives_its_runs_in_order(self, harness: RunHarness, autojump_clock: Any):
+    async def test_an_agent_that_attaches_in_time_gets_its_runs_in_order(
+        self, harness: RunHarness, autojump_clock: Any
+    ):
         runs = [await harness.accept(f"m{number}", "agent:alice:main") for number in range(3)]
         await trio.sleep(299)
         harness.host.agents["alice"] = Agent()
@@ -343,7 +351,9 @@ class TestAbsence:
         assert [await harness.wait_for_end(run) for run in runs] == [("ok", f"re: m{number}") for number in range(3)]
         assert trio.current_time() == pytest.approx(299)
 
-    async def test_the_time_counts_from_when_the_agent_left(self, harness: RunHarness, autojump_clock: Any):
+    async def test_the_queue_ttl_counts_from_the_moment_the_agent_detached(
+        self, harness: RunHarness, autojump_clock: Any
+    ):
         alice = harness.host.agents["alice"] = Agent()
         alice.act = alice.wait
         live = await harness.accept("live", "agent:alice:main")
@@ -351,13 +361,13 @@ class TestAbsence:
         await trio.sleep(500)
         del harness.host.agents["alice"]
         harness.supervisor.agents_changed()
-        left = trio.current_time()
+        detached_at = trio.current_time()
         alice.gate.set()
         assert (await harness.wait_for_end(live))[0] == "ok"
         assert (await harness.wait_for_end(queued))[0] == "error"
-        assert trio.current_time() - left == pytest.approx(300)
+        assert trio.current_time() - detached_at == pytest.approx(300)
 
-    async def test_an_agent_that_came_and_left_again_has_the_whole_time_again(
+    async def test_the_queue_ttl_starts_anew_each_time_the_agent_detaches(
         self, harness: RunHarness, autojump_clock: Any
     ):
         harness.host.ttl_s = 10
@@ -372,13 +382,13 @@ class TestAbsence:
         await run.done.wait()
         assert trio.current_time() == pytest.approx(34)
 
-    async def test_other_agents_are_not_held_up(self, harness: RunHarness, autojump_clock: Any):
+    async def test_an_unattended_run_does_not_hold_up_other_agents(self, harness: RunHarness, autojump_clock: Any):
         await harness.accept("hello", "agent:alice:main")
         assert (await harness.wait_for_end(await harness.accept("hello")))[0] == "ok"
 
 
 class Disk:
-    """Runs file work inline and refuses what `refuse` says."""
+    """File work done inline; a commit fails with ENOSPC where `refuse(args)` is true."""
 
     def __init__(self) -> None:
         self.refuse: Callable[[Any], bool] = lambda args: False
@@ -401,10 +411,10 @@ class TestDisk:
     async def harness(
         self, tmp_path: Path, autojump_clock: trio.testing.MockClock, disk: Disk
     ) -> AsyncIterator[RunHarness]:
-        async with run_harness(tmp_path / "store", run_sync=disk.run_sync) as made:
-            yield made
+        async with run_harness(tmp_path / "store", run_sync=disk.run_sync) as harness:
+            yield harness
 
-    async def test_what_could_not_be_stored_was_never_accepted(
+    async def test_a_run_whose_acceptance_cannot_be_stored_is_refused(
         self, harness: RunHarness, autojump_clock: Any, disk: Disk
     ):
         session = await harness.session()
@@ -418,7 +428,7 @@ class TestDisk:
         assert harness.messages() == ["user: kept", "assistant: re: kept"]
         assert session.entry.status == "ok"
 
-    async def test_a_queued_one_that_could_not_be_stored_leaves_the_queue(
+    async def test_a_queued_run_whose_acceptance_cannot_be_stored_leaves_the_queue(
         self, harness: RunHarness, autojump_clock: Any, disk: Disk
     ):
         harness.agent.act = harness.agent.wait
@@ -433,7 +443,7 @@ class TestDisk:
         assert [(await harness.wait_for_end(run))[0] for run in (live, last)] == ["ok", "ok"]
         assert [turn.message for turn in harness.agent.turns] == ["live", "last"]
 
-    async def test_a_full_disk_delays_the_end_and_loses_nothing(
+    async def test_a_full_disk_delays_the_run_end_and_loses_nothing(
         self, harness: RunHarness, autojump_clock: Any, disk: Disk
     ):
         harness.agent.act = harness.agent.wait
@@ -451,7 +461,7 @@ class TestDisk:
             "ok",
         ]
 
-    async def test_two_callers_with_one_key_both_hear_that_it_failed(
+    async def test_two_callers_with_one_idempotency_key_both_get_the_storage_error(
         self, harness: RunHarness, autojump_clock: Any, disk: Disk
     ):
         session = await harness.session()
@@ -484,15 +494,15 @@ class TestDisk:
         assert harness.supervisor.registry.live == {}
 
 
-async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_starts(tmp_path: Path):
-    """Nothing that was written is without somebody who starts it."""
-    slow = trio.Event()
-    asked = trio.Event()
+async def test_a_run_starts_even_if_its_caller_disconnects_while_the_acceptance_is_stored(tmp_path: Path):
+    """An acceptance that was written is always followed by a start."""
+    commit_gate = trio.Event()
+    commit_begun = trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
         if getattr(function, "__name__", "") == "_commit":
-            asked.set()
-            await slow.wait()
+            commit_begun.set()
+            await commit_gate.wait()
         return await inline(function, *args)
 
     with trio.fail_after(PATIENCE_S):
@@ -501,9 +511,9 @@ async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_start
             with trio.CancelScope() as scope:
 
                 async def leave() -> None:
-                    await asked.wait()
+                    await commit_begun.wait()
                     scope.cancel()
-                    slow.set()
+                    commit_gate.set()
 
                 harness.nursery.start_soon(leave)
                 await harness.supervisor.accept(session, request("hello"))
@@ -513,7 +523,7 @@ async def test_a_caller_who_goes_away_while_it_is_stored_leaves_a_run_that_start
             assert (await harness.wait_for_end(run))[0] == "ok"
 
 
-async def test_the_way_down_ends_live_runs_as_interrupted_and_keeps_the_queued_ones(tmp_path: Path):
+async def test_stopping_the_daemon_ends_live_runs_as_interrupted_and_keeps_queued_ones(tmp_path: Path):
     with trio.fail_after(PATIENCE_S):
         async with run_harness(tmp_path / "store") as harness:
             harness.agent.act = harness.agent.wait
@@ -528,8 +538,8 @@ async def test_the_way_down_ends_live_runs_as_interrupted_and_keeps_the_queued_o
             assert harness.messages() == ["user: live", "user: queued", "assistant: re: queued"]
 
 
-async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: Path, autojump_clock: Any):
-    """Accepting, aborting, agents that come and go, waits for each other: each accepted run ends, and once."""
+async def test_every_run_has_exactly_one_end_under_mixed_load(tmp_path: Path, autojump_clock: Any):
+    """300 runs are accepted while some are aborted, some fail and an agent attaches and detaches."""
     host = FakeHost(tmp_path)
     async with run_harness(tmp_path / "store", host=host) as harness:
         runs = []
@@ -546,14 +556,14 @@ async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: P
         alice = Agent()
         alice.act = act
 
-        async def come_and_go() -> None:
+        async def attach_and_detach() -> None:
             for turn in range(40):
                 host.agents.pop("alice", None) if turn % 2 else host.agents.update(alice=alice)
                 harness.supervisor.agents_changed()
                 await trio.sleep(13)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(come_and_go)
+            nursery.start_soon(attach_and_detach)
             for number in range(300):
                 run = await harness.accept(
                     str(number),
@@ -578,7 +588,7 @@ async def test_a_storm_of_everything_gives_every_run_exactly_one_end(tmp_path: P
         assert {run.status for run in runs} == FINAL
 
 
-async def test_a_session_made_with_its_first_run_is_one_write(tmp_path: Path, autojump_clock: Any):
+async def test_create_makes_the_session_and_its_first_run(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         key = "agent:main:subagent:1"
         run = await harness.supervisor.create(key, request("task"), cwd="/w", spawned_by=MAIN)
@@ -587,128 +597,128 @@ async def test_a_session_made_with_its_first_run_is_one_write(tmp_path: Path, au
         assert harness.store.catalog.by_key[key].entry.spawned_by == MAIN
 
 
-async def test_what_an_idle_session_accepts_a_busy_one_accepts(tmp_path: Path, autojump_clock: Any):
-    """The longest message is the same, and nearly what a record holds."""
+async def test_an_idle_and_a_busy_session_accept_messages_of_the_same_length(tmp_path: Path, autojump_clock: Any):
+    """The longest accepted message is nearly as long as a record may be."""
     async with run_harness(tmp_path / "store", record_limit=8192) as harness:
 
-        async def is_taken(key: str, length: int) -> bool:
+        async def is_accepted(key: str, length: int) -> bool:
             try:
                 run = await harness.accept("ä" * length, key, idempotency_key=f"k{length:04}", payload="p")
             except LimitExceeded:
                 return False
             if key == MAIN:
                 await run.done.wait()
-                # The echo of the longest is longer than a record; that is the reply's own end.
+                # The echo of the longest message does not fit into a record, so that run has no reply.
                 assert run.reply in (None, "re: " + "ä" * length)
             return True
 
-        async def longest(key: str) -> int:
+        async def find_longest(key: str) -> int:
             low, high = 1, 8192
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if await is_taken(key, middle) else (low, middle)
+                low, high = (middle, high) if await is_accepted(key, middle) else (low, middle)
             return low
 
-        idle = await longest(MAIN)
-        # Nobody is attached for her: her runs wait.
-        assert await longest("agent:alice:main") == idle
+        idle = await find_longest(MAIN)
+        # No agent is attached for alice, so her runs wait.
+        assert await find_longest("agent:alice:main") == idle
     assert 8192 - 800 < 2 * idle < 8192
 
 
-class _Commits:
-    """File work of which the n-th commit waits to be let through."""
+class _GatedCommits:
+    """File work whose commit number `held` waits for `gate`; `begun` is set when it waits."""
 
     def __init__(self, held: int) -> None:
         self.count, self.held = 0, held
-        self.asked, self.slow = trio.Event(), trio.Event()
+        self.begun, self.gate = trio.Event(), trio.Event()
 
     async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
         if getattr(function, "__name__", "") == "_commit":
             self.count += 1
             if self.count == self.held:
-                self.asked.set()
-                await self.slow.wait()
+                self.begun.set()
+                await self.gate.wait()
         return await inline(function, *args)
 
 
-async def _behind_another(harness: RunHarness, commits: _Commits) -> Run:
-    """A run that had to wait: its acceptance, its start and its end are three commits, the 2nd, the 4th and the 5th."""
+async def _queue_second_run(harness: RunHarness, commits: _GatedCommits) -> Run:
+    """A run that was queued first: its acceptance, start and end are the 2nd, the 4th and the 5th commit."""
     harness.agent.act = harness.agent.wait
     await harness.accept("first")
     run = await harness.accept("hello")
     harness.agent.gate.set()
-    await commits.asked.wait()
+    await commits.begun.wait()
     return run
 
 
-def _of(harness: RunHarness, run: Run) -> list[str]:
+def _statuses_of(harness: RunHarness, run: Run) -> list[str]:
     return [status for run_id, status in harness.run_statuses() if run_id == run.run_id]
 
 
 @pytest.mark.parametrize(
     ("held", "steps"),
     [
-        # Its start is being written: it has begun, so it ends as interrupted, and is not started a second time.
+        # While its start is being written it has begun: it ends as interrupted and is not started a second time.
         (4, ["accepted", "running", "error"]),
-        # Its end is being written: that is its end.
+        # While its end is being written, that stays its end.
         (5, ["accepted", "running", "ok"]),
     ],
     ids=["start", "end"],
 )
-async def test_what_is_being_written_of_a_run_when_the_daemon_stops_counts(tmp_path: Path, held: int, steps: list[str]):
-    commits = _Commits(held)
+async def test_a_start_or_end_that_is_being_written_when_the_daemon_stops_is_kept(
+    tmp_path: Path, held: int, steps: list[str]
+):
+    commits = _GatedCommits(held)
     with trio.fail_after(PATIENCE_S):
         async with run_harness(tmp_path / "store", run_sync=commits.run_sync) as harness:
-            run = await _behind_another(harness, commits)
+            run = await _queue_second_run(harness, commits)
             harness.supervisor.interrupt_all()
             harness.nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 await trio.testing.wait_all_tasks_blocked()
-            commits.slow.set()
-        assert _of(harness, run) == steps
+            commits.gate.set()
+        assert _statuses_of(harness, run) == steps
         async with run_harness(tmp_path / "store") as harness:
             found = await harness.supervisor.registry.find(run.run_id)
             assert found is not None and found.status == steps[-1]
-            assert _of(harness, run) == steps
+            assert _statuses_of(harness, run) == steps
 
 
-async def test_a_run_that_is_stopped_while_its_start_is_written_has_one_start_and_one_end(tmp_path: Path):
-    commits = _Commits(4)
+async def test_a_run_stopped_while_its_start_is_written_has_one_start_and_one_end(tmp_path: Path):
+    commits = _GatedCommits(4)
     with trio.fail_after(PATIENCE_S):
         async with run_harness(tmp_path / "store", run_sync=commits.run_sync) as harness:
-            run = await _behind_another(harness, commits)
+            run = await _queue_second_run(harness, commits)
 
-            async def let() -> None:
+            async def open_gate() -> None:
                 await trio.testing.wait_all_tasks_blocked()
-                commits.slow.set()
+                commits.gate.set()
 
-            harness.nursery.start_soon(let)
+            harness.nursery.start_soon(open_gate)
             await harness.supervisor.stop(run.session, run.run_id)
             assert (await harness.wait_for_end(run))[0] == "aborted"
-            assert _of(harness, run) == ["accepted", "running", "aborted"]
+            assert _statuses_of(harness, run) == ["accepted", "running", "aborted"]
             assert run.started_at is not None
 
 
-async def test_a_run_whose_end_is_being_written_is_not_stopped_any_more(tmp_path: Path):
-    commits = _Commits(2)
+async def test_a_run_whose_end_is_being_written_cannot_be_stopped(tmp_path: Path):
+    commits = _GatedCommits(2)
     with trio.fail_after(PATIENCE_S):
         async with run_harness(tmp_path / "store", run_sync=commits.run_sync) as harness:
             run = await harness.accept("hello")
-            await commits.asked.wait()
+            await commits.begun.wait()
 
-            async def let() -> None:
+            async def open_gate() -> None:
                 await trio.testing.wait_all_tasks_blocked()
-                commits.slow.set()
+                commits.gate.set()
 
-            harness.nursery.start_soon(let)
+            harness.nursery.start_soon(open_gate)
             assert await harness.supervisor.stop_for_reset(run.session) == []
             assert await harness.wait_for_end(run) == ("ok", "re: hello")
             assert not view(run).by_reset
 
 
-async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_ends_the_run(
-    tmp_path: Path, autojump_clock: Any
-):
+async def test_with_a_full_disk_the_daemon_stops_and_its_next_start_ends_the_run(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         run = await harness.accept("hello")
@@ -718,17 +728,17 @@ async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_end
         async def refuse(*args: Any) -> Any:
             nonlocal refused
             refused += 1
-            if refused > 50:  # on the way down nobody may try for ever
+            if refused > 50:  # so that a stop that retries for ever fails instead of hanging
                 return await append(*args)
             raise StorageError("could not write: No space left on device")
 
         harness.store.append = refuse  # type: ignore[method-assign]
         harness.agent.gate.set()
-        await trio.sleep(10)  # its end is tried again and again
+        await trio.sleep(10)  # the write of its end is retried
         tried = refused
         assert tried >= 4
         harness.nursery.cancel_scope.cancel()
-    assert refused == tried + 1, "once more on the way down, and then no more"
+    assert refused == tried + 1, "the stop tries once more and then gives up"
     async with run_harness(tmp_path / "store") as harness:
         found = harness.supervisor.registry.get(run.run_id)
         assert found is not None
@@ -736,7 +746,7 @@ async def test_on_a_disk_that_stays_full_the_daemon_stops_and_the_next_start_end
         assert [status for _, status in harness.run_statuses()] == ["accepted", "running", "error"]
 
 
-async def test_a_session_that_is_being_made_when_its_caller_goes_away_is_made_and_its_run_starts(
+async def test_a_session_is_created_and_its_run_starts_even_if_the_caller_disconnects(
     tmp_path: Path, autojump_clock: Any
 ):
     key = "agent:main:subagent:1"
@@ -747,18 +757,16 @@ async def test_a_session_that_is_being_made_when_its_caller_goes_away_is_made_an
             await harness.supervisor.create(key, request("task"), cwd="/w")
         [run] = harness.supervisor.registry.of_session(key)
         assert await harness.wait_for_end(run) == ("ok", "re: task")
-        # Its place is free again.
+        # Its run slot is free again.
         assert await harness.wait_for_end(await harness.accept("more", key)) == ("ok", "re: more")
 
 
-async def test_who_stops_a_run_that_is_then_refused_by_the_disk_does_not_wait_for_ever(
-    tmp_path: Path, autojump_clock: Any
-):
+async def test_stopping_a_run_whose_acceptance_then_fails_does_not_hang(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
-        session, slow = await harness.session(), trio.Event()
+        session, append_gate = await harness.session(), trio.Event()
 
         async def refuse(*_: Any) -> Any:
-            await slow.wait()
+            await append_gate.wait()
             raise StorageError("no space left on device")
 
         harness.store.append = refuse  # type: ignore[method-assign]
@@ -775,18 +783,18 @@ async def test_who_stops_a_run_that_is_then_refused_by_the_disk_does_not_wait_fo
                 for task in (ask, stop):
                     nursery.start_soon(task)
                     await trio.testing.wait_all_tasks_blocked()
-                slow.set()
+                append_gate.set()
         assert harness.supervisor.live_runs() == 0
 
 
-async def test_what_waits_for_the_place_of_a_run_that_the_disk_refuses_starts(tmp_path: Path, autojump_clock: Any):
+async def test_a_run_that_waits_for_the_slot_of_a_run_that_the_disk_refuses_starts(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store") as harness:
         harness.host.most = (1, 1)
-        session, slow, append = await harness.session(), trio.Event(), harness.store.append
+        session, append_gate, append = await harness.session(), trio.Event(), harness.store.append
 
         async def refuse_first(where: Session, parts: Any) -> Any:
             if where is session:
-                await slow.wait()
+                await append_gate.wait()
                 raise StorageError("no space left on device")
             return await append(where, parts)
 
@@ -801,35 +809,37 @@ async def test_what_waits_for_the_place_of_a_run_that_the_disk_refuses_starts(tm
         run = await harness.accept("elsewhere", "agent:main:other")
         await trio.testing.wait_all_tasks_blocked()
         assert not run.begun
-        slow.set()
+        append_gate.set()
         with trio.fail_after(10):
             assert await harness.wait_for_end(run) == ("ok", "re: elsewhere")
 
 
-async def test_what_is_accepted_while_an_agent_comes_is_behind_what_waits(tmp_path: Path, autojump_clock: Any):
+async def test_a_run_accepted_while_its_agent_attaches_is_queued_after_the_waiting_ones(
+    tmp_path: Path, autojump_clock: Any
+):
     async with run_harness(tmp_path / "store") as harness:
         key, agent = "agent:alice:main", Agent()
         runs = [await harness.accept("one", key), await harness.accept("two", key)]
         harness.host.agents["alice"] = agent
-        # Nobody has told the supervisor yet; it finds the agent there.
+        # The supervisor has not been notified yet; it finds the agent when it accepts the next run.
         runs.append(await harness.accept("three", key))
         for run in runs:
             assert (await harness.wait_for_end(run))[0] == "ok"
         assert [turn.message for turn in agent.turns] == ["one", "two", "three"]
 
 
-async def test_a_run_whose_agent_went_before_it_took_it_is_the_first_when_it_is_back(
+async def test_a_run_whose_agent_detaches_before_taking_it_is_the_first_when_the_agent_is_back(
     tmp_path: Path, autojump_clock: Any
 ):
     async with run_harness(tmp_path / "store") as harness:
         key, agent = "agent:alice:main", Agent()
 
-        async def go(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        async def detach(spec: RunSpec, sink: RunSink) -> RunOutcome:
             del harness.host.agents["alice"]
             await agent.gate.wait()
             raise AgentAway
 
-        agent.act = go
+        agent.act = detach
         harness.host.agents["alice"] = agent
         runs = [await harness.accept(text, key) for text in ("one", "two", "three")]
         agent.gate.set()
@@ -842,14 +852,14 @@ async def test_a_run_whose_agent_went_before_it_took_it_is_the_first_when_it_is_
         assert [turn.message for turn in again.turns] == ["one", "two", "three"]
 
 
-async def test_an_end_for_which_what_was_printed_is_too_long_comes_without_it(tmp_path: Path, autojump_clock: Any):
+async def test_a_run_end_too_large_with_the_printed_text_is_written_without_it(tmp_path: Path, autojump_clock: Any):
     async with run_harness(tmp_path / "store", record_limit=4096) as harness:
 
-        async def prints(spec: RunSpec, sink: RunSink) -> RunOutcome:
+        async def print_much(spec: RunSpec, sink: RunSink) -> RunOutcome:
             harness.supervisor.registry.live[spec.run_id].printed = "\U0001f426" * 4096
             return RunOutcome(error="it broke")
 
-        harness.agent.act = prints
+        harness.agent.act = print_much
         with trio.fail_after(PATIENCE_S):
             run = await harness.accept("hello")
             status, error = await harness.wait_for_end(run)

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: files handed over in a call are neither recorded nor shown."""
+"""What a run reports while it goes on: file contents in a tool call are neither recorded nor shown to listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE = {"name": "key.txt", "content": SECRET, "encoding": "base64"}
 CALL = {"task": "read it", "attachments": [FILE]}
 KEY = "agent:alice:main"
 
-# How programs write a call of the tool, in lines that are no messages.
+# How different programs report a call of the tool in lines that are not messages.
 SHAPES: dict[str, Any] = {
     "name and args": {"name": "mcp__sessiond__sessions_spawn", "args": CALL},
     "name and input": {"type": "tool_use", "name": "sessions_spawn", "input": CALL},
@@ -38,7 +38,7 @@ SHAPES: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("raw", [False, True])
-async def test_a_custom_record_holds_no_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
+async def test_a_custom_record_contains_no_file_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
     data = msgspec.Raw(msgspec.json.encode(SHAPES[shape])) if raw else SHAPES[shape]
     async with in_process_daemon(tmp_path) as parts, parts.connect() as owner:
         sent = await owner.call("chat.send", sessionKey="main", message="hello")
@@ -50,12 +50,14 @@ async def test_a_custom_record_holds_no_content(tmp_path: Path, shape: str, *, r
 
 
 @pytest.mark.parametrize("name", ["sessions_spawn", "mcp__sessiond__sessions_spawn", "Sessions-Spawn"])
-async def test_a_live_tool_event_shows_no_content(tmp_path: Path, name: str) -> None:
-    async def act(made: Program, params: dict[str, Any]) -> Any:
-        said = {"runId": params["runId"], "type": "tool", "toolCallId": "t", "name": name}
-        await made.notify("run.event", **said, phase="start", args=CALL)
-        await made.notify("run.event", **said, phase="update", args=msgspec.json.encode(CALL).decode())
-        await made.notify("run.event", **{**said, "name": "else"}, phase="end", result={"calls": [SHAPES["opencode"]]})
+async def test_a_live_tool_event_shows_no_file_content(tmp_path: Path, name: str) -> None:
+    async def act(program: Program, params: dict[str, Any]) -> Any:
+        fields = {"runId": params["runId"], "type": "tool", "toolCallId": "t", "name": name}
+        await program.notify("run.event", **fields, phase="start", args=CALL)
+        await program.notify("run.event", **fields, phase="update", args=msgspec.json.encode(CALL).decode())
+        await program.notify(
+            "run.event", **{**fields, "name": "else"}, phase="end", result={"calls": [SHAPES["opencode"]]}
+        )
         return {"reply": "done"}
 
     async with (
@@ -80,12 +82,12 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_what_has_no_call_in_it_stays_the_very_same(data: Any) -> None:
+def test_data_without_a_spawn_call_is_returned_as_the_same_object(data: Any) -> None:
     assert redact_spawn_data(data) is data
 
 
 @given(st.lists(st.text(" \nab-", max_size=12), max_size=20), st.integers(1, 30))
-def test_the_end_of_what_was_printed_is_so_long_and_begins_with_a_word(parts: list[str], limit: int) -> None:
+def test_the_kept_end_of_printed_text_is_bounded_and_begins_at_a_word(parts: list[str], limit: int) -> None:
     kept = text = ""
     for part in parts:
         kept, text = end_of_text(kept + part, limit), text + part
@@ -96,7 +98,7 @@ def test_the_end_of_what_was_printed_is_so_long_and_begins_with_a_word(parts: li
     assert not before or not kept.strip() or before.isspace() or not any(char.isspace() for char in kept[:-1])
 
 
-def test_of_a_private_key_there_is_its_first_line_or_nothing() -> None:
+def test_the_kept_end_never_holds_part_of_a_private_key_without_its_first_line() -> None:
     body = "\n".join(["A" * 64] * 20)
     open_key = f"text -----BEGIN PRIVATE KEY-----\n{body}"
     kept = ""
@@ -107,14 +109,14 @@ def test_of_a_private_key_there_is_its_first_line_or_nothing() -> None:
     assert kept.strip("x") == "" or "AAAA" not in kept
 
 
-async def test_what_an_aborted_run_had_printed_is_told_and_masked_for_tokens(tmp_path: Path) -> None:
+async def test_what_an_aborted_run_printed_is_in_its_end_and_masked_for_token_callers(tmp_path: Path) -> None:
     printed = trio.Event()
 
     async def act(program: Program, params: dict[str, Any]) -> Any:
         run_id = params["runId"]
-        said = {"role": "assistant", "content": [{"type": "text", "text": "a message"}]}
+        message = {"role": "assistant", "content": [{"type": "text", "text": "a message"}]}
         await program.notify("run.event", runId=run_id, type="delta", text="a message")
-        await program.notify("run.event", runId=run_id, type="message", message=said)
+        await program.notify("run.event", runId=run_id, type="message", message=message)
         await program.notify(
             "run.event", runId=run_id, type="delta", text="my key is sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa "
         )
@@ -139,6 +141,6 @@ async def test_what_an_aborted_run_had_printed_is_told_and_masked_for_tokens(tmp
         async with parts.connect(reader) as other:
             masked = await other.call("sessions_history", sessionKey=KEY, includeRuns=True)
     (end,) = page["runs"]
-    # What is a message stands there as that.
+    # Text that became a message is not repeated in `printed`.
     assert (end["status"], end["printed"]) == ("aborted", "my key is sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa and then")
     assert "sk-ant-api03-aaaa" not in masked["runs"][0]["printed"] and "and then" in masked["runs"][0]["printed"]
