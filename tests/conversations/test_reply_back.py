@@ -1,4 +1,4 @@
-"""Conversations: who answers whom, how they end, what is announced, and what a crash changes about that."""
+"""Conversations: the order of turns, how they end, what is announced, and how they go on after a crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessiond.runs.follow_up import FollowUp
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
 
-def heard(agent: Any) -> list[tuple[str, int | None, str]]:
+def turns_of(agent: Any) -> list[tuple[str, int | None, str]]:
     """The turns of an agent: step, turn, message."""
     return [(turn.step, turn.turn, turn.message) for turn in agent.turns]
 
@@ -30,13 +30,13 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
     async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
         first = await harness.send("please")
         await harness.wait_until_settled()
-        assert heard(bob) == [
+        assert turns_of(bob) == [
             ("primary", None, "please"),
             ("reply", 2, "a1"),
             ("reply", 4, "a2"),
             ("announce", None, "Agent-to-agent announce step."),
         ]
-        assert heard(alice) == [("reply", 1, "b0"), ("reply", 3, "b1"), ("reply", 5, "b2")]
+        assert turns_of(alice) == [("reply", 1, "b0"), ("reply", 3, "b1"), ("reply", 5, "b2")]
         assert harness.runs.messages(ALICE) == [
             "user: b0",
             "assistant: a1",
@@ -71,7 +71,7 @@ async def test_reply_back_turns_alternate_until_the_maximum_and_the_target_annou
         assert await harness.announcing.status(session, first.run_id) == "delivered"
 
 
-async def test_every_step_says_where_its_message_comes_from(tmp_path: Path, autojump_clock: Any):
+async def test_the_message_of_every_step_has_its_provenance(tmp_path: Path, autojump_clock: Any):
     alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1", "ANNOUNCE_SKIP")
     async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
         await harness.send("please")
@@ -104,7 +104,7 @@ async def test_every_step_says_where_its_message_comes_from(tmp_path: Path, auto
         (["never"], ["", "said"], ["primary", "announce"]),
     ],
 )
-async def test_a_skip_or_an_empty_reply_ends_the_turns(
+async def test_a_reply_skip_or_an_empty_reply_ends_the_turns(
     tmp_path: Path, autojump_clock: Any, alices: list[str], bobs: list[str], steps: list[str]
 ):
     alice, bob, telegram = scripted(*alices), scripted(*bobs), Adapter()
@@ -130,7 +130,9 @@ async def test_the_configured_maximum_bounds_the_turns(tmp_path: Path, autojump_
     assert turns == list(range(1, most + 1))
 
 
-async def test_the_owner_and_a_session_itself_get_no_reply_back(tmp_path: Path, autojump_clock: Any):
+async def test_a_message_from_the_owner_or_from_the_session_itself_gets_no_reply_back(
+    tmp_path: Path, autojump_clock: Any
+):
     bob, telegram = scripted("b0", "one", "b0", "two"), Adapter()
     host = host_with(tmp_path, bob=bob)
     async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
@@ -149,7 +151,9 @@ async def test_the_owner_and_a_session_itself_get_no_reply_back(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("said", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP ", "", "\n"])
-async def test_silence_is_skipped(tmp_path: Path, autojump_clock: Any, said: str):
+async def test_an_announce_skip_or_an_empty_announcement_is_not_delivered(
+    tmp_path: Path, autojump_clock: Any, said: str
+):
     bob, telegram = scripted("b0", said), Adapter()
     async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
@@ -160,7 +164,7 @@ async def test_silence_is_skipped(tmp_path: Path, autojump_clock: Any, said: str
         assert await harness.announcing.status(run.session, run.run_id) == "skipped"
 
 
-async def test_a_target_without_a_channel_is_skipped_and_webchat_is_delivered_by_its_transcript(
+async def test_an_announcement_without_a_channel_is_skipped_and_one_to_webchat_counts_as_delivered(
     tmp_path: Path, autojump_clock: Any
 ):
     async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=scripted("words"))) as harness:
@@ -171,7 +175,7 @@ async def test_a_target_without_a_channel_is_skipped_and_webchat_is_delivered_by
         assert harness.outbox.pending == []
 
 
-async def test_the_send_policy_is_asked_before_the_delivery(tmp_path: Path, autojump_clock: Any):
+async def test_the_send_policy_can_deny_the_delivery_of_an_announcement(tmp_path: Path, autojump_clock: Any):
     telegram = Adapter()
     policy = '[session.sendPolicy]\nrules = [{ match = { channel = "telegram" }, action = "deny" }]\n'
     async with conversation_harness(
@@ -184,7 +188,9 @@ async def test_the_send_policy_is_asked_before_the_delivery(tmp_path: Path, auto
 
 
 @pytest.mark.parametrize("ending", ["error", "timeout", "aborted"])
-async def test_nothing_follows_a_primary_run_that_did_not_end_well(tmp_path: Path, autojump_clock: Any, ending: str):
+async def test_no_conversation_follows_a_primary_run_that_did_not_end_ok(
+    tmp_path: Path, autojump_clock: Any, ending: str
+):
     bob, telegram = Agent(), Adapter()
 
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -209,9 +215,7 @@ async def test_nothing_follows_a_primary_run_that_did_not_end_well(tmp_path: Pat
         assert not [record for record in harness.runs.records(BOB) if record.get("customType") == "sessiond/talk"]
 
 
-async def test_a_turn_that_does_not_end_well_ends_the_reply_back_and_is_followed_by_the_announcement(
-    tmp_path: Path, autojump_clock: Any
-):
+async def test_a_failed_reply_turn_ends_the_turns_and_the_announce_step_follows(tmp_path: Path, autojump_clock: Any):
     alice, bob, telegram = Agent(), scripted("b0", "the outcome"), Adapter()
 
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -226,7 +230,9 @@ async def test_a_turn_that_does_not_end_well_ends_the_reply_back_and_is_followed
     assert telegram.texts == ["the outcome"]
 
 
-async def test_a_requester_that_is_not_attached_is_waited_for_and_then_passed_over(tmp_path: Path, autojump_clock: Any):
+async def test_the_turn_of_a_requester_that_never_attaches_fails_and_the_target_announces(
+    tmp_path: Path, autojump_clock: Any
+):
     bob, telegram = scripted("b0", "the outcome"), Adapter()
     async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
@@ -238,7 +244,7 @@ async def test_a_requester_that_is_not_attached_is_waited_for_and_then_passed_ov
     assert telegram.texts == ["the outcome"]
 
 
-async def test_what_a_run_was_asked_to_deliver_goes_to_the_channel_of_its_session(tmp_path: Path, autojump_clock: Any):
+async def test_the_reply_of_a_run_with_deliver_goes_to_the_channel_of_its_session(tmp_path: Path, autojump_clock: Any):
     bob, telegram = scripted("the reply"), Adapter()
     async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, bob=bob), adapters={"telegram": telegram}
@@ -253,8 +259,8 @@ async def test_what_a_run_was_asked_to_deliver_goes_to_the_channel_of_its_sessio
         assert await harness.announcing.status(run.session, run.run_id) == "delivered"
 
 
-async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path: Path, autojump_clock: Any):
-    """Nothing is asked for that would go nowhere; where it goes, the announce step is two writes more."""
+async def test_a_send_costs_two_writes_and_its_announce_step_two_more(tmp_path: Path, autojump_clock: Any):
+    """Without a channel there is no announce step, because nobody would get the announcement."""
     bob = scripted("words")
     async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=bob)) as harness:
         for key, writes in (("agent:bob:main", 2), ("agent:bob:webchat:group:1", 4)):
@@ -265,7 +271,7 @@ async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path
             assert harness.runs.store.committer.syncs == before + 2
             await harness.wait_until_settled()
             assert harness.runs.store.committer.syncs == before + writes
-    assert heard(bob) == [
+    assert turns_of(bob) == [
         ("primary", None, "please"),
         ("primary", None, "please"),
         ("announce", None, "Agent-to-agent announce step."),
@@ -274,22 +280,22 @@ async def test_a_whole_send_without_a_channel_is_two_writes_and_one_run(tmp_path
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Path, autojump_clock: Any, killed: bool):
-    """Also where the daemon is killed between the last turn and what would be the announce step."""
+    """Also if the daemon is killed after the last turn, before it decides about the announce step."""
     alice, bob = scripted("a1", "REPLY_SKIP"), scripted("b0", "b1")
     async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
         if killed:
-            harness.conversations._announce = never  # type: ignore[method-assign]
+            harness.conversations._announce = block_forever  # type: ignore[method-assign]
         run = await harness.send("please", target="agent:bob:main")
         if killed:
             await trio.sleep(10)
-            harness.runs.copy_store(tmp_path / "photo")
+            harness.runs.copy_store(tmp_path / "copy")
         else:
             await harness.wait_until_settled()
             assert await harness.announcing.status(run.session, run.run_id) == "skipped"
         assert [turn.step for turn in (*alice.turns, *bob.turns)] == ["reply", "reply", "primary", "reply"]
     if killed:
         late = scripted("late")
-        async with conversation_harness(tmp_path / "photo", host_with(tmp_path, alice=late, bob=late)) as harness:
+        async with conversation_harness(tmp_path / "copy", host_with(tmp_path, alice=late, bob=late)) as harness:
             await harness.wait_until_settled()
             session = harness.runs.store.catalog.by_key["agent:bob:main"]
             assert await harness.announcing.status(session, run.run_id) == "skipped"
@@ -297,10 +303,10 @@ async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("alices", "said"), [(None, "b0"), (["REPLY_SKIP"], "b0"), (["a1", "REPLY_SKIP"], "b1")])
-async def test_a_program_that_would_take_the_announce_step_for_a_message_is_not_asked(
+async def test_an_agent_without_announce_steps_announces_its_last_reply(
     tmp_path: Path, autojump_clock: Any, alices: list[str] | None, said: str
 ):
-    """What it replied last is what is posted."""
+    """A program that does not know announce steps would answer one as if it were a message."""
     bob, telegram = scripted("b0", "b1", "3"), Adapter()
     host = host_with(tmp_path, alice=scripted(*(alices or ["never"])), bob=bob)
     host.plain = {"bob"}
@@ -312,11 +318,11 @@ async def test_a_program_that_would_take_the_announce_step_for_a_message_is_not_
     assert "announce" not in [turn.step for turn in bob.turns]
 
 
-async def never(*_: Any) -> None:
+async def block_forever(*_: Any) -> None:
     await trio.sleep_forever()
 
 
-async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, autojump_clock: Any):
+async def test_a_conversation_ends_silently_when_its_target_is_archived(tmp_path: Path, autojump_clock: Any):
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
     alice.act = alice.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
@@ -330,7 +336,7 @@ async def test_a_target_that_is_gone_ends_the_talk_silently(tmp_path: Path, auto
         assert telegram.asked == []
 
 
-async def test_a_requester_that_is_gone_is_passed_over(tmp_path: Path, autojump_clock: Any):
+async def test_the_turns_of_an_archived_requester_are_skipped(tmp_path: Path, autojump_clock: Any):
     alice, bob, telegram = scripted("a1"), Agent(), Adapter()
     bob.act = bob.wait
     host = host_with(tmp_path, alice=alice, bob=bob)
@@ -346,54 +352,56 @@ async def test_a_requester_that_is_gone_is_passed_over(tmp_path: Path, autojump_
 
 
 class TestCrash:
-    """The store as it is on disk at every moment of a conversation, opened by another daemon."""
+    """The store as it is on disk at each moment of a conversation, opened by another daemon."""
 
-    async def moments(self, tmp_path: Path, alices: list[str], bobs: list[str]) -> list[Path]:
+    async def copies_at_every_commit(self, tmp_path: Path, alices: list[str], bobs: list[str]) -> list[Path]:
         """A copy of the store after every commit and every change of the outbox."""
         telegram = Adapter()
         host = host_with(tmp_path, alice=scripted(*alices), bob=scripted(*bobs))
-        photos: list[Path] = []
+        copies: list[Path] = []
         async with conversation_harness(tmp_path / "store", host, adapters={"telegram": telegram}) as harness:
 
-            def photograph(_: Any = None) -> None:
-                photos.append(harness.runs.copy_store(tmp_path / f"photo{len(photos)}"))
+            def take_copy(_: Any = None) -> None:
+                copies.append(harness.runs.copy_store(tmp_path / f"copy{len(copies)}"))
 
             async def deliver(params: dict[str, Any]) -> Any:
-                photograph()
+                take_copy()
                 return {}
 
-            harness.runs.listener.before_poke.append(photograph)
+            harness.runs.listener.before_poke.append(take_copy)
             telegram.act = deliver
             await harness.send("please")
             await harness.wait_until_settled()
-            photograph()
+            take_copy()
         assert telegram.texts == ["the outcome"]
-        return photos
+        return copies
 
-    async def test_whenever_the_daemon_dies_each_run_ends_once_and_the_announcement_has_one_id(
+    async def test_after_a_crash_at_any_commit_each_run_ends_once_and_the_announcement_has_one_id(
         self, tmp_path: Path, autojump_clock: Any
     ):
-        photos = await self.moments(tmp_path, ["a1", "a2", "REPLY_SKIP"], ["b0", "b1", "b2", "the outcome"])
-        assert len(photos) >= 15
+        copies = await self.copies_at_every_commit(
+            tmp_path, ["a1", "a2", "REPLY_SKIP"], ["b0", "b1", "b2", "the outcome"]
+        )
+        assert len(copies) >= 15
         ids: set[str] = set()
-        for number, photo in enumerate(photos):
+        for number, copied_store in enumerate(copies):
             telegram = Adapter()
             host = host_with(tmp_path, alice=scripted("a", "REPLY_SKIP"), bob=scripted("the outcome"))
-            closed = any(b'"status":"closed"' in path.read_bytes() for path in photo.rglob("*.jsonl"))
-            told = closed and not list(photo.glob("outbox/*"))
-            async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+            closed = any(b'"status":"closed"' in path.read_bytes() for path in copied_store.rglob("*.jsonl"))
+            delivered = closed and not list(copied_store.glob("outbox/*"))
+            async with conversation_harness(copied_store, host, adapters={"telegram": telegram}) as harness:
                 await harness.wait_until_settled()
                 finals = self.finals(harness)
                 if not finals:
-                    assert number < 3  # the sessions are being made; nothing was accepted yet
+                    assert number < 3  # the sessions are being created; nothing was accepted yet
                     continue
-                assert set(finals.values()) == {1}, f"photo {number}"
+                assert set(finals.values()) == {1}, f"copy {number}"
                 primary = next(status for _, status in harness.runs.run_statuses(BOB) if status in FINAL)
-                # Nothing follows a primary run that was cut off; else it is announced, unless that was done before.
-                assert len(telegram.texts) == (primary == "ok" and not told), f"photo {number}"
+                # An interrupted primary run is not announced; another one is, unless it was delivered before the crash.
+                assert len(telegram.texts) == (primary == "ok" and not delivered), f"copy {number}"
                 ids |= telegram.ids
             again = Adapter()
-            async with conversation_harness(photo, host, adapters={"telegram": again}) as harness:
+            async with conversation_harness(copied_store, host, adapters={"telegram": again}) as harness:
                 await harness.wait_until_settled()
                 assert self.finals(harness) == finals
                 assert again.asked == []
@@ -404,23 +412,25 @@ class TestCrash:
         keys = [key for key in (ALICE, BOB) if key in harness.runs.store.catalog.by_key]
         return Counter(run_id for key in keys for run_id, status in harness.runs.run_statuses(key) if status in FINAL)
 
-    async def test_a_reply_turn_cut_off_is_followed_by_the_announce_step(self, tmp_path: Path, autojump_clock: Any):
+    async def test_the_announce_step_follows_a_reply_turn_that_a_crash_interrupted(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
         alice, bob = Agent(), scripted("b0", "words")
         alice.act = alice.wait
         async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
             await harness.send("please")
             await alice.wait_for_turn("b0").wait()
-            photo = harness.runs.copy_store(tmp_path / "photo")
+            copied_store = harness.runs.copy_store(tmp_path / "copy")
         alice, bob, telegram = scripted("a1"), scripted("the outcome"), Adapter()
         host = host_with(tmp_path, alice=alice, bob=bob)
-        async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+        async with conversation_harness(copied_store, host, adapters={"telegram": telegram}) as harness:
             await harness.wait_until_settled()
             assert harness.runs.run_statuses(ALICE)[-1][1] == "error"
             assert alice.turns == []
             assert [turn.step for turn in bob.turns] == ["announce"]
             assert telegram.texts == ["the outcome"]
 
-    async def test_an_announce_step_cut_off_delivers_the_latest_reply_as_it_stands(
+    async def test_the_last_reply_is_delivered_if_a_crash_interrupted_the_announce_step(
         self, tmp_path: Path, autojump_clock: Any
     ):
         alice, bob = scripted("a1", "REPLY_SKIP"), Agent()
@@ -434,17 +444,17 @@ class TestCrash:
         async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
             await harness.send("please")
             await bob.wait_for_turn("Agent-to-agent announce step.").wait()
-            photo = harness.runs.copy_store(tmp_path / "photo")
+            copied_store = harness.runs.copy_store(tmp_path / "copy")
         telegram, later = Adapter(), scripted("never asked")
         async with conversation_harness(
-            photo, host_with(tmp_path, bob=later), adapters={"telegram": telegram}
+            copied_store, host_with(tmp_path, bob=later), adapters={"telegram": telegram}
         ) as harness:
             await harness.wait_until_settled()
             assert later.turns == []
             assert telegram.texts == ["b2"]
 
-    async def test_a_step_that_waited_for_its_turn_is_taken_once(self, tmp_path: Path, autojump_clock: Any):
-        """Alice is busy: her reply turn is accepted and waits. After the crash it is that one which is taken."""
+    async def test_a_queued_reply_turn_runs_once_after_a_crash(self, tmp_path: Path, autojump_clock: Any):
+        """Alice is busy, so her reply turn is accepted and waits. After the crash that turn runs, and no second one."""
         alice, bob = Agent(), scripted("b0", "words")
         alice.act = alice.wait
         async with conversation_harness(tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob)) as harness:
@@ -454,12 +464,12 @@ class TestCrash:
             await run.done.wait()
             while len(harness.runs.store.catalog.by_key[ALICE].entry.runs) < 2:
                 await trio.testing.wait_all_tasks_blocked()
-            photo = harness.runs.copy_store(tmp_path / "photo")
+            copied_store = harness.runs.copy_store(tmp_path / "copy")
         alice, bob, telegram = scripted("REPLY_SKIP"), scripted("the outcome"), Adapter()
         host = host_with(tmp_path, alice=alice, bob=bob)
-        async with conversation_harness(photo, host, adapters={"telegram": telegram}) as harness:
+        async with conversation_harness(copied_store, host, adapters={"telegram": telegram}) as harness:
             await harness.wait_until_settled()
-            assert heard(alice) == [("reply", 1, "b0")]
+            assert turns_of(alice) == [("reply", 1, "b0")]
             assert [status for _, status in harness.runs.run_statuses(ALICE)] == [
                 "accepted",
                 "running",
@@ -471,7 +481,7 @@ class TestCrash:
             assert telegram.texts == ["the outcome"]
 
 
-def _open_talk(store: Path) -> Path:
+def _write_open_conversation(store: Path) -> Path:
     folder = store / "agents" / "bob" / "sessions"
     folder.mkdir(parents=True)
     header = {"type": "session", "version": 3, "id": "s1", "sessionKey": BOB, "agentId": "bob"}
@@ -480,8 +490,10 @@ def _open_talk(store: Path) -> Path:
     return folder / "s1.jsonl"
 
 
-async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp_path: Path, autojump_clock: Any):
-    file = _open_talk(tmp_path / "store")
+async def test_a_conversation_with_an_unreadable_transcript_resumes_once_it_is_readable(
+    tmp_path: Path, autojump_clock: Any
+):
+    file = _write_open_conversation(tmp_path / "store")
     away = tmp_path / "away"
     host = host_with(tmp_path, bob=scripted("b"))
     async with conversation_harness(tmp_path / "store", host, setup=lambda _home: file.rename(away)) as harness:
@@ -492,8 +504,8 @@ async def test_a_talk_whose_transcript_cannot_be_read_is_resumed_when_it_can(tmp
     assert '"talkId":"s1.1"' in file.read_text().splitlines()[-1]
 
 
-async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Path, autojump_clock: Any):
-    file = _open_talk(tmp_path / "store")
+async def test_a_conversation_ends_when_its_transcript_is_removed(tmp_path: Path, autojump_clock: Any):
+    file = _write_open_conversation(tmp_path / "store")
 
     host = host_with(tmp_path, bob=scripted("b"))
     async with conversation_harness(tmp_path / "store", host, setup=lambda _home: file.unlink()) as harness:
@@ -505,7 +517,7 @@ async def test_a_talk_whose_transcript_was_taken_away_ends_with_it(tmp_path: Pat
         assert session.entry.talks != ()
 
 
-async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_talk_is_over(
+async def test_both_sessions_have_an_open_conversation_from_the_end_of_the_first_run_to_the_last_step(
     tmp_path: Path, autojump_clock: Any
 ):
     alice, bob, telegram = Agent(), scripted("b0", "words"), Adapter()
@@ -513,24 +525,24 @@ async def test_both_sides_are_engaged_from_the_end_of_the_first_run_until_the_ta
     async with conversation_harness(
         tmp_path / "store", host_with(tmp_path, alice=alice, bob=bob), adapters={"telegram": telegram}
     ) as harness:
-        talking = harness.conversations
+        conversations = harness.conversations
         engaged_at_end: list[bool] = []
 
         async def look(_run: Any) -> None:
             await trio.lowlevel.checkpoint()
-            engaged_at_end.append(talking.has_open_conversation(BOB))
+            engaged_at_end.append(conversations.has_open_conversation(BOB))
 
         harness.runs.follow_ups.append(ScriptedFollowUp(after_end=look))
         await harness.send("please")
         await alice.wait_for_turn("b0").wait()
         assert engaged_at_end[0]
         assert (
-            talking.has_open_conversation(ALICE)
-            and talking.has_open_conversation(BOB)
-            and not talking.has_open_conversation("agent:carol:main")
+            conversations.has_open_conversation(ALICE)
+            and conversations.has_open_conversation(BOB)
+            and not conversations.has_open_conversation("agent:carol:main")
         )
         alice.gate.set()
         await harness.wait_until_settled()
         await trio.testing.wait_all_tasks_blocked()
-        assert not talking.has_open_conversation(ALICE) and not talking.has_open_conversation(BOB)
+        assert not conversations.has_open_conversation(ALICE) and not conversations.has_open_conversation(BOB)
         assert sorted(harness.freed) == [ALICE, BOB]

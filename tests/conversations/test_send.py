@@ -1,4 +1,4 @@
-"""sessions_send below the wire: where it comes from, the loop guards, idempotency, who waits for whom."""
+"""sessions_send without the wire: provenance, hop limit, rate limit, idempotency, and which run waits for which."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessiond.errors import Conflict, Overloaded
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 
 
-def waiting(folder: Path, *names: str) -> FakeHost:
+def host_with_waiting_agents(folder: Path, *names: str) -> FakeHost:
     """Agents that wait for their gates."""
     agents = {}
     for name in names:
@@ -29,7 +29,7 @@ def waiting(folder: Path, *names: str) -> FakeHost:
     return host_with(folder, **agents)
 
 
-async def test_the_agent_is_told_both_sessions_and_that_the_text_is_data(tmp_path: Path, autojump_clock: Any):
+async def test_the_context_names_both_sessions_and_says_that_the_message_is_data(tmp_path: Path, autojump_clock: Any):
     bob = scripted("b0", "ANNOUNCE_SKIP")
     async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=bob)) as harness:
         await harness.send("please")
@@ -43,8 +43,10 @@ async def test_the_agent_is_told_both_sessions_and_that_the_text_is_data(tmp_pat
 
 
 class TestHops:
-    async def test_a_chain_of_messages_counts_its_hops_under_one_trace(self, tmp_path: Path, autojump_clock: Any):
-        host = waiting(tmp_path, "alice", "bob")
+    async def test_each_message_of_a_chain_counts_one_hop_more_under_one_trace_id(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        host = host_with_waiting_agents(tmp_path, "alice", "bob")
         async with conversation_harness(tmp_path / "store", host) as harness:
             first = await harness.send("1")
             second = await harness.send("2", source=BOB, target=ALICE, run=first)
@@ -57,10 +59,12 @@ class TestHops:
             assert apart.request.message["provenance"]["traceId"] != facts[0]["traceId"]
 
     @pytest.mark.parametrize(("most", "passes"), [(3, True), (2, False)])
-    async def test_over_the_limit_it_is_overloaded(self, tmp_path: Path, autojump_clock: Any, most: int, passes: bool):
+    async def test_more_hops_than_the_limit_are_refused_as_overloaded(
+        self, tmp_path: Path, autojump_clock: Any, most: int, passes: bool
+    ):
         config = f"[limits]\nmaxHops = {most}\n"
         async with conversation_harness(
-            tmp_path / "store", waiting(tmp_path, "alice", "bob"), config=config
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "alice", "bob"), config=config
         ) as harness:
             run = None
             for number in range(2):
@@ -76,8 +80,10 @@ class TestHops:
                 )
                 assert not [one for one in harness.runs.supervisor.registry.live.values() if one.key == BOB]
 
-    async def test_two_agents_that_answer_by_sending_come_to_an_end(self, tmp_path: Path, autojump_clock: Any):
-        """A -> B -> A -> ... without waiting, each from its own run, which reply-back turns are too."""
+    async def test_two_agents_that_keep_sending_to_each_other_are_stopped_by_the_limits(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        """A -> B -> A -> ... without waiting, each from its own run; reply-back turns are such runs as well."""
         host = FakeHost(tmp_path)
         sent: list[int] = []
         refused: list[str] = []
@@ -104,9 +110,11 @@ class TestHops:
             assert refused
 
 
-class TestTraffic:
-    async def test_between_two_sessions_only_so_many_messages_go_in_a_minute(self, tmp_path: Path, autojump_clock: Any):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as harness:
+class TestRateLimit:
+    async def test_the_messages_between_two_sessions_per_minute_are_limited(self, tmp_path: Path, autojump_clock: Any):
+        async with conversation_harness(
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "alice", "bob")
+        ) as harness:
             began = trio.current_time()
             for number in range(30):
                 await harness.send(
@@ -129,44 +137,46 @@ class TestTraffic:
             with pytest.raises(Overloaded):
                 await harness.send("and one more")
 
-    async def test_what_was_asked_before_is_no_new_message(self, tmp_path: Path, autojump_clock: Any):
+    async def test_a_repeated_request_does_not_count_as_a_message(self, tmp_path: Path, autojump_clock: Any):
         config = "[limits]\nmessagesPerMinute = 1\n"
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "bob"), config=config) as harness:
+        async with conversation_harness(
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "bob"), config=config
+        ) as harness:
             first = await harness.send("x", key="k")
             assert await harness.send("x", key="k") is first
             with pytest.raises(Overloaded):
                 await harness.send("y")
 
     @given(st.lists(st.integers(min_value=0, max_value=30), max_size=60), st.integers(min_value=1, max_value=5))
-    def test_no_minute_ever_has_more_than_the_limit_and_the_time_told_is_enough(self, gaps: list[int], most: int):
-        traffic, now = RateLimit(), 0.0
+    def test_no_minute_has_more_messages_than_the_limit_and_retry_after_is_exact(self, gaps: list[int], most: int):
+        limit, now = RateLimit(), 0.0
         passed: list[float] = []
         for gap in gaps:
             now += gap
             try:
-                traffic.check("a", "b", now, most)
+                limit.check("a", "b", now, most)
             except Overloaded as error:
                 wait_s = error.data["retryAfterMs"] / 1000
                 assert 0 < wait_s <= WINDOW_S
-                later = copy.deepcopy(traffic)
+                later = copy.deepcopy(limit)
                 later.check("b", "a", now + wait_s, most)
                 with pytest.raises(Overloaded):
-                    traffic.check("b", "a", now + wait_s - 0.001, most)
+                    limit.check("b", "a", now + wait_s - 0.001, most)
                 continue
-            traffic.count("b", "a", now)
+            limit.count("b", "a", now)
             passed.append(now)
             assert len([one for one in passed if one > now - WINDOW_S]) <= most
 
-    def test_pairs_that_fell_silent_are_forgotten(self):
-        traffic = RateLimit()
+    def test_pairs_without_recent_messages_are_forgotten(self):
+        limit = RateLimit()
         for number in range(3000):
-            traffic.count("a", f"b{number}", float(number))
-        assert len(traffic._times) <= 1025
+            limit.count("a", f"b{number}", float(number))
+        assert len(limit._times) <= 1025
 
 
 class TestIdempotency:
-    async def test_the_same_key_text_and_sender_give_the_same_run(self, tmp_path: Path, autojump_clock: Any):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "bob")) as harness:
+    async def test_the_same_key_text_and_sender_return_the_same_run(self, tmp_path: Path, autojump_clock: Any):
+        async with conversation_harness(tmp_path / "store", host_with_waiting_agents(tmp_path, "bob")) as harness:
             first = await harness.send("x", key="k")
             assert await harness.send("x", key="k") is first
             for other in ({"text": "y"}, {"source": "agent:carol:main"}, {"source": None}):
@@ -177,17 +187,17 @@ class TestIdempotency:
 
 
 class TestWaiting:
-    async def test_who_waits_on_whom_is_seen_through_others_and_through_queues(
-        self, tmp_path: Path, autojump_clock: Any
-    ):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as harness:
+    async def test_waiting_is_found_through_other_runs_and_through_queues(self, tmp_path: Path, autojump_clock: Any):
+        async with conversation_harness(
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "a", "b", "c")
+        ) as harness:
             supervisor = harness.runs.supervisor
             a, b, c = [await harness.runs.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
             behind_b = await harness.runs.accept("behind", "agent:b:main")
             assert waits_on(supervisor, a, a)
             assert not waits_on(supervisor, a, b)
             supervisor.park(a, behind_b.run_id)
-            # What is queued waits for what is before it.
+            # A queued run waits for the runs before it.
             assert waits_on(supervisor, a, b)
             assert not waits_on(supervisor, a, c)
             supervisor.park(b, c.run_id)
@@ -196,8 +206,10 @@ class TestWaiting:
             supervisor.unpark(b, c.run_id)
             assert not waits_on(supervisor, a, c)
 
-    async def test_runs_that_wait_in_a_circle_are_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b", "c")) as harness:
+    async def test_a_circle_of_waiting_runs_is_searched_once(self, tmp_path: Path, autojump_clock: Any):
+        async with conversation_harness(
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "a", "b", "c")
+        ) as harness:
             supervisor = harness.runs.supervisor
             a, b, c = [await harness.runs.accept(name, f"agent:{name}:main") for name in ("a", "b", "c")]
             supervisor.park(a, b.run_id)
@@ -205,8 +217,8 @@ class TestWaiting:
             assert not waits_on(supervisor, a, c)
             assert waits_on(supervisor, a, b)
 
-    async def test_each_run_of_a_long_queue_is_looked_at_once(self, tmp_path: Path, autojump_clock: Any):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "a", "b")) as harness:
+    async def test_each_run_of_a_long_queue_is_visited_once(self, tmp_path: Path, autojump_clock: Any):
+        async with conversation_harness(tmp_path / "store", host_with_waiting_agents(tmp_path, "a", "b")) as harness:
             supervisor = harness.runs.supervisor
             queued = [await harness.runs.accept(str(number), "agent:a:main") for number in range(200)]
             other = await harness.runs.accept("other", "agent:b:main")
@@ -229,8 +241,12 @@ class TestWaiting:
             for run in queued[1:]:
                 supervisor.unpark(run, queued[0].run_id)
 
-    async def test_a_message_back_to_one_that_waits_for_the_sender_says_so(self, tmp_path: Path, autojump_clock: Any):
-        async with conversation_harness(tmp_path / "store", waiting(tmp_path, "alice", "bob")) as harness:
+    async def test_a_message_back_to_a_session_that_waits_for_the_sender_is_recognized(
+        self, tmp_path: Path, autojump_clock: Any
+    ):
+        async with conversation_harness(
+            tmp_path / "store", host_with_waiting_agents(tmp_path, "alice", "bob")
+        ) as harness:
             own = await harness.runs.accept("begin", ALICE)
             there = await harness.send("1", run=own)
             supervisor = harness.runs.supervisor
