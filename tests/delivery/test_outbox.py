@@ -1,4 +1,4 @@
-"""The outbox: on disk before it is sent, sent until it is acknowledged, given up in the end and kept."""
+"""The outbox: deliveries are stored before they are sent, retried until acknowledged, and kept when given up."""
 
 from __future__ import annotations
 
@@ -42,47 +42,47 @@ def delivery(number: int = 1, **fields: Any) -> Delivery:
     return Delivery(**(values | fields))
 
 
-class Post:
+class OutboxHarness:
     """An outbox with one adapter."""
 
     def __init__(self, runs: RunHarness, outbox: Outbox, channels: Channels) -> None:
-        self.home, self.outbox, self.channels = runs, outbox, channels
+        self.runs, self.outbox, self.channels = runs, outbox, channels
         self.adapter = Adapter()
         self.times: list[float] = []
         self.denied: set[str] = set()
-        self.looked_at: list[str] = []  # before each attempt
-        self.known = [one.delivery_id for one in outbox.pending]
+        self.checked: list[str] = []  # deliveries whose permission was checked, before each attempt
+        self.added = [one.delivery_id for one in outbox.pending]
 
     @property
-    def settled(self) -> list[tuple[str, str]]:
-        """Each delivery that is over, and how."""
-        over = [(one, self.outbox.status(one)) for one in self.known]
+    def finished(self) -> list[tuple[str, str]]:
+        """Each finished delivery and its outcome."""
+        statuses = [(one, self.outbox.status(one)) for one in self.added]
         return [
             (one, status or ("skipped" if one in self.denied else "delivered"))
-            for one, status in over
+            for one, status in statuses
             if status != "pending"
         ]
 
     @property
     def files(self) -> list[str]:
-        return sorted(path.name for path in (self.home.store.path / "outbox").iterdir())
+        return sorted(path.name for path in (self.runs.store.path / "outbox").iterdir())
 
-    async def keep(self, one: Delivery) -> None:
-        """Have it in the outbox."""
-        self.known.append(one.delivery_id)
+    async def add(self, one: Delivery) -> None:
+        """Put it into the outbox, without releasing it for sending."""
+        self.added.append(one.delivery_id)
         await self.outbox.put(one)
 
-    async def over(self, count: int) -> None:
-        while len(self.settled) < count:  # noqa: ASYNC110 - under an autojump clock a sleep is a turn of everybody else
+    async def wait_for_finished(self, count: int) -> None:
+        while len(self.finished) < count:  # noqa: ASYNC110 - under an autojump clock, a sleep lets every other task go on
             await trio.sleep(0.1)
 
-    async def fail(self, params: dict[str, Any]) -> Any:
+    async def refuse(self, params: dict[str, Any]) -> Any:
         self.times.append(trio.current_time())
         raise RefusedByAgent("the network is down")
 
 
 @asynccontextmanager
-async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> AsyncIterator[Post]:
+async def open_harness(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> AsyncIterator[OutboxHarness]:
     async with run_harness(folder, run_sync=run_sync) as runs:
         channels = Channels(
             dict,
@@ -91,51 +91,51 @@ async def post(folder: Path, *, run_sync: Any = inline, attach: bool = True) -> 
             on_attach=lambda channel: outbox.make_due(channel),  # noqa: PLW0108 - opened below
         )
         denied: set[str] = set()
-        looked_at: list[str] = []
+        checked: list[str] = []
         async with open_outbox(
             runs.store,
             channels,
             clock(),
             durable=True,
             settings=DeliveryConfig,
-            allowed=lambda one: looked_at.append(one.delivery_id) or one.delivery_id not in denied,  # type: ignore[func-returns-value]
+            allowed=lambda one: checked.append(one.delivery_id) or one.delivery_id not in denied,  # type: ignore[func-returns-value]
         ) as outbox:
-            made = Post(runs, outbox, channels)
-            made.denied, made.looked_at = denied, looked_at
+            harness = OutboxHarness(runs, outbox, channels)
+            harness.denied, harness.checked = denied, checked
             if attach:
-                channels.attach("telegram", made.adapter)
-            yield made
+                channels.attach("telegram", harness.adapter)
+            yield harness
             runs.nursery.cancel_scope.cancel()
 
 
-async def start(made: Post) -> None:
-    await made.home.nursery.start(made.outbox.run)
+async def start(harness: OutboxHarness) -> None:
+    await harness.runs.nursery.start(harness.outbox.run)
 
 
-async def put(made: Post, one: Delivery) -> None:
-    await made.keep(one)
-    made.outbox.send(one.delivery_id)
+async def add_and_send(harness: OutboxHarness, one: Delivery) -> None:
+    await harness.add(one)
+    harness.outbox.send(one.delivery_id)
 
 
-async def test_a_delivery_is_on_disk_before_it_is_sent_and_gone_after_the_acknowledgement(
+async def test_a_delivery_is_stored_before_it_is_sent_and_removed_after_the_acknowledgement(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with post(tmp_path / "store") as made:
-        await start(made)
-        seen: list[list[str]] = []
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        files_while_sent: list[list[str]] = []
 
         async def look(params: dict[str, Any]) -> Any:
-            seen.append(made.files)
+            files_while_sent.append(harness.files)
             return None
 
-        made.adapter.act = look
-        await put(made, delivery())
-        await made.over(1)
-        assert seen == [["d1.json"]]
-        assert made.files == []
-        assert made.settled == [("d1", "delivered")]
-        assert made.outbox.status("d1") is None
-        assert made.adapter.asked == [
+        harness.adapter.act = look
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
+        assert files_while_sent == [["d1.json"]]
+        assert harness.files == []
+        assert harness.finished == [("d1", "delivered")]
+        assert harness.outbox.status("d1") is None
+        assert harness.adapter.asked == [
             (
                 "channel.deliver",
                 {"deliveryId": "d1", "to": "-100", "sessionKey": "agent:main:main", "text": "text 1"},
@@ -143,230 +143,240 @@ async def test_a_delivery_is_on_disk_before_it_is_sent_and_gone_after_the_acknow
         ]
 
 
-async def test_nothing_goes_out_before_send_is_said(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
-        await start(made)
-        await made.keep(delivery())
+async def test_a_delivery_is_not_sent_before_send_is_called(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        await harness.add(delivery())
         await trio.sleep(1000)
-        assert made.adapter.asked == []
-        assert made.outbox.status("d1") == "pending"
-        made.outbox.send("d1")
-        made.outbox.send("d1")
-        await made.over(1)
-        assert made.adapter.texts == ["text 1"]
+        assert harness.adapter.asked == []
+        assert harness.outbox.status("d1") == "pending"
+        harness.outbox.send("d1")
+        harness.outbox.send("d1")
+        await harness.wait_for_finished(1)
+        assert harness.adapter.texts == ["text 1"]
 
 
-async def test_the_same_id_is_the_same_delivery(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
-        await put(made, delivery())
-        await put(made, delivery(text="another"))
-        made.channels.attach("telegram", made.adapter)
-        await made.over(1)
+async def test_a_second_delivery_with_the_same_id_is_ignored(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
+        await add_and_send(harness, delivery())
+        await add_and_send(harness, delivery(text="another"))
+        harness.channels.attach("telegram", harness.adapter)
+        await harness.wait_for_finished(1)
         await trio.sleep(1000)
-        assert made.adapter.texts == ["text 1"]
+        assert harness.adapter.texts == ["text 1"]
 
 
-async def test_retries_come_after_5_10_20_s_and_then_each_minute_for_30_minutes(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
-        await start(made)
-        made.adapter.act = made.fail
+async def test_retries_follow_after_5_10_and_20_seconds_and_then_every_minute_for_30_minutes(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        harness.adapter.act = harness.refuse
         began = trio.current_time()
-        await put(made, delivery())
-        await made.over(1)
-        times = [round(time - began) for time in made.times]
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
+        times = [round(time - began) for time in harness.times]
         assert times[:6] == [0, 5, 15, 35, 95, 155]
         assert times[-2:] == [1775, 1835]
-        assert made.settled == [("d1", "failed")]
-        assert (made.outbox.status("d1"), len(made.outbox.dead_letters)) == ("failed", 1)
-        [letter] = made.outbox.dead_letters
+        assert harness.finished == [("d1", "failed")]
+        assert (harness.outbox.status("d1"), len(harness.outbox.dead_letters)) == ("failed", 1)
+        [letter] = harness.outbox.dead_letters
         assert letter.last_error == "the adapter of telegram answered: the network is down"
-        kept = json.loads((made.home.store.path / "outbox/d1.json").read_bytes())
+        kept = json.loads((harness.runs.store.path / "outbox/d1.json").read_bytes())
         assert (kept["attempts"], kept["failedAt"]) == (len(times), NOW + round(1835_000 + began * 1000))
 
 
 @pytest.mark.parametrize(("early_ms", "attempts"), [(0, 4), (1, 5)])
-async def test_an_attempt_after_30_minutes_is_the_last_one(
+async def test_an_attempt_30_minutes_after_creation_is_the_last_one(
     tmp_path: Path, autojump_clock: Any, early_ms: int, attempts: int
 ):
-    async with post(tmp_path / "store") as made:
-        await start(made)
-        made.adapter.act = made.fail
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        harness.adapter.act = harness.refuse
         now_ms = NOW + round(trio.current_time() * 1000)
         # The fourth attempt is due after 35 seconds.
-        await put(made, delivery(created_at=now_ms + 35_000 + early_ms - 30 * 60_000))
-        await made.over(1)
-        assert (len(made.times), made.settled) == (attempts, [("d1", "failed")])
+        await add_and_send(harness, delivery(created_at=now_ms + 35_000 + early_ms - 30 * 60_000))
+        await harness.wait_for_finished(1)
+        assert (len(harness.times), harness.finished) == (attempts, [("d1", "failed")])
 
 
-async def test_a_dead_letter_stays_dead_over_a_restart_and_is_counted(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
-        await put(made, delivery())
-        await made.over(1)
-    async with post(tmp_path / "store") as made:
-        assert [one.delivery_id for one in made.outbox.dead_letters] == ["d1"]
-        await start(made)
-        await made.keep(delivery())
-        made.outbox.send("d1")
+async def test_a_dead_letter_is_kept_over_a_restart_and_not_sent_again(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
+    async with open_harness(tmp_path / "store") as harness:
+        assert [one.delivery_id for one in harness.outbox.dead_letters] == ["d1"]
+        await start(harness)
+        await harness.add(delivery())
+        harness.outbox.send("d1")
         await trio.sleep(1000)
-        assert made.adapter.asked == []
-        assert made.files == ["d1.json"]
+        assert harness.adapter.asked == []
+        assert harness.files == ["d1.json"]
 
 
-async def test_a_lost_acknowledgement_is_asked_for_again_under_the_same_id(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
-        await start(made)
+async def test_a_delivery_whose_acknowledgement_is_lost_is_sent_again_under_the_same_id(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
 
-        async def lost(params: dict[str, Any]) -> Any:
-            made.adapter.act = made.adapter.acknowledge
+        async def lose_acknowledgement(params: dict[str, Any]) -> Any:
+            harness.adapter.act = harness.adapter.acknowledge
             raise AgentConnectionLost
 
-        made.adapter.act = lost
-        await put(made, delivery())
-        await made.over(1)
-        assert [params["deliveryId"] for _, params in made.adapter.asked] == ["d1", "d1"]
+        harness.adapter.act = lose_acknowledgement
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
+        assert [params["deliveryId"] for _, params in harness.adapter.asked] == ["d1", "d1"]
 
 
-async def test_what_an_earlier_life_left_goes_out_at_the_start_but_what_is_on_hold(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
+async def test_deliveries_left_by_an_earlier_daemon_are_sent_at_the_start_except_those_on_hold(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store") as harness:
         for number in (1, 2):
-            await made.keep(delivery(number))
-    async with post(tmp_path / "store") as made:
-        made.outbox.hold("d2")
-        made.outbox.hold("nobody knows this one")
-        await start(made)
-        await made.over(1)
+            await harness.add(delivery(number))
+    async with open_harness(tmp_path / "store") as harness:
+        harness.outbox.hold("d2")
+        harness.outbox.hold("no such delivery")
+        await start(harness)
+        await harness.wait_for_finished(1)
         await trio.sleep(1000)
-        assert made.adapter.texts == ["text 1"]
-        made.outbox.send("d2")
-        await made.over(2)
-        assert made.adapter.texts == ["text 1", "text 2"]
+        assert harness.adapter.texts == ["text 1"]
+        harness.outbox.send("d2")
+        await harness.wait_for_finished(2)
+        assert harness.adapter.texts == ["text 1", "text 2"]
 
 
-async def test_an_adapter_that_comes_makes_what_waits_for_it_due_at_once(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
-        await put(made, delivery())
+async def test_a_waiting_delivery_is_sent_as_soon_as_an_adapter_attaches(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
+        await add_and_send(harness, delivery())
         await trio.sleep(36)  # the next attempt would be at 95 s
-        made.channels.attach("telegram", made.adapter)
-        await made.over(1)
+        harness.channels.attach("telegram", harness.adapter)
+        await harness.wait_for_finished(1)
         assert trio.current_time() == pytest.approx(36, abs=1)
 
 
-async def test_an_adapter_that_comes_while_another_fails_is_asked_at_once(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
-        await start(made)
+async def test_an_adapter_that_attaches_while_another_one_fails_gets_the_delivery_at_once(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
         newer = Adapter()
 
-        async def leaves(params: dict[str, Any]) -> Any:
+        async def disconnect(params: dict[str, Any]) -> Any:
             await trio.sleep(3)
-            made.channels.attach("telegram", newer)
+            harness.channels.attach("telegram", newer)
             raise AgentConnectionLost
 
-        made.adapter.act = leaves
-        await put(made, delivery())
-        await made.over(1)
+        harness.adapter.act = disconnect
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
         assert newer.texts == ["text 1"]
         assert trio.current_time() == pytest.approx(3, abs=1)
 
 
-async def test_what_goes_to_one_addressee_goes_in_order_and_a_stubborn_one_holds_up_nobody(
+async def test_deliveries_to_one_address_are_sent_in_order_and_a_refused_one_does_not_hold_up_the_others(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with post(tmp_path / "store") as made:
-        await start(made)
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
 
-        async def picky(params: dict[str, Any]) -> Any:
+        async def refuse_first(params: dict[str, Any]) -> Any:
             if params["deliveryId"] == "d1":
                 raise RefusedByAgent("not this one")
             return {}
 
-        made.adapter.act = picky
+        harness.adapter.act = refuse_first
         for number in range(1, 5):
-            await put(made, delivery(number))
-        await put(made, delivery(5, to="-200"))
-        await made.over(4)
-        assert sorted(made.settled) == [(f"d{number}", "delivered") for number in range(2, 6)]
-        assert [text for text in made.adapter.texts if text != "text 5"][:4] == [f"text {n}" for n in range(1, 5)]
+            await add_and_send(harness, delivery(number))
+        await add_and_send(harness, delivery(5, to="-200"))
+        await harness.wait_for_finished(4)
+        assert sorted(harness.finished) == [(f"d{number}", "delivered") for number in range(2, 6)]
+        assert [text for text in harness.adapter.texts if text != "text 5"][:4] == [f"text {n}" for n in range(1, 5)]
 
 
-async def test_a_session_that_may_not_send_any_more_is_passed_over(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
-        await put(made, delivery())
+async def test_a_delivery_of_a_session_that_may_no_longer_send_is_skipped(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
+        await add_and_send(harness, delivery())
         await trio.sleep(1)
-        made.denied.add("d1")
-        made.channels.attach("telegram", made.adapter)
-        await made.over(1)
-        assert (made.settled, made.adapter.asked, made.files) == ([("d1", "skipped")], [], [])
+        harness.denied.add("d1")
+        harness.channels.attach("telegram", harness.adapter)
+        await harness.wait_for_finished(1)
+        assert (harness.finished, harness.adapter.asked, harness.files) == ([("d1", "skipped")], [], [])
 
 
-async def test_stopping_in_the_middle_of_a_delivery_keeps_it(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store") as made:
-        await start(made)
+async def test_a_delivery_is_kept_when_the_daemon_stops_in_the_middle_of_it(tmp_path: Path, autojump_clock: Any):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
         reached = trio.Event()
 
-        async def hang(params: dict[str, Any]) -> Any:
+        async def block(params: dict[str, Any]) -> Any:
             reached.set()
             await trio.sleep_forever()
 
-        made.adapter.act = hang
-        await put(made, delivery())
+        harness.adapter.act = block
+        await add_and_send(harness, delivery())
         await reached.wait()
-    async with post(tmp_path / "store") as made:
-        await start(made)
-        await made.over(1)
-        assert made.adapter.texts == ["text 1"]
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        await harness.wait_for_finished(1)
+        assert harness.adapter.texts == ["text 1"]
 
 
-async def test_a_disk_that_refuses_is_told_to_who_puts(tmp_path: Path, autojump_clock: Any):
-    refuse = False
+async def test_a_delivery_that_the_disk_refuses_raises_a_storage_error(tmp_path: Path, autojump_clock: Any):
+    is_refusing = False
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
-        if refuse and function.__name__ == "write":
+        if is_refusing and function.__name__ == "write":
             raise OSError(errno.ENOSPC, "No space left on device")
         return await inline(function, *args)
 
-    async with post(tmp_path / "store", run_sync=run_sync) as made:
-        await start(made)
-        refuse = True
+    async with open_harness(tmp_path / "store", run_sync=run_sync) as harness:
+        await start(harness)
+        is_refusing = True
         with pytest.raises(StorageError, match="could not write to the outbox: No space left on device"):
-            await made.keep(delivery())
-        assert made.outbox.pending == []
-        refuse = False
-        await put(made, delivery())
-        await made.over(1)
+            await harness.add(delivery())
+        assert harness.outbox.pending == []
+        is_refusing = False
+        await add_and_send(harness, delivery())
+        await harness.wait_for_finished(1)
 
 
 @pytest.mark.parametrize("failing", ["write", "remove"])
-async def test_a_disk_that_refuses_later_ends_no_delivery(tmp_path: Path, autojump_clock: Any, failing: str):
-    """What cannot be marked or removed is over all the same; the next start may find it again, under its id."""
-    refuse = False
+async def test_a_delivery_finishes_although_the_disk_refuses_to_mark_or_remove_its_file(
+    tmp_path: Path, autojump_clock: Any, failing: str
+):
+    """Its file stays, so the next start may find the delivery again under the same id."""
+    is_refusing = False
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
-        if refuse and function.__name__ == failing:
+        if is_refusing and function.__name__ == failing:
             raise OSError(errno.EIO, "Input/output error")
         return await inline(function, *args)
 
-    async with post(tmp_path / "store", run_sync=run_sync) as made:
-        await start(made)
+    async with open_harness(tmp_path / "store", run_sync=run_sync) as harness:
+        await start(harness)
         if failing == "write":
-            made.adapter.act = made.fail
-        await put(made, delivery())
-        refuse = True
-        await made.over(1)
-        assert made.settled == [("d1", "failed" if failing == "write" else "delivered")]
-        assert made.files == ["d1.json"]
+            harness.adapter.act = harness.refuse
+        await add_and_send(harness, delivery())
+        is_refusing = True
+        await harness.wait_for_finished(1)
+        assert harness.finished == [("d1", "failed" if failing == "write" else "delivered")]
+        assert harness.files == ["d1.json"]
 
 
 class TestFiles:
-    def files(self, tmp_path: Path) -> OutboxFiles:
+    def open_files(self, tmp_path: Path) -> OutboxFiles:
         with dirfd.closing(dirfd.open_root(tmp_path)) as root:
             return OutboxFiles(root, sync=False)
 
-    async def test_what_was_written_is_read_again(self, tmp_path: Path):
-        files = self.files(tmp_path)
+    async def test_written_deliveries_are_read_back_in_order_and_removed_ones_are_gone(self, tmp_path: Path):
+        files = self.open_files(tmp_path)
         whole = delivery(
             3, account_id="a", thread_id="t", text='ünï\n"x"', attempts=2, last_error="e", failed_at=5, created_at=7
         )
@@ -380,8 +390,10 @@ class TestFiles:
         assert files.read() == ([plain], [])
         files.close()
 
-    async def test_what_is_no_delivery_is_named_and_left_alone_and_half_written_ones_go(self, tmp_path: Path):
-        files = self.files(tmp_path)
+    async def test_files_that_are_no_deliveries_are_reported_and_kept_and_temporary_files_are_removed(
+        self, tmp_path: Path
+    ):
+        files = self.open_files(tmp_path)
         folder = tmp_path / "outbox"
         good = delivery(1)
         files.write(good)
@@ -398,16 +410,16 @@ class TestFiles:
 
     @given(data=st.binary(max_size=300) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
     @settings(max_examples=amount(100, 20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_no_file_whatever_it_holds_stops_the_others(self, tmp_path: Path, data: bytes | str):
-        files = self.files(tmp_path)
+    def test_a_file_with_any_content_is_reported_and_does_not_raise(self, tmp_path: Path, data: bytes | str):
+        files = self.open_files(tmp_path)
         (tmp_path / "outbox/odd.json").write_bytes(data if isinstance(data, bytes) else data.encode())
         assert files.read() == ([], ["odd.json"])
         files.close()
 
     @pytest.mark.parametrize("bad", ["", ".", "..", "../x", "a/b", "x" * 201, "a b", "ü"])
-    def test_an_id_that_is_no_file_name_is_never_written(self, tmp_path: Path, bad: str):
-        files = self.files(tmp_path)
-        good = msgspec.structs.replace(_plain(), delivery_id=bad)
+    def test_a_delivery_id_that_is_no_file_name_is_never_written(self, tmp_path: Path, bad: str):
+        files = self.open_files(tmp_path)
+        good = msgspec.structs.replace(_plain_delivery(), delivery_id=bad)
         with pytest.raises(OSError, match="names no file"):
             files.write(good)
         assert list((tmp_path / "outbox").iterdir()) == []
@@ -428,9 +440,7 @@ files.write(Delivery(delivery_id="d1", channel="c", to="t", session_key="k", tex
 @pytest.mark.parametrize(
     ("code", "left"), [(_WRITE, {"outbox", "outbox/d1.json"}), (_WRITE + 'files.remove("d1")', {"outbox"})]
 )
-def test_a_power_cut_takes_back_neither_that_a_delivery_is_to_go_out_nor_that_it_is_over(
-    tmp_path: Path, code: str, left: set[str]
-):
+def test_a_power_cut_undoes_neither_an_added_nor_a_removed_delivery(tmp_path: Path, code: str, left: set[str]):
     root = tmp_path / "root"
     (root / "outbox").mkdir(parents=True)
     before = power.snapshot(root)
@@ -440,73 +450,75 @@ def test_a_power_cut_takes_back_neither_that_a_delivery_is_to_go_out_nor_that_it
     assert all(json.loads(data)["deliveryId"] == "d1" for data in cut.files.values() if data is not None)
 
 
-def _plain() -> Delivery:
+def _plain_delivery() -> Delivery:
     return Delivery(
         delivery_id="x", channel="c", to="t", session_key="agent:main:main", text="t", title="t", created_at=1
     )
 
 
-async def _slow(function: Callable[..., Any], *args: Any) -> Any:
-    """File work that takes a second, and that a cancellation can reach."""
+async def run_slowly(function: Callable[..., Any], *args: Any) -> Any:
+    """File work that takes a second and can be cancelled meanwhile."""
     await trio.sleep(1)
     return function(*args)
 
 
-async def test_what_was_acknowledged_goes_from_the_disk_though_the_daemon_stops_just_then(
+async def test_an_acknowledged_delivery_is_removed_even_if_the_daemon_stops_meanwhile(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with post(tmp_path / "store", run_sync=_slow) as made:
+    async with open_harness(tmp_path / "store", run_sync=run_slowly) as harness:
         acknowledged = trio.Event()
 
         async def act(params: dict[str, Any]) -> Any:
             acknowledged.set()
 
-        made.adapter.act = act
+        harness.adapter.act = act
         async with trio.open_nursery() as nursery:
-            await nursery.start(made.outbox.run)
-            await put(made, delivery())
+            await nursery.start(harness.outbox.run)
+            await add_and_send(harness, delivery())
             await acknowledged.wait()
-            await trio.sleep(0.5)  # it is being removed
-            assert made.files == ["d1.json"]
+            await trio.sleep(0.5)  # by now its file is being removed
+            assert harness.files == ["d1.json"]
             nursery.cancel_scope.cancel()
-        assert made.files == []
-        assert made.settled == [("d1", "delivered")]
+        assert harness.files == []
+        assert harness.finished == [("d1", "delivered")]
 
 
-async def test_a_delivery_that_is_being_written_when_its_sender_is_cancelled_is_known(
+async def test_a_delivery_whose_sender_is_cancelled_while_it_is_written_stays_pending(
     tmp_path: Path, autojump_clock: Any
 ):
-    async with post(tmp_path / "store", run_sync=_slow) as made:
-        await start(made)
+    async with open_harness(tmp_path / "store", run_sync=run_slowly) as harness:
+        await start(harness)
         with trio.move_on_after(0.5):
-            await made.keep(delivery())
-        assert made.files == ["d1.json"]
-        # On disk and known: what is put again under this id is not written twice, and a restart sends it.
-        assert [one.delivery_id for one in made.outbox.pending] == ["d1"]
+            await harness.add(delivery())
+        assert harness.files == ["d1.json"]
+        # Since it is pending, a second `put` with this id does not write it again, and a restart sends it.
+        assert [one.delivery_id for one in harness.outbox.pending] == ["d1"]
 
 
-async def test_what_nobody_can_deliver_costs_no_attempt_and_waits_for_somebody(tmp_path: Path, autojump_clock: Any):
-    """8,000 for one address were each compared with all the others, and each was tried again every minute."""
+async def test_deliveries_without_an_adapter_wait_for_one_without_attempts(tmp_path: Path, autojump_clock: Any):
+    """Once, each of 8,000 deliveries to one address was compared with all the others and tried again every minute."""
     count = amount(500, 100)
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
         for number in range(count):
-            await put(made, delivery(number, delivery_id=f"d{number:05d}"))
+            await add_and_send(harness, delivery(number, delivery_id=f"d{number:05d}"))
         await trio.sleep(1000)
-        assert {one.attempts for one in made.outbox.pending} == {0}
-        assert len(made.looked_at) == count
-        made.channels.attach("telegram", made.adapter)
-        await made.over(count)
-        assert made.adapter.texts == [f"text {number}" for number in range(count)]
-        assert made.files == []
+        assert {one.attempts for one in harness.outbox.pending} == {0}
+        assert len(harness.checked) == count
+        harness.channels.attach("telegram", harness.adapter)
+        await harness.wait_for_finished(count)
+        assert harness.adapter.texts == [f"text {number}" for number in range(count)]
+        assert harness.files == []
 
 
-async def test_what_nobody_came_for_is_given_up_with_the_reason(tmp_path: Path, autojump_clock: Any):
-    async with post(tmp_path / "store", attach=False) as made:
-        await start(made)
-        await put(made, delivery())
+async def test_a_delivery_for_which_no_adapter_attaches_is_given_up_with_the_reason(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store", attach=False) as harness:
+        await start(harness)
+        await add_and_send(harness, delivery())
         await trio.sleep(1799)
-        assert made.outbox.dead_letters == []
+        assert harness.outbox.dead_letters == []
         await trio.sleep(2)
-        [letter] = made.outbox.dead_letters
+        [letter] = harness.outbox.dead_letters
         assert (letter.attempts, letter.last_error) == (0, "no adapter is attached for channel telegram")

@@ -33,23 +33,23 @@ MAIN = "agent:main:main"
 
 
 def ignore_call(*_: object) -> None:
-    """Told of something that does not matter here."""
+    """A callback that does nothing."""
 
 
 async def inline(function: Callable[..., Any], *args: Any) -> Any:
-    """What a worker thread would do, done here and now."""
+    """Run in this thread what a worker thread would run."""
     return function(*args)
 
 
 def clock() -> Clock:
-    """The wall shows Trio's time."""
+    """A clock whose wall time follows Trio's time."""
     return Clock(wall_ms=lambda: NOW + round(trio.current_time() * 1000), monotonic=trio.current_time)
 
 
 class Agent:
-    """A runtime that notes every turn and lives it with `act`, which may wait for `gate`.
+    """A runtime that records every turn and answers it with `act`, which may wait for `gate`.
 
-    `lives(text)` is set once a turn with that message has begun.
+    `wait_for_turn(text)` is set once a turn with that message has begun.
     """
 
     def __init__(self) -> None:
