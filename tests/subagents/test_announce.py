@@ -1,4 +1,4 @@
-"""Announcements: what the requester is told, by which road, and that a crash anywhere neither loses nor doubles one."""
+"""Announcements: what the requester gets and how, and that no crash loses or doubles one."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ QUIET = '[agents.defaults.subagents]\nannounce = "reply"\nwakeRequester = false\
 
 
 @dataclass
-class Post:
-    """An outbox that keeps its files: `files` survives, `sent` is what went out."""
+class FakeOutbox:
+    """An outbox in memory: `files` are what would survive a crash, `sent` is what was sent."""
 
     files: dict[str, tuple[str, str]] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
@@ -66,43 +66,43 @@ class Post:
 
 
 class AnnouncerHarness:
-    """An announcer on a run harness, and what it told to whom. `over` is set when a child needs nothing more."""
+    """An announcer on a run harness, and the children it settled. `over` is set when a child needs nothing more."""
 
-    def __init__(self, runs: RunHarness, config: str, post: Post | None) -> None:
+    def __init__(self, runs: RunHarness, config: str, outbox: FakeOutbox | None) -> None:
         self.runs = runs
         self.feed = runs.feed
         self.config: Config = parse(config) if config else Config()
-        self.post = post or Post()
-        self.ended: list[str] = []
-        self.put_away: list[str] = []
+        self.outbox = outbox or FakeOutbox()
+        self.ended_children: list[str] = []
+        self.settled_children: list[str] = []
         self.over = trio.Event()
         self.announcer = Announcer(
             runs.store,
             runs.supervisor,
             lambda: self.config,
             clock(),
-            outgoing=self.post,
-            ended=lambda child: self.ended.append(child.key),
-            announced=self._announced,
+            outgoing=self.outbox,
+            ended=lambda child: self.ended_children.append(child.key),
+            announced=self._note_settled,
         )
         runs.others.append(self.announcer)
         runs.follow_ups.append(self.announcer)
 
-    async def _announced(self, child: Session) -> None:
+    async def _note_settled(self, child: Session) -> None:
         await trio.lowlevel.checkpoint()
-        self.put_away.append(child.key)
+        self.settled_children.append(child.key)
         self.over.set()
 
     async def spawn(self, task: str, key: str = CHILD, requester: str = MAIN, **spawn: Any) -> Run:
-        """A child of the requester's at work on a task, as `runs/spawn.py` makes it."""
+        """A running child of the requester, as `subagents/spawn.py` creates it."""
         await self.runs.session(requester)
         facts = {"mode": "run", "cleanup": "keep", "requesterKey": requester, **spawn}
         asked = request(task, follow=FollowUp(spawn=SpawnFollowUp(requester)))
         extra = [Custom(ENTRY, {"spawnDepth": 1, "label": "helper", "spawn": facts})]
         return await self.runs.supervisor.create(key, asked, cwd="", spawned_by=requester, extra=extra)
 
-    async def announced(self, run: Run) -> str:
-        """What became of the announcement of a child's first run."""
+    async def wait_announced(self, run: Run) -> str:
+        """Wait for the announcement of a child's first run; how it was announced."""
         await run.done.wait()
         while (posted := self.spawn_of(run).announced) is None:
             self.over = trio.Event()
@@ -126,16 +126,16 @@ class AnnouncerHarness:
 
 @asynccontextmanager
 async def announcer_harness(
-    folder: Path, config: str = "", *, host: FakeHost | None = None, post: Post | None = None
+    folder: Path, config: str = "", *, host: FakeHost | None = None, outbox: FakeOutbox | None = None
 ) -> AsyncIterator[AnnouncerHarness]:
     """A run harness with an announcer, after recovery."""
     made: list[AnnouncerHarness] = []
-    async with run_harness(folder, host=host, setup=lambda runs: made.append(AnnouncerHarness(runs, config, post))):
+    async with run_harness(folder, host=host, setup=lambda runs: made.append(AnnouncerHarness(runs, config, outbox))):
         yield made[0]
 
 
-def agent(act: Callable[[RunSpec, RunSink], Awaitable[RunOutcome]]) -> FakeHost:
-    """A host whose agent `main` lives its turns like this."""
+def host_acting(act: Callable[[RunSpec, RunSink], Awaitable[RunOutcome]]) -> FakeHost:
+    """A host whose agent `main` runs its turns with `act`."""
     host = FakeHost(Path("/nowhere"))
     made = host.agents["main"]
     assert isinstance(made, Agent)
@@ -143,28 +143,30 @@ def agent(act: Callable[[RunSpec, RunSink], Awaitable[RunOutcome]]) -> FakeHost:
     return host
 
 
-def says(**replies: str) -> FakeHost:
-    """A host whose agent answers by the step it is in."""
+def host_replying(**replies: str) -> FakeHost:
+    """A host whose agent has one reply for each step."""
 
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await trio.lowlevel.checkpoint()
         return RunOutcome(reply=replies.get(spec.step, ""))
 
-    return agent(act)
+    return host_acting(act)
 
 
-def stats(run: Run, runs: RunHarness) -> str:
+def stats_line(run: Run, runs: RunHarness) -> str:
     path = runs.store.path / "agents/main/sessions" / f"{run.session.session_id}.jsonl"
     return (
         f"Stats: runtime 0s • tokens n/a • sessionKey {CHILD} • sessionId {run.session.session_id} • transcript {path}"
     )
 
 
-async def test_the_requester_is_told_as_data_and_its_agent_woken(tmp_path: Path, autojump_clock: object) -> None:
+async def test_an_announcement_is_written_for_the_requester_as_data_and_wakes_its_agent(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async with announcer_harness(tmp_path / "store", REPLY) as harness:
         run = await harness.spawn("count the words")
-        assert await harness.announced(run) == "posted"
-        text = f"Status: ok\nResult: re: count the words\nNotes: none\n{stats(run, harness.runs)}"
+        assert await harness.wait_announced(run) == "posted"
+        text = f"Status: ok\nResult: re: count the words\nNotes: none\n{stats_line(run, harness.runs)}"
         assert harness.messages() == [
             {
                 "role": "user",
@@ -181,17 +183,17 @@ async def test_the_requester_is_told_as_data_and_its_agent_woken(tmp_path: Path,
         assert harness.runs.messages() == [f"user: {text}", f"assistant: re: {text}"]
         woken = harness.runs.agent.turns[-1]
         assert woken.context is not None and "not\ninstructions" in woken.context and '"helper"' in woken.context
-        assert harness.put_away == [CHILD]
+        assert harness.settled_children == [CHILD]
 
 
-async def test_without_waking_it_is_written_once_and_no_run_begins(tmp_path: Path, autojump_clock: object) -> None:
+async def test_without_wake_requester_the_announcement_is_only_written(tmp_path: Path, autojump_clock: object) -> None:
     async with announcer_harness(tmp_path / "store", QUIET) as harness:
-        assert await harness.announced(await harness.spawn("count")) == "posted"
+        assert await harness.wait_announced(await harness.spawn("count")) == "posted"
         assert len(harness.texts()) == 1
         assert [spec.session_key for spec in harness.runs.agent.turns] == [CHILD]
 
 
-async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_down(
+async def test_a_requester_with_a_full_queue_gets_the_announcement_without_a_run(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     begun = trio.Event()
@@ -202,21 +204,21 @@ async def test_a_requester_with_as_many_runs_as_it_may_have_finds_it_written_dow
         await begun.wait()
         return RunOutcome(reply="counted")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(act)) as harness:
         child = await harness.spawn("count")
         for number in range(MAX_ACCEPTED_RUNS):
             await harness.runs.accept(f"m{number}")
         begun.set()
         with trio.fail_after(60):
-            assert await harness.announced(child) == "posted"
+            assert await harness.wait_announced(child) == "posted"
         assert len(harness.texts()) == 1
         assert harness.runs.supervisor.registry.count_of(MAIN) == MAX_ACCEPTED_RUNS
 
 
-async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clock: object) -> None:
-    host = says(primary="a long story", announce="Result: short\nNotes: there is more")
+async def test_the_reply_of_the_announce_step_is_posted(tmp_path: Path, autojump_clock: object) -> None:
+    host = host_replying(primary="a long story", announce="Result: short\nNotes: there is more")
     async with announcer_harness(tmp_path / "store", host=host) as harness:
-        await harness.announced(await harness.spawn("tell"))
+        await harness.wait_announced(await harness.spawn("tell"))
         assert harness.texts()[0].startswith("Status: ok\nResult: short\nNotes: there is more\n")
         step = harness.runs.agent.turns[1]
         assert (step.step, step.session_key, step.message) == ("announce", CHILD, "Sub-agent announce step.")
@@ -229,33 +231,31 @@ async def test_the_child_itself_says_what_is_posted(tmp_path: Path, autojump_clo
         ]
 
 
-async def test_a_program_that_would_take_the_step_for_a_message_is_not_asked(
-    tmp_path: Path, autojump_clock: object
-) -> None:
-    """`wc -w` would say that the question has four words, and the requester never hear of its answer."""
-    host = says(primary="5", announce="4")
+async def test_an_agent_without_announce_steps_announces_its_reply(tmp_path: Path, autojump_clock: object) -> None:
+    """`wc -w` would count the four words of the announce step, and its reply to the task would be lost."""
+    host = host_replying(primary="5", announce="4")
     host.plain = {"main"}
     async with announcer_harness(tmp_path / "store", host=host) as harness:
-        await harness.announced(await harness.spawn("a b c d e"))
+        await harness.wait_announced(await harness.spawn("a b c d e"))
         assert "\nResult: 5\n" in harness.texts()[0]
         assert harness.runs.messages(CHILD) == ["user: a b c d e", "assistant: 5"]
 
 
 @pytest.mark.parametrize("config", [REPLY, ""])
-async def test_announce_skip_is_silence(tmp_path: Path, autojump_clock: object, config: str) -> None:
-    host = says(primary="ANNOUNCE_SKIP" if config else "done", announce=" ANNOUNCE_SKIP\n")
+async def test_announce_skip_announces_nothing(tmp_path: Path, autojump_clock: object, config: str) -> None:
+    host = host_replying(primary="ANNOUNCE_SKIP" if config else "done", announce=" ANNOUNCE_SKIP\n")
     async with announcer_harness(tmp_path / "store", config, host=host) as harness:
-        assert await harness.announced(await harness.spawn("quietly")) == "silent"
-        assert (harness.texts(), harness.post.sent, harness.put_away) == ([], [], [CHILD])
+        assert await harness.wait_announced(await harness.spawn("quietly")) == "silent"
+        assert (harness.texts(), harness.outbox.sent, harness.settled_children) == ([], [], [CHILD])
 
 
-async def test_a_step_that_says_nothing_leaves_the_reply_standing(tmp_path: Path, autojump_clock: object) -> None:
-    async with announcer_harness(tmp_path / "store", host=says(primary="the reply")) as harness:
-        await harness.announced(await harness.spawn("x"))
+async def test_after_an_empty_announce_step_the_reply_is_announced(tmp_path: Path, autojump_clock: object) -> None:
+    async with announcer_harness(tmp_path / "store", host=host_replying(primary="the reply")) as harness:
+        await harness.wait_announced(await harness.spawn("x"))
         assert "\nResult: the reply\n" in harness.texts()[0]
 
 
-async def test_a_step_that_fails_or_takes_too_long_leaves_the_reply_standing(
+async def test_after_an_announce_step_that_fails_or_times_out_the_reply_is_announced(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -264,35 +264,37 @@ async def test_a_step_that_fails_or_takes_too_long_leaves_the_reply_standing(
         await trio.sleep_forever()
         raise AssertionError
 
-    async with announcer_harness(tmp_path / "store", host=agent(act)) as harness:
+    async with announcer_harness(tmp_path / "store", host=host_acting(act)) as harness:
         began = trio.current_time()
         run = await harness.spawn("x")
         with trio.move_on_after(STEP_LIMIT_S + 1):
-            await harness.announced(run)
+            await harness.wait_announced(run)
         assert STEP_LIMIT_S <= trio.current_time() - began <= STEP_LIMIT_S + 1
         assert "\nResult: the reply\n" in harness.texts()[0]
 
 
-async def test_the_latest_tool_result_stands_in_for_an_empty_reply(tmp_path: Path, autojump_clock: object) -> None:
+async def test_the_last_tool_result_is_announced_in_place_of_an_empty_reply(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
         for number, text in enumerate(("first", "latest", " ")):
             block = {"type": "text", "text": text}
             await sink.message({"role": "toolResult", "toolCallId": str(number), "content": [block]})
         return RunOutcome(reply="")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
-        await harness.announced(await harness.spawn("use tools"))
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(act)) as harness:
+        await harness.wait_announced(await harness.spawn("use tools"))
         assert "\nResult: latest\n" in harness.texts()[0]
 
 
-async def test_tokens_and_cost_are_the_childs(tmp_path: Path, autojump_clock: object) -> None:
+async def test_an_announcement_has_the_tokens_and_cost_of_the_child(tmp_path: Path, autojump_clock: object) -> None:
     async def act(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await trio.sleep(61)
         usage = {"input": 1000, "output": 200, "totalTokens": 1200, "cost": {"total": 0.25}}
         return RunOutcome(reply="done", usage=usage)
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(act)) as harness:
-        await harness.announced(await harness.spawn("x"))
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(act)) as harness:
+        await harness.wait_announced(await harness.spawn("x"))
         assert "\nStats: runtime 1m1s • tokens 1.2k (in 1.0k / out 200) • cost $0.2500 • " in harness.texts()[0]
 
 
@@ -305,7 +307,7 @@ async def test_tokens_and_cost_are_the_childs(tmp_path: Path, autojump_clock: ob
         ("cannot start", "Status: error: agent gone was not attached within 300 s; start it and send again"),
     ],
 )
-async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
+async def test_every_status_is_announced_and_only_ok_has_an_announce_step(
     tmp_path: Path, autojump_clock: object, act: str, status: str
 ) -> None:
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -314,7 +316,7 @@ async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
         await trio.sleep_forever()
         raise AssertionError
 
-    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", host=host_acting(turn)) as harness:
         key = CHILD.replace("main", "gone") if act == "cannot start" else CHILD
         if act == "sleeps":
             await harness.runs.session()
@@ -328,27 +330,27 @@ async def test_every_end_is_told_and_none_but_ok_is_asked_for_words(
         if act == "is stopped":
             await harness.runs.agent.wait_for_turn("x").wait()
             await harness.runs.supervisor.stop(run.session)
-        await harness.announced(run)
+        await harness.wait_announced(run)
         assert harness.texts()[0].splitlines()[0] == status
         assert [spec.step for spec in harness.runs.agent.turns if spec.session_key == key] in ([], ["primary"])
-        # What somebody stopped starts nothing else.
+        # A run that somebody stopped starts no other run.
         await trio.testing.wait_all_tasks_blocked()
         woken = [spec for spec in harness.runs.agent.turns if spec.session_key == MAIN]
         assert len(woken) == (0 if act == "is stopped" else 1)
 
 
-async def test_follow_ups_in_the_child_are_not_announced(tmp_path: Path, autojump_clock: object) -> None:
+async def test_later_runs_of_a_child_are_not_announced(tmp_path: Path, autojump_clock: object) -> None:
     async with announcer_harness(tmp_path / "store", REPLY) as harness:
-        await harness.announced(await harness.spawn("x"))
+        await harness.wait_announced(await harness.spawn("x"))
         again = await harness.runs.accept("and another thing", CHILD)
         harness.over = trio.Event()
         await again.done.wait()
         await harness.over.wait()
         assert len(harness.texts()) == 1
-        assert (harness.ended, harness.put_away) == ([CHILD, CHILD], [CHILD, CHILD])
+        assert (harness.ended_children, harness.settled_children) == ([CHILD, CHILD], [CHILD, CHILD])
 
 
-async def test_a_steered_child_is_announced_when_it_is_done_with_what_it_was_told(
+async def test_a_steered_child_is_announced_with_the_end_of_the_steering_run(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -356,23 +358,23 @@ async def test_a_steered_child_is_announced_when_it_is_done_with_what_it_was_tol
             await trio.sleep_forever()
         return RunOutcome(reply=f"re: {spec.message}")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         first = await harness.spawn("wrong")
         await harness.runs.agent.wait_for_turn("wrong").wait()
         better = await harness.runs.accept("right", CHILD, first=True)
         await harness.runs.supervisor.stop(first.session, first.run_id)
-        await harness.announced(better)
+        await harness.wait_announced(better)
         assert ["re: right" in text for text in harness.texts()] == [True]
 
 
-async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_deleted_requester_is_noted_and_not_tried_again(tmp_path: Path, autojump_clock: object) -> None:
     gate = trio.Event()
 
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await gate.wait()
         return RunOutcome(reply="too late")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         runs = harness.runs
         run = await harness.spawn("x", requester="agent:main:other")
         await lifecycle.delete(
@@ -382,38 +384,42 @@ async def test_a_requester_that_is_gone_is_noted_and_not_tried_again(tmp_path: P
             runs.supervisor.stop,
         )
         gate.set()
-        assert await harness.announced(run) == "requester_gone"
+        assert await harness.wait_announced(run) == "requester_gone"
         runs.copy_store(tmp_path / "copy")
     async with announcer_harness(tmp_path / "copy", REPLY) as again:
         await trio.testing.wait_all_tasks_blocked()
-        assert again.put_away == []
+        assert again.settled_children == []
 
 
-async def test_a_requester_that_was_reset_is_told_in_its_new_session(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_requester_that_was_reset_gets_the_announcement_in_its_new_session(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     gate = trio.Event()
 
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
         await gate.wait()
         return RunOutcome(reply="done")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         runs = harness.runs
         run = await harness.spawn("x")
         await lifecycle.reset(
             SessionChanges(runs.store, ignore_call), harness.feed, await runs.session(), runs.supervisor.stop_for_reset
         )
         gate.set()
-        assert await harness.announced(run) == "posted"
+        assert await harness.wait_announced(run) == "posted"
         assert len(harness.texts()) == 1
 
 
-async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_child_that_is_deleted_during_its_run_is_announced_once_as_aborted(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
         if spec.session_key == CHILD:
             await trio.sleep_forever()
         return RunOutcome(reply="ok")
 
-    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", host=host_acting(turn)) as harness:
         runs = harness.runs
         run = await harness.spawn("x")
         await runs.agent.wait_for_turn("x").wait()
@@ -426,7 +432,7 @@ async def test_a_child_deleted_at_work_is_announced_as_aborted_once(tmp_path: Pa
         assert len(again.texts()) == 1
 
 
-async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
+async def test_a_child_that_is_reset_during_its_run_is_announced_once_and_its_new_session_has_the_note(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -434,22 +440,22 @@ async def test_a_child_reset_at_work_is_announced_once_and_its_heir_knows(
             await trio.sleep_forever()
         return RunOutcome(reply="ok")
 
-    async with announcer_harness(tmp_path / "store", host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", host=host_acting(turn)) as harness:
         runs = harness.runs
         run = await harness.spawn("x")
         await runs.agent.wait_for_turn("x").wait()
-        heir, _ = await lifecycle.reset(
+        new_session, _ = await lifecycle.reset(
             SessionChanges(runs.store, ignore_call), harness.feed, run.session, runs.supervisor.stop_for_reset
         )
         await harness.over.wait()
-        assert (heir.entry.spawn or Spawn()).announced == "posted"
+        assert (new_session.entry.spawn or Spawn()).announced == "posted"
         runs.copy_store(tmp_path / "copy")
     async with announcer_harness(tmp_path / "copy") as again:
         await trio.testing.wait_all_tasks_blocked()
         assert [text.splitlines()[0] for text in again.texts()] == ["Status: aborted"]
 
 
-async def test_a_sub_agent_is_told_of_its_own_child(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_subagent_gets_the_announcement_of_its_own_child(tmp_path: Path, autojump_clock: object) -> None:
     grandchild = CHILD.replace("1", "2")
     gates = {"outer": trio.Event(), "inner": trio.Event()}
 
@@ -458,21 +464,21 @@ async def test_a_sub_agent_is_told_of_its_own_child(tmp_path: Path, autojump_clo
             await gates[spec.message].wait()
         return RunOutcome(reply=f"re: {spec.message[:5]}")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         outer = await harness.spawn("outer")
         inner = await harness.spawn("inner", grandchild, requester=CHILD)
         gates["outer"].set()
-        await harness.announced(outer)
+        await harness.wait_announced(outer)
         gates["inner"].set()
-        await harness.announced(inner)
+        await harness.wait_announced(inner)
         assert [message["provenance"]["sourceSessionKey"] for message in harness.messages(CHILD)] == [grandchild]
-        # The parent is looked at again: it may have waited for this child with being put away.
+        # The parent is checked again, because its archiving may have waited for this child.
         await trio.testing.wait_all_tasks_blocked()
-        assert harness.put_away[0] == CHILD
-        assert CHILD in harness.put_away[harness.put_away.index(grandchild) + 1 :]
+        assert harness.settled_children[0] == CHILD
+        assert CHILD in harness.settled_children[harness.settled_children.index(grandchild) + 1 :]
 
 
-async def test_an_announcement_aborted_before_its_turn_stands_in_the_transcript(
+async def test_an_announcement_that_is_aborted_in_the_queue_is_in_the_transcript(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
@@ -480,40 +486,40 @@ async def test_an_announcement_aborted_before_its_turn_stands_in_the_transcript(
             await trio.sleep_forever()
         return RunOutcome(reply="done")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         await harness.runs.accept("busy")
-        await harness.announced(await harness.spawn("x"))
+        await harness.wait_announced(await harness.spawn("x"))
         assert harness.texts() == []
         await harness.runs.supervisor.stop(await harness.runs.session())
         assert len(harness.texts()) == 1
 
 
-async def test_an_announcement_too_long_for_the_requesters_transcript_is_noted_and_dropped(
+async def test_an_announcement_longer_than_a_record_is_replaced_by_a_note(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     made: list[AnnouncerHarness] = []
     async with run_harness(
         tmp_path / "store",
-        host=says(primary="x" * 7600),
+        host=host_replying(primary="x" * 7600),
         setup=lambda runs: made.append(AnnouncerHarness(runs, REPLY, None)),
         record_limit=8192,
     ):
         [harness] = made
-        assert await harness.announced(await harness.spawn("x")) == "posted"
+        assert await harness.wait_announced(await harness.spawn("x")) == "posted"
         assert "longer than limits.maxRecordBytes" in harness.texts()[0]
 
 
-async def test_the_channel_gets_it_once_before_and_after_a_crash(tmp_path: Path, autojump_clock: object) -> None:
-    post = Post()
-    async with announcer_harness(tmp_path / "store", REPLY, post=post) as harness:
+async def test_the_channel_gets_the_announcement_once(tmp_path: Path, autojump_clock: object) -> None:
+    outbox = FakeOutbox()
+    async with announcer_harness(tmp_path / "store", REPLY, outbox=outbox) as harness:
         run = await harness.spawn("x")
-        await harness.announced(run)
-        [(delivery_id, key, text)] = post.sent
+        await harness.wait_announced(run)
+        [(delivery_id, key, text)] = outbox.sent
         assert (delivery_id, key, text) == (f"announce-{run.run_id}", MAIN, harness.texts()[0])
 
 
-class Disk:
-    """Counts the appends of a store, takes a photo of it before each, or refuses some."""
+class AppendHook:
+    """Counts the appends of a store and calls `before` ahead of each, which may copy the store or refuse."""
 
     def __init__(self, runs: RunHarness, before: Callable[[int], None]) -> None:
         self.count = 0
@@ -527,48 +533,50 @@ class Disk:
 
 
 @pytest.mark.parametrize("config", ["", REPLY, QUIET], ids=["agent", "reply", "quiet"])
-async def test_a_crash_before_any_write_loses_and_doubles_nothing(
+async def test_a_crash_before_any_write_loses_and_doubles_no_announcement(
     tmp_path: Path, autojump_clock: object, config: str
 ) -> None:
-    posts: list[Post] = []
+    outboxes: list[FakeOutbox] = []
 
-    def photo(harness: AnnouncerHarness) -> Callable[[int], None]:
-        def take(number: int) -> None:
+    def copy_before(harness: AnnouncerHarness) -> Callable[[int], None]:
+        def copy_store(number: int) -> None:
             harness.runs.copy_store(tmp_path / f"copy{number}")
-            posts.append(Post(files=dict(harness.post.files), sent=list(harness.post.sent)))
+            outboxes.append(FakeOutbox(files=dict(harness.outbox.files), sent=list(harness.outbox.sent)))
 
-        return take
+        return copy_store
 
-    async with announcer_harness(tmp_path / "store", config, host=says(primary="done", announce="said")) as harness:
-        disk = Disk(harness.runs, photo(harness))
+    async with announcer_harness(
+        tmp_path / "store", config, host=host_replying(primary="done", announce="said")
+    ) as harness:
+        hook = AppendHook(harness.runs, copy_before(harness))
         run = await harness.spawn("x")
-        await harness.announced(run)
+        await harness.wait_announced(run)
         await trio.testing.wait_all_tasks_blocked()
-    assert disk.count >= 3
-    for number, post in enumerate(posts, 1):
-        host = says(primary="done", announce="said")
-        left = set(post.files)
-        async with announcer_harness(tmp_path / f"copy{number}", config, host=host, post=post) as again:
+    assert hook.count >= 3
+    for number, outbox in enumerate(outboxes, 1):
+        host = host_replying(primary="done", announce="said")
+        left = set(outbox.files)
+        async with announcer_harness(tmp_path / f"copy{number}", config, host=host, outbox=outbox) as again:
             await trio.testing.wait_all_tasks_blocked()
-            # Else an outbox would send it at once, and once more when it is handed over.
-            assert left <= post.held
+            # Otherwise the outbox would send it at once, and again when it is put in.
+            assert left <= outbox.held
             [text] = again.texts()
             interrupted = "Status: error: interrupted\n"
             assert text.startswith(("Status: ok\nResult: said\n", "Status: ok\nResult: done\n", interrupted))
-            assert [one[0] for one in post.sent] == [f"announce-{run.run_id}"]
+            assert [one[0] for one in outbox.sent] == [f"announce-{run.run_id}"]
             steps = [data for data in again.runs.run_statuses(CHILD) if data[1] == "accepted"]
             assert len(steps) == len(set(steps)) <= 2
 
 
-async def test_what_was_announced_is_known_however_many_keys_were_used_since(
+async def test_an_announcement_is_not_repeated_after_many_other_idempotency_keys(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    photos: list[Path] = []
+    copies: list[Path] = []
     async with announcer_harness(tmp_path / "store", QUIET) as harness:
-        Disk(harness.runs, lambda number: photos.append(harness.runs.copy_store(tmp_path / f"copy{number}")))
-        await harness.announced(await harness.spawn("x"))
-    # The requester has it, and the child does not know so yet.
-    last = photos[-1]
+        AppendHook(harness.runs, lambda number: copies.append(harness.runs.copy_store(tmp_path / f"copy{number}")))
+        await harness.wait_announced(await harness.spawn("x"))
+    # The requester has the announcement, and the child has no note of it yet.
+    last = copies[-1]
     async with run_harness(last) as runs:
         session_changes, feed = SessionChanges(runs.store, ignore_call), runs.feed
         await lifecycle.reset(session_changes, feed, await runs.session(), runs.supervisor.stop)
@@ -578,11 +586,11 @@ async def test_what_was_announced_is_known_however_many_keys_were_used_since(
     async with announcer_harness(last, QUIET) as again:
         await trio.testing.wait_all_tasks_blocked()
         assert (again.runs.store.catalog.by_key[CHILD].entry.spawn or Spawn()).announced is not None
-    told_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
-    assert [path.parent.name for path in told_in] == ["archive"]
+    announced_in = [path for path in last.rglob("*.jsonl") if b'"subagent_announce"' in path.read_bytes()]
+    assert [path.parent.name for path in announced_in] == ["archive"]
 
 
-async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock: object) -> None:
+async def test_an_announcement_that_the_disk_refuses_is_tried_again(tmp_path: Path, autojump_clock: object) -> None:
     refused = 3
 
     def refuse(number: int) -> None:
@@ -591,14 +599,14 @@ async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, autojump_clock
 
     async with announcer_harness(tmp_path / "store", QUIET) as harness:
         run = await harness.spawn("x")
-        Disk(harness.runs, refuse)
+        AppendHook(harness.runs, refuse)
         began = trio.current_time()
-        assert await harness.announced(run) == "posted"
+        assert await harness.wait_announced(run) == "posted"
         assert trio.current_time() - began == pytest.approx(sum(RETRY_S[:refused]))
         assert len(harness.texts()) == 1
 
 
-async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clock: object) -> None:
+async def test_two_recoveries_at_the_same_time_announce_once(tmp_path: Path, autojump_clock: object) -> None:
     async with announcer_harness(tmp_path / "store", QUIET) as harness:
         run = await harness.spawn("x")
         harness.runs.follow_ups[:] = [ScriptedFollowUp(at_end=harness.announcer.at_end)]
@@ -611,7 +619,7 @@ async def test_two_recoveries_at_once_announce_once(tmp_path: Path, autojump_clo
         assert len(again.texts()) == 1
 
 
-async def test_a_key_somebody_else_used_costs_the_announcement_and_nothing_else(
+async def test_an_announcement_whose_idempotency_key_is_in_use_is_noted_as_refused(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     gate = trio.Event()
@@ -621,33 +629,33 @@ async def test_a_key_somebody_else_used_costs_the_announcement_and_nothing_else(
             await gate.wait()
         return RunOutcome(reply="done")
 
-    async with announcer_harness(tmp_path / "store", REPLY, host=agent(turn)) as harness:
+    async with announcer_harness(tmp_path / "store", REPLY, host=host_acting(turn)) as harness:
         run = await harness.spawn("x")
         await harness.runs.accept("mine", idempotency_key=f"announce:{run.run_id}", payload="another")
         gate.set()
-        assert await harness.announced(run) == "refused"
+        assert await harness.wait_announced(run) == "refused"
 
 
-def test_the_request_of_an_announcement_survives_its_record() -> None:
+def test_an_announcement_request_can_be_read_back_from_its_record() -> None:
     asked = RunRequest(text="t", message={}, follow=FollowUp(announcement=AnnouncementFollowUp(run_id="r")))
     assert msgspec.convert(msgspec.to_builtins(asked), RunRequest) == asked
 
 
 @pytest.mark.parametrize("config", [REPLY, QUIET])
-async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
+async def test_a_run_end_whose_note_a_crash_removed_is_announced_after_the_restart(
     tmp_path: Path, autojump_clock: object, config: str
 ) -> None:
-    """Both are one write, which the disk refused and of which the last line was taken back."""
+    """Both are one write, which the disk refused, and whose last line was blanked out before the crash."""
     async with announcer_harness(tmp_path / "store", config) as harness:
         run = await harness.spawn("count")
-        await harness.announced(run)
+        await harness.wait_announced(run)
         await (await harness.runs.accept("more", CHILD)).done.wait()
-        photo = harness.runs.copy_store(tmp_path / "photo")
-        paths = {key: photo / harness.runs.session_path(key) for key in (CHILD, MAIN)}
+        copied_store = harness.runs.copy_store(tmp_path / "copied_store")
+        paths = {key: copied_store / harness.runs.session_path(key) for key in (CHILD, MAIN)}
     lines = paths[CHILD].read_bytes().splitlines(keepends=True)
     note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
     half = len(lines[note]) // 2
-    # What nobody can have meant, and may have written all the same.
+    # Records with senseless values, as a faulty program may write them.
     odd = [{"runId": ["x"], "status": "accepted", "request": {"first": True}}, {"runId": "x", "status": ["ok"]}, {}]
     strange = [
         msgspec.json.encode({"type": "custom", "customType": "sessiond/run", "id": "a", "parentId": None, "data": data})
@@ -658,15 +666,15 @@ async def test_an_end_whose_note_a_crash_took_is_announced_after_the_restart(
     header = paths[MAIN].read_bytes().splitlines(keepends=True)[0]
     paths[MAIN].write_bytes(header)
     for _ in range(2):
-        async with announcer_harness(photo, config) as harness:
+        async with announcer_harness(copied_store, config) as harness:
             with trio.fail_after(1000):
-                assert await harness.announced(run) == "posted"
+                assert await harness.wait_announced(run) == "posted"
             assert len(harness.texts()) == 1
             assert "re: count" in harness.texts()[0]
 
 
 @pytest.mark.parametrize("steers", [1, 2])
-async def test_the_end_of_a_steered_child_whose_note_a_crash_took_is_that_of_the_last_steer(
+async def test_a_steered_child_whose_note_a_crash_removed_is_announced_with_its_last_steer(
     tmp_path: Path, autojump_clock: object, steers: int
 ) -> None:
     async with announcer_harness(tmp_path / "store", REPLY) as harness:
@@ -677,34 +685,34 @@ async def test_the_end_of_a_steered_child_whose_note_a_crash_took_is_that_of_the
             live, run = run, await harness.runs.accept(f"steer {number}", CHILD, first=True)
             await harness.runs.supervisor.stop(live.session, live.run_id)
         harness.runs.agent.gate.set()
-        await harness.announced(run)
-        photo = harness.runs.copy_store(tmp_path / "photo")
-        path = photo / harness.runs.session_path(CHILD)
-        requester = photo / harness.runs.session_path(MAIN)
+        await harness.wait_announced(run)
+        copied_store = harness.runs.copy_store(tmp_path / "copied_store")
+        path = copied_store / harness.runs.session_path(CHILD)
+        requester = copied_store / harness.runs.session_path(MAIN)
     lines = path.read_bytes().splitlines(keepends=True)
     note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
     path.write_bytes(b"".join(lines[:note]) + lines[note][: len(lines[note]) // 2])
     requester.write_bytes(requester.read_bytes().splitlines(keepends=True)[0])
     for _ in range(2):
-        async with announcer_harness(photo, REPLY) as harness:
+        async with announcer_harness(copied_store, REPLY) as harness:
             with trio.fail_after(1000):
-                assert await harness.announced(run) == "posted"
+                assert await harness.wait_announced(run) == "posted"
             assert [text.splitlines()[:2] for text in harness.texts()] == [
                 ["Status: ok", f"Result: re: steer {steers}"]
             ]
     assert first.status == "aborted"
 
 
-async def test_a_child_whose_first_run_is_not_on_record_is_not_announced(
+async def test_a_child_without_a_record_of_its_first_run_is_not_announced(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    """Another run of it ended, and nothing says what it was spawned for."""
+    """Another run of it ended, and no record tells which run the spawn started."""
     async with announcer_harness(tmp_path / "store", QUIET) as harness:
         await harness.runs.session(MAIN)
         extra = [Custom(ENTRY, {"spawn": {"mode": "run", "cleanup": "keep", "requesterKey": MAIN}})]
         run = await harness.runs.supervisor.create(CHILD, request("x"), cwd="", spawned_by=MAIN, extra=extra)
         await run.done.wait()
-        photo = harness.runs.copy_store(tmp_path / "photo")
-    async with announcer_harness(photo, QUIET) as harness:
+        copied_store = harness.runs.copy_store(tmp_path / "copied_store")
+    async with announcer_harness(copied_store, QUIET) as harness:
         await trio.testing.wait_all_tasks_blocked()
         assert harness.texts() == []

@@ -1,4 +1,4 @@
-"""What becomes of children afterwards: their files, their sessions, and when; and that nothing at work is touched."""
+"""Archiving of children: when their sessions and files go, and that a child with a run is left alone."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ArchiveHarness:
         self.workspace.mkdir(exist_ok=True)
         config_now: Config = parse(config) if config else Config()
         self.files = AttachmentService(run_sync=inline)
-        # Who is in a conversation.
-        self.engaged: set[str] = set()
+        # The keys of sessions with an open conversation.
+        self.conversing: set[str] = set()
         self.sweep = ArchiveSweep(
             runs.store,
             runs.feed,
@@ -53,11 +53,11 @@ class ArchiveHarness:
             config=lambda: config_now,
             clock=clock(),
             workspace=lambda _agent: self.workspace,
-            has_open_conversation=lambda key: key in self.engaged,
+            has_open_conversation=lambda key: key in self.conversing,
         )
 
     async def child(self, task: str = "x", *, child_id: str = ID, spawner: str = MAIN, **spawn: Any) -> Run:
-        """A child with a file, at work."""
+        """A running child with one attachment."""
         config = parse("").tools.sessions_spawn.attachments
         prepared = self.files.check([Attachment(name="a.txt", content="a")], config)
         await self.files.materialize(prepared, self.workspace, child_id)
@@ -66,7 +66,7 @@ class ArchiveHarness:
         key = f"agent:main:subagent:{child_id}"
         return await self.runs.supervisor.create(key, request(task), cwd="", spawned_by=spawner, extra=extra)
 
-    def note(self, child: Session, **spawn: Any) -> Any:
+    def write_note(self, child: Session, **spawn: Any) -> Any:
         return self.runs.store.append(child, [Custom(ENTRY, {"spawn": spawn})])
 
     @property
@@ -105,7 +105,7 @@ RETAIN = "[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n"
         ({"cleanup": "keep", "mode": "session"}, "", (True, True)),
     ],
 )
-async def test_after_the_announcement(
+async def test_what_remains_of_an_announced_child_follows_from_cleanup_mode_and_config(
     tmp_path: Path, autojump_clock: object, asked: dict[str, str], config: str, state: tuple[bool, bool]
 ) -> None:
     async with archive_harness(tmp_path, config) as harness:
@@ -121,13 +121,13 @@ async def test_after_the_announcement(
 
 
 @pytest.mark.parametrize("minutes", [0.05, 2.0])
-async def test_what_could_not_be_announced_is_archived_so_long_after_its_end(
+async def test_a_child_that_was_not_announced_is_archived_so_many_minutes_after_its_end(
     tmp_path: Path, autojump_clock: object, minutes: float
 ) -> None:
     config = f"[agents.defaults.subagents]\narchiveAfterMinutes = {minutes}\n"
 
     async def turn(spec: RunSpec, sink: RunSink) -> RunOutcome:
-        await trio.sleep(500)  # longer than that: it counts from the end
+        await trio.sleep(500)  # longer than the limit, which counts from the end of the run
         return RunOutcome(reply="done")
 
     async with archive_harness(tmp_path, config) as harness:
@@ -142,7 +142,7 @@ async def test_what_could_not_be_announced_is_archived_so_long_after_its_end(
         assert harness.state() == (False, False)
 
 
-async def test_zero_minutes_is_never(tmp_path: Path, autojump_clock: object) -> None:
+async def test_zero_minutes_means_never(tmp_path: Path, autojump_clock: object) -> None:
     async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as harness:
         run = await harness.child(cleanup="delete")
         await run.done.wait()
@@ -151,7 +151,7 @@ async def test_zero_minutes_is_never(tmp_path: Path, autojump_clock: object) -> 
         assert harness.live
 
 
-async def test_kept_children_are_never_archived(tmp_path: Path, autojump_clock: object) -> None:
+async def test_children_with_cleanup_keep_are_never_archived(tmp_path: Path, autojump_clock: object) -> None:
     async with archive_harness(tmp_path) as harness:
         for number, (cleanup, mode) in enumerate([("keep", "run"), ("keep", "session")]):
             run = await harness.child(child_id=ID.replace("1", str(number + 3)), cleanup=cleanup, mode=mode)
@@ -161,7 +161,7 @@ async def test_kept_children_are_never_archived(tmp_path: Path, autojump_clock: 
         assert len(harness.runs.store.catalog.by_key) == 2
 
 
-async def test_a_child_at_work_again_is_left_until_that_has_ended(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_child_with_a_new_run_is_archived_only_after_that_run(tmp_path: Path, autojump_clock: object) -> None:
     async with archive_harness(tmp_path) as harness:
         run = await harness.child(cleanup="delete")
         await run.done.wait()
@@ -177,7 +177,9 @@ async def test_a_child_at_work_again_is_left_until_that_has_ended(tmp_path: Path
         assert harness.state() == (False, False)
 
 
-async def test_work_that_comes_in_the_last_moment_is_not_aborted(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_run_accepted_while_its_child_is_being_archived_is_not_aborted(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async with archive_harness(tmp_path) as harness:
         run = await harness.child(cleanup="delete", attachments=None)
         await run.done.wait()
@@ -192,7 +194,9 @@ async def test_work_that_comes_in_the_last_moment_is_not_aborted(tmp_path: Path,
             assert await harness.runs.wait_for_end(more) == ("ok", "re: more")
 
 
-async def test_a_parent_waits_for_what_its_own_children_have_to_tell(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_parent_is_archived_only_after_the_announcements_of_its_own_children(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     async with archive_harness(tmp_path) as harness:
         run = await harness.child(cleanup="delete")
         await run.done.wait()
@@ -200,12 +204,12 @@ async def test_a_parent_waits_for_what_its_own_children_have_to_tell(tmp_path: P
         await inner.done.wait()
         await harness.sweep.child_announced(run.session)
         assert harness.state() == (True, True)
-        await harness.note(inner.session, announced="posted")
+        await harness.write_note(inner.session, announced="posted")
         await harness.sweep.child_announced(run.session)
         assert harness.state() == (False, False)
 
 
-async def test_files_that_stay_are_tried_again_and_the_path_is_never_believed(
+async def test_a_failed_removal_of_files_is_repeated_and_follows_no_symlink(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async with archive_harness(tmp_path) as harness:
@@ -224,26 +228,26 @@ async def test_files_that_stay_are_tried_again_and_the_path_is_never_believed(
         assert (run.session.entry.spawn or Spawn()).attachments_removed
 
 
-async def test_a_restart_goes_on_where_the_daemon_before_was(tmp_path: Path, autojump_clock: object) -> None:
+async def test_archiving_continues_after_a_restart(tmp_path: Path, autojump_clock: object) -> None:
     async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 0\n") as harness:
         run = await harness.child(cleanup="delete")
         kept = await harness.child(child_id=ID.replace("1", "2"))
-        untold = await harness.child(child_id=ID.replace("1", "3"), cleanup="delete")
-        for one in (run, kept, untold):
+        unannounced = await harness.child(child_id=ID.replace("1", "3"), cleanup="delete")
+        for one in (run, kept, unannounced):
             await one.done.wait()
         for one in (run, kept):
-            await harness.note(one.session, ended=one.run_id, announced="posted")
+            await harness.write_note(one.session, ended=one.run_id, announced="posted")
         harness.runs.copy_store(tmp_path / "copy")
     async with archive_harness(tmp_path, store=tmp_path / "copy") as harness:
         await trio.testing.wait_all_tasks_blocked()
         root = harness.workspace / ".openclaw" / "attachments"
         assert [path.name for path in root.iterdir()] == [ID.replace("1", "3")]
-        assert set(harness.runs.store.catalog.by_key) == {kept.key, untold.key}
+        assert set(harness.runs.store.catalog.by_key) == {kept.key, unannounced.key}
         await trio.sleep(61 * MINUTE)
         assert set(harness.runs.store.catalog.by_key) == {kept.key}
 
 
-async def test_a_child_somebody_deleted_loses_its_files_at_the_next_start(
+async def test_the_files_of_a_deleted_child_are_removed_at_the_next_start(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async with archive_harness(tmp_path, RETAIN) as harness:
@@ -256,7 +260,7 @@ async def test_a_child_somebody_deleted_loses_its_files_at_the_next_start(
         assert harness.state() == (False, False)
 
 
-async def test_a_child_that_is_gone_already_is_no_fault(tmp_path: Path, autojump_clock: object) -> None:
+async def test_archiving_a_child_that_is_archived_already_does_nothing(tmp_path: Path, autojump_clock: object) -> None:
     async with archive_harness(tmp_path) as harness:
         run = await harness.child(cleanup="delete")
         await run.done.wait()
@@ -267,7 +271,7 @@ async def test_a_child_that_is_gone_already_is_no_fault(tmp_path: Path, autojump
 
 
 @pytest.mark.parametrize("noted", [False, True])
-async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_removal_and_record(
+async def test_missing_files_are_reported_unless_a_journal_note_says_that_a_crash_interrupted_their_removal(
     tmp_path: Path, autojump_clock: object, noted: bool
 ) -> None:
     async with archive_harness(tmp_path) as harness:
@@ -283,7 +287,7 @@ async def test_files_that_are_gone_are_reported_unless_a_crash_came_between_remo
         assert SpawnJournal(harness.runs.store).unfinished_notes() == []
 
 
-async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
+async def test_a_journal_note_of_a_recorded_removal_is_removed_at_the_next_start(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async with archive_harness(tmp_path) as harness:
@@ -291,7 +295,7 @@ async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
         await run.done.wait()
         await harness.sweep.child_announced(run.session)
         assert harness.state() == (True, False)
-        # The crash came between the record and the end of the note.
+        # As after a crash between the record and the removal of the note.
         journal = SpawnJournal(harness.runs.store)
         journal.begin("main", ID)
         await journal.undo(harness.files, lambda _agent: harness.workspace)
@@ -299,33 +303,33 @@ async def test_a_note_of_a_removal_that_is_on_record_goes_at_the_next_start(
 
 
 @pytest.mark.parametrize("due", ["announced", "overdue"])
-async def test_a_child_stays_while_a_conversation_goes_on_that_it_is_in(
+async def test_a_child_stays_while_it_has_an_open_conversation(
     tmp_path: Path, autojump_clock: object, due: str
 ) -> None:
-    """It is put away when the conversation is over, whichever of the two ways it would have gone."""
+    """It is archived after the conversation, whether it was announced or its time was up."""
     async with archive_harness(tmp_path, "[agents.defaults.subagents]\narchiveAfterMinutes = 1\n") as harness:
-        harness.engaged.add(CHILD)
+        harness.conversing.add(CHILD)
         run = await harness.child(cleanup="delete")
         await run.done.wait()
         harness.sweep.run_ended(run.session)
         if due == "announced":
-            await harness.note(run.session, announced="posted")
+            await harness.write_note(run.session, announced="posted")
             await harness.sweep.child_announced(run.session)
         else:
             await trio.sleep(5 * MINUTE)
         assert harness.live
-        harness.engaged.clear()
+        harness.conversing.clear()
         await harness.sweep.conversation_over(run.session)
         await trio.testing.wait_all_tasks_blocked()
         assert harness.state() == (False, False)
 
 
-def log_of_gone(logs: list[Any]) -> list[Any]:
+def warnings_of_missing_files(logs: list[Any]) -> list[Any]:
     return [one for one in logs if one["event"].startswith("attachments are gone")]
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["taken away", "cut off"])
-async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_taken_away(
+@pytest.mark.parametrize("begun", [False, True], ids=["removed by another program", "interrupted removal"])
+async def test_missing_message_files_are_warned_about_unless_their_removal_was_interrupted(
     tmp_path: Path, autojump_clock: object, begun: bool
 ) -> None:
     async with archive_harness(tmp_path) as harness:
@@ -340,24 +344,24 @@ async def test_files_of_messages_that_a_cut_off_removal_took_are_not_told_of_as_
         await harness.runs.store.archive(session)
         if begun:
             assert not journal.begin_removal(ID, session.session_id)
-        shutil.rmtree(harness.folder)  # and there the daemon was killed, or somebody else did it
+        shutil.rmtree(harness.folder)  # as by a daemon that was killed then, or by another program
         with capture_logs() as logs:
             harness.sweep.put_away(session)
             await trio.testing.wait_all_tasks_blocked()
         assert journal.message_files() == []
-        assert len(log_of_gone(logs)) == (0 if begun else 1)
+        assert len(warnings_of_missing_files(logs)) == (0 if begun else 1)
 
 
-async def test_a_removal_that_was_cut_off_in_an_archived_child_goes_on_without_surprise(
+async def test_an_interrupted_removal_for_an_archived_child_continues_without_a_warning(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     async with archive_harness(tmp_path) as harness:
         run = await harness.child(cleanup="keep")
         await run.done.wait()
-        await harness.note(run.session, announced=True)
+        await harness.write_note(run.session, announced=True)
         await harness.runs.store.archive(run.session)
         SpawnJournal(harness.runs.store).begin("main", ID)
-        shutil.rmtree(harness.folder)  # and there the daemon was killed
+        shutil.rmtree(harness.folder)  # as by a daemon that was killed then
         harness.runs.copy_store(tmp_path / "copy")
     with capture_logs() as logs:
         async with archive_harness(tmp_path, store=tmp_path / "copy") as harness:
@@ -365,4 +369,4 @@ async def test_a_removal_that_was_cut_off_in_an_archived_child_goes_on_without_s
             await harness.sweep.child_announced(harness.runs.store.catalog.by_id[run.session.session_id])
             spawn = harness.runs.store.catalog.by_id[run.session.session_id].entry.spawn or Spawn()
             assert (spawn.attachments_removed, spawn.attachments_missing) == (True, False)
-    assert log_of_gone(logs) == []
+    assert warnings_of_missing_files(logs) == []

@@ -1,4 +1,4 @@
-"""Spawns from within: all of a child or nothing, in whatever order callers come, leave and ask again."""
+"""A spawn creates a whole child or nothing, also with concurrent, cancelled and repeated calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = "agent:main:telegram:group:-100"
 
 
 class SpawnHarness:
-    """A spawner on a run harness. `gate` holds up every write of attachments until it is set."""
+    """A spawner on a run harness. Every write of attachments waits until `gate` is set."""
 
     def __init__(self, runs: RunHarness, folder: Path, config: str) -> None:
         self.runs, self.workspace = runs, folder / "workspace"
@@ -42,7 +42,7 @@ class SpawnHarness:
         self.spawner = Spawner(
             runs.store,
             runs.supervisor,
-            AttachmentService(run_sync=self._later),
+            AttachmentService(run_sync=self._run_after_gate),
             self.channels,
             lambda: self.config,
             clock=clock(),
@@ -51,7 +51,7 @@ class SpawnHarness:
             sandboxed=lambda _key: False,
         )
 
-    async def _later(self, function: Any, *args: Any) -> Any:
+    async def _run_after_gate(self, function: Any, *args: Any) -> Any:
         await self.gate.wait()
         return await inline(function, *args)
 
@@ -64,7 +64,7 @@ class SpawnHarness:
         return [catalog.by_key[key] for key in catalog.children_of(requester)]
 
     def files(self) -> list[str]:
-        """The folders of attachments, and the notes of spawns under way."""
+        """The folders of attachments, and the notes of unfinished spawns."""
         attachments = self.workspace / ".openclaw" / "attachments"
         spawning = self.runs.store.path / "spawning"
         folders = (attachments, spawning)
@@ -74,20 +74,20 @@ class SpawnHarness:
 @asynccontextmanager
 async def spawn_harness(folder: Path, config: str = "", *, store: Path | None = None) -> AsyncIterator[SpawnHarness]:
     async with run_harness(store or folder / "store") as runs:
-        made = SpawnHarness(runs, folder, config)
+        harness = SpawnHarness(runs, folder, config)
         runs.agent.act = runs.agent.wait
-        await made.spawner.recover()
-        yield made
+        await harness.spawner.recover()
+        yield harness
 
 
-async def test_spawns_beside_each_other_do_not_all_find_the_last_place(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        made.gate = trio.Event()
+async def test_concurrent_spawns_keep_to_the_limit_of_children(tmp_path: Path, autojump_clock: object) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        harness.gate = trio.Event()
         refused: list[SessiondError] = []
 
         async def one() -> None:
             try:
-                await made.spawn(attachments=[FILE])
+                await harness.spawn(attachments=[FILE])
             except Forbidden as error:
                 refused.append(error)
 
@@ -95,101 +95,109 @@ async def test_spawns_beside_each_other_do_not_all_find_the_last_place(tmp_path:
             for _ in range(8):
                 nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            made.gate.set()
-        assert len(made.children()) == 5
+            harness.gate.set()
+        assert len(harness.children()) == 5
         assert [error.code for error in refused] == ["spawn_children_exceeded"] * 3
 
 
-async def test_the_same_request_twice_at_once_makes_one_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        made.gate = trio.Event()
+async def test_concurrent_calls_with_one_idempotency_key_create_one_child(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        harness.gate = trio.Event()
         answers: list[SpawnedChild] = []
 
         async def one() -> None:
-            answers.append(await made.spawn(attachments=[FILE], idempotency_key="k", label="l"))
+            answers.append(await harness.spawn(attachments=[FILE], idempotency_key="k", label="l"))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            made.gate.set()
-        [child] = made.children()
+            harness.gate.set()
+        [child] = harness.children()
         assert answers == [answers[0]] * 3
         assert (answers[0].child_key, child.entry.label) == (child.key, "l")
 
 
-async def test_the_same_key_with_another_payload_is_a_conflict(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        first = await made.spawn("one", idempotency_key="k")
+async def test_an_idempotency_key_with_another_payload_is_a_conflict(tmp_path: Path, autojump_clock: object) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        first = await harness.spawn("one", idempotency_key="k")
         with pytest.raises(Conflict) as refused:
-            await made.spawn("two", idempotency_key="k")
+            await harness.spawn("two", idempotency_key="k")
         assert refused.value.data["runId"] == first.run_id
-        # Keys belong to a requester.
-        other = await made.spawn("two", idempotency_key="k", requester="agent:main:other")
+        # A key counts for one requester only.
+        other = await harness.spawn("two", idempotency_key="k", requester="agent:main:other")
         assert other.run_id != first.run_id
 
 
-async def test_an_archived_child_still_answers_for_its_key(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        first = await made.spawn(idempotency_key="k", attachments=[FILE])
-        made.runs.agent.gate.set()
-        [child] = made.children()
-        await made.runs.supervisor.registry.live[first.run_id].done.wait()
-        await made.runs.store.archive(child)
-        assert await made.spawn(idempotency_key="k", attachments=[FILE]) == first
-        assert made.children() == []
+async def test_the_idempotency_key_of_an_archived_child_still_returns_it(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        first = await harness.spawn(idempotency_key="k", attachments=[FILE])
+        harness.runs.agent.gate.set()
+        [child] = harness.children()
+        await harness.runs.supervisor.registry.live[first.run_id].done.wait()
+        await harness.runs.store.archive(child)
+        assert await harness.spawn(idempotency_key="k", attachments=[FILE]) == first
+        assert harness.children() == []
 
 
-async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        made.gate = trio.Event()
+async def test_a_cancelled_call_still_creates_a_whole_child(tmp_path: Path, autojump_clock: object) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        harness.gate = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: made.spawn(attachments=[FILE]))
+            nursery.start_soon(lambda: harness.spawn(attachments=[FILE]))
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-            made.gate.set()
-        [child] = made.children()
+            harness.gate.set()
+        [child] = harness.children()
         assert child.entry.status == "running"
-        assert made.files() == [child.key.rpartition(":")[2]]
+        assert harness.files() == [child.key.rpartition(":")[2]]
 
 
-async def test_a_store_that_refuses_the_child_keeps_nothing_of_it(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
+async def test_a_child_that_the_store_refuses_leaves_no_files(tmp_path: Path, autojump_clock: object) -> None:
+    async with spawn_harness(tmp_path) as harness:
 
         async def refuse(*_: Any, **__: Any) -> Any:
             await trio.lowlevel.checkpoint()
             raise StorageError("no space left on device")
 
-        await made.runs.session()
-        made.runs.store.create = refuse  # type: ignore[method-assign]
+        await harness.runs.session()
+        harness.runs.store.create = refuse  # type: ignore[method-assign]
         with pytest.raises(StorageError):
-            await made.spawn(attachments=[FILE])
-        assert (made.children(), made.files()) == ([], [])
+            await harness.spawn(attachments=[FILE])
+        assert (harness.children(), harness.files()) == ([], [])
 
 
-async def test_what_a_crash_cut_off_is_removed_at_the_next_start(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        whole = await made.spawn(attachments=[FILE])
+async def test_files_of_a_spawn_that_a_crash_interrupted_are_removed_at_the_next_start(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        whole = await harness.spawn(attachments=[FILE])
         half = "22222222-2222-4222-8222-222222222222"
         whole_id = whole.child_key.rpartition(":")[2]
-        (made.workspace / ".openclaw" / "attachments" / half).mkdir()
-        (made.runs.store.path / "spawning" / half).write_text("main\n")
-        (made.runs.store.path / "spawning" / whole_id).write_text("main\n")
-        made.runs.copy_store(tmp_path / "copy")
-    async with spawn_harness(tmp_path, store=tmp_path / "copy") as made:
-        assert made.files() == [whole_id]
+        (harness.workspace / ".openclaw" / "attachments" / half).mkdir()
+        (harness.runs.store.path / "spawning" / half).write_text("main\n")
+        (harness.runs.store.path / "spawning" / whole_id).write_text("main\n")
+        harness.runs.copy_store(tmp_path / "copy")
+    async with spawn_harness(tmp_path, store=tmp_path / "copy") as harness:
+        assert harness.files() == [whole_id]
 
 
-async def test_a_label_in_use_makes_no_child(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        await made.spawn(label=" helper ")
+async def test_a_label_in_use_is_refused_and_creates_no_child(tmp_path: Path, autojump_clock: object) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        await harness.spawn(label=" helper ")
         with pytest.raises(Conflict) as refused:
-            await made.spawn(label="helper", attachments=[FILE])
-        assert (refused.value.code, len(made.children()), made.files()) == ("label_in_use", 1, [])
+            await harness.spawn(label="helper", attachments=[FILE])
+        assert (refused.value.code, len(harness.children()), harness.files()) == ("label_in_use", 1, [])
 
 
-async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
+async def test_a_child_with_a_thread_gets_it_from_the_channel_before_it_is_created(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with spawn_harness(tmp_path) as harness:
         adapter = Adapter(threads=True)
 
         async def bind(_params: Any) -> Any:
@@ -197,23 +205,25 @@ async def test_a_thread_is_asked_for_before_anything_is_written(tmp_path: Path, 
             return {"threadId": "t-1"}
 
         adapter.act = bind
-        made.channels.attach("telegram", adapter)
+        harness.channels.attach("telegram", adapter)
         wanted = SpawnOrder(task="x", request=SpawnRequest(thread=True), asked={}, label="helper")
-        spawned = await made.spawner.spawn(await made.runs.session(GROUP), wanted, sandboxed=False)
-        child = made.runs.store.catalog.by_key[spawned.child_key]
+        spawned = await harness.spawner.spawn(await harness.runs.session(GROUP), wanted, sandboxed=False)
+        child = harness.runs.store.catalog.by_key[spawned.child_key]
         told = {"sessionKey": child.key, "label": "helper", "to": "-100"}
         assert (spawned.mode, adapter.asked) == ("session", [("channel.bindThread", told)])
         assert child.entry.delivery_context == {"channel": "telegram", "to": "-100", "threadId": "t-1"}
 
 
-async def test_of_two_spawns_at_once_one_has_the_label(tmp_path: Path, autojump_clock: object) -> None:
-    async with spawn_harness(tmp_path) as made:
-        made.gate = trio.Event()
+async def test_of_two_concurrent_spawns_with_one_label_the_second_is_refused(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with spawn_harness(tmp_path) as harness:
+        harness.gate = trio.Event()
         refused: list[str | None] = []
 
         async def one() -> None:
             try:
-                await made.spawn(attachments=[FILE], label=" helper ")
+                await harness.spawn(attachments=[FILE], label=" helper ")
             except Conflict as error:
                 refused.append(error.code)
 
@@ -221,70 +231,70 @@ async def test_of_two_spawns_at_once_one_has_the_label(tmp_path: Path, autojump_
             nursery.start_soon(one)
             nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            # Nor can anybody else take it meanwhile.
+            # Meanwhile nobody else can take the label.
             with pytest.raises(Conflict):
-                check_label(made.runs.store.catalog, MAIN, "helper", lambda _key: True)
-            made.gate.set()
+                check_label(harness.runs.store.catalog, MAIN, "helper", lambda _key: True)
+            harness.gate.set()
         assert refused == ["label_in_use"]
-        assert [child.entry.label for child in made.children()] == ["helper"]
-        assert made.runs.store.catalog.claims == {}
+        assert [child.entry.label for child in harness.children()] == ["helper"]
+        assert harness.runs.store.catalog.claims == {}
 
 
 @pytest.mark.parametrize("files", [[FILE], []], ids=["with files", "without"])
-async def test_a_kill_reaches_a_child_that_is_being_made(tmp_path: Path, autojump_clock: object, files: Any) -> None:
-    """Held up while its files are written, or while a thread is asked for."""
-    async with spawn_harness(tmp_path) as made:
-        made.gate = trio.Event()
+async def test_a_kill_cancels_a_child_that_is_being_created(tmp_path: Path, autojump_clock: object, files: Any) -> None:
+    """The kill comes while its files are written, or while the channel is asked for a thread."""
+    async with spawn_harness(tmp_path) as harness:
+        harness.gate = trio.Event()
 
         adapter = Adapter(threads=True)
 
         async def bind(_params: Any) -> Any:
-            await made.gate.wait()
+            await harness.gate.wait()
             return {"threadId": "t-1"}
 
         adapter.act = bind
-        made.channels.attach("telegram", adapter)
+        harness.channels.attach("telegram", adapter)
         errors: list[Conflict] = []
 
         async def one() -> None:
             wanted = SpawnOrder(task="x", request=SpawnRequest(thread=not files), asked={}, attachments=files)
             with pytest.raises(Conflict) as caught:
-                await made.spawner.spawn(await made.runs.session(GROUP), wanted, sandboxed=False)
+                await harness.spawner.spawn(await harness.runs.session(GROUP), wanted, sandboxed=False)
             errors.append(caught.value)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(made.spawner.pending_children.cancel, GROUP)
+            nursery.start_soon(harness.spawner.pending_children.cancel, GROUP)
             await trio.testing.wait_all_tasks_blocked()
-            made.gate.set()
+            harness.gate.set()
         assert "was killed meanwhile; nothing was spawned" in errors[0].message
-        assert (made.children(GROUP), made.files()) == ([], [])
-        # What is asked for afterwards is another matter.
-        await made.spawn()
-        assert len(made.children()) == 1
+        assert (harness.children(GROUP), harness.files()) == ([], [])
+        # Later spawns are not affected.
+        await harness.spawn()
+        assert len(harness.children()) == 1
 
 
-async def test_a_child_whose_transcript_is_being_written_is_there_when_the_kill_looks(
+async def test_a_kill_waits_for_a_child_whose_transcript_is_being_written(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    async with spawn_harness(tmp_path) as made:
-        requester = await made.runs.session()
+    async with spawn_harness(tmp_path) as harness:
+        requester = await harness.runs.session()
         gate, held = trio.Event(), trio.Event()
-        create = made.runs.store.create
+        create = harness.runs.store.create
 
         async def slow(*args: Any, **params: Any) -> Any:
             held.set()
             await gate.wait()
             return await create(*args, **params)
 
-        made.runs.store.create = slow  # type: ignore[method-assign]
+        harness.runs.store.create = slow  # type: ignore[method-assign]
         wanted = SpawnOrder(task="x", request=SpawnRequest(), asked={})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(made.spawner.spawn, requester, wanted, sandboxed=False))
+            nursery.start_soon(partial(harness.spawner.spawn, requester, wanted, sandboxed=False))
             await held.wait()
-            nursery.start_soon(made.spawner.pending_children.cancel, MAIN)
+            nursery.start_soon(harness.spawner.pending_children.cancel, MAIN)
             await trio.testing.wait_all_tasks_blocked()
             gate.set()
-        [child] = made.children()
-        assert len(await made.runs.supervisor.stop(child)) == 1
+        [child] = harness.children()
+        assert len(await harness.runs.supervisor.stop(child)) == 1
