@@ -1,4 +1,4 @@
-"""A sink that remembers, and turns to run."""
+"""A sink that records what it gets, specs of runs, and a store for sandboxed runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessiond.runtimes.sandbox import Bubblewrap
 
 
 class Recorder:
-    """A RunSink that keeps everything, in the order in which it came. `arrived` is set by every delta."""
+    """A RunSink that keeps everything in the order of its arrival. `arrived` is set by every delta."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def needs_bubblewrap(bubblewrap_reason: str | None) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with a workspace in it, as an agent without a workspace of its own has it."""
+    """A store that contains the agent's workspace, which is the default place for one."""
     store = tmp_path / "store"
     workspace = store / "agents" / "main" / "workspace"
     for uuid, text in ((UUID, "the attachment"), (OTHER, "of another session")):
@@ -105,7 +105,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sandboxed(make_spec: Callable[..., RunSpec], store: Path) -> Callable[..., RunSpec]:
+def make_sandboxed_spec(make_spec: Callable[..., RunSpec], store: Path) -> Callable[..., RunSpec]:
     def make(**fields: Any) -> RunSpec:
         values: dict[str, Any] = {
             "workspace": store / "agents" / "main" / "workspace",

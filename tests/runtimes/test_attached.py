@@ -1,4 +1,4 @@
-"""Attached agents: runs as requests on connections, what they say meanwhile, and how they end."""
+"""Attached agents: runs are requests on connections; their events and their ends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sessiond.runtimes.runtime import RunSpec, Runtime
 KEY = "agent:alice:main"
 
 
-class Wire:
-    """A connection that answers with `act`, and takes notes. `called_off` are the requests whose wait was given up."""
+class FakeConnection:
+    """A connection that answers with `act` and records requests. `cancelled` are those that were cancelled."""
 
     def __init__(self, *capabilities: str) -> None:
         self.capabilities = frozenset(capabilities)
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.called_off: list[str] = []
-        self.lives: set[str] = set()
-        self.began = trio.Event()
+        self.cancelled: list[str] = []
+        self.live_runs: set[str] = set()
+        self.begun = trio.Event()
         self.gate = trio.Event()
         self.act: Callable[[str, dict[str, Any]], Awaitable[Any]] = self.answer
 
@@ -42,12 +42,12 @@ class Wire:
 
     async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
         self.asked.append((method, params))
-        self.began.set()
+        self.begun.set()
         try:
             await trio.lowlevel.checkpoint()
             answer = await self.act(method, params)
         except trio.Cancelled:
-            self.called_off.append(method)
+            self.cancelled.append(method)
             raise
         try:
             return msgspec.json.decode(msgspec.json.encode(answer), type=result_type)
@@ -55,19 +55,19 @@ class Wire:
             raise RefusedByAgent(f"The answer is not what was asked for: {error}.") from None
 
     def begin_run(self, run_id: str, spec: RunSpec) -> None:
-        self.lives.add(run_id)
+        self.live_runs.add(run_id)
 
     def end_run(self, run_id: str) -> None:
-        self.lives.remove(run_id)
+        self.live_runs.remove(run_id)
 
 
 class AttachedHost(FakeHost):
-    """Its agents are those that are attached."""
+    """A host whose agents are those that are attached."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.on_change: Callable[[], None] = ignore_call
-        self.attached = AttachedAgents(lambda: self.on_change())  # noqa: PLW0108 - who is told is made later
+        self.attached = AttachedAgents(lambda: self.on_change())  # noqa: PLW0108 - `on_change` is set later
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.attached.runtime(agent_id)
@@ -80,20 +80,20 @@ def host(tmp_path: Path) -> AttachedHost:
 
 @pytest.fixture
 async def harness(tmp_path: Path, host: AttachedHost) -> AsyncIterator[RunHarness]:
-    async with run_harness(tmp_path / "store", host=host) as made:
-        host.on_change = made.supervisor.agents_changed
-        yield made
+    async with run_harness(tmp_path / "store", host=host) as harness:
+        host.on_change = harness.supervisor.agents_changed
+        yield harness
 
 
 class TestAnswers:
-    async def ended(self, harness: RunHarness, host: AttachedHost, answer: Any) -> tuple[str, str | None]:
-        wire = Wire()
+    async def run_to_end(self, harness: RunHarness, host: AttachedHost, answer: Any) -> tuple[str, str | None]:
+        connection = FakeConnection()
 
         async def act(method: str, params: dict[str, Any]) -> Any:
             return answer
 
-        wire.act = act
-        host.attached.attach("alice", wire)
+        connection.act = act
+        host.attached.attach("alice", connection)
         return await harness.wait_for_end(await harness.accept("hello", KEY))
 
     @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ class TestAnswers:
             ),
         ],
     )
-    async def test_the_answer_is_the_end_of_the_run(
+    async def test_the_answer_to_run_start_gives_the_reply_and_the_messages_of_the_run(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, answer: Any, end: tuple[str, list[str]]
     ):
         reply, said = end
-        assert await self.ended(harness, host, answer) == ("ok", reply)
+        assert await self.run_to_end(harness, host, answer) == ("ok", reply)
         assert harness.messages(KEY) == ["user: hello", *said]
 
     @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ class TestAnswers:
             ),
         ],
     )
-    async def test_an_answer_that_cannot_be_used_is_an_error_and_nothing_of_it_is_written(
+    async def test_an_unusable_answer_ends_the_run_as_an_error_and_writes_no_message(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, answer: Any, error: str
     ):
-        status, sentence = await self.ended(harness, host, answer)
+        status, sentence = await self.run_to_end(harness, host, answer)
         assert status == "error"
         assert sentence is not None and sentence.startswith(error)
         assert harness.messages(KEY) == ["user: hello"]
@@ -158,12 +158,12 @@ class TestAnswers:
             max_leaves=8,
         )
     )
-    def test_whatever_an_agent_answers_the_run_has_one_end(self, tmp_path_factory: Any, answer: Any):
+    def test_any_answer_of_an_agent_gives_the_run_exactly_one_end(self, tmp_path_factory: Any, answer: Any):
         async def check() -> None:
             folder = tmp_path_factory.mktemp("any")
             host = AttachedHost(folder)
             async with run_harness(folder / "store", host=host) as harness:
-                status, _ = await self.ended(harness, host, answer)
+                status, _ = await self.run_to_end(harness, host, answer)
                 assert status in ("ok", "error")
                 assert [step for _, step in harness.run_statuses(KEY)] == ["accepted", "running", status]
 
@@ -171,7 +171,7 @@ class TestAnswers:
 
     async def test_usage_is_counted_once(self, harness: RunHarness, host: AttachedHost, autojump_clock: Any):
         usage = {"input": 3, "output": 4, "totalTokens": 7}
-        assert await self.ended(harness, host, {"reply": "hi", "usage": usage, "model": "m"}) == ("ok", "hi")
+        assert await self.run_to_end(harness, host, {"reply": "hi", "usage": usage, "model": "m"}) == ("ok", "hi")
         entry = harness.store.catalog.by_key[KEY].entry
         assert (entry.input_tokens, entry.output_tokens, entry.model) == (3, 4, "m")
 
@@ -182,72 +182,72 @@ class TestAnswers:
             (RefusedByAgent("I would rather not"), "I would rather not"),
         ],
     )
-    async def test_no_answer_is_an_error(
+    async def test_a_lost_connection_or_a_refusal_ends_the_run_as_an_error(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, error: Exception, sentence: str
     ):
-        wire = Wire()
+        connection = FakeConnection()
 
         async def act(method: str, params: dict[str, Any]) -> Any:
             raise error
 
-        wire.act = act
-        host.attached.attach("alice", wire)
+        connection.act = act
+        host.attached.attach("alice", connection)
         assert await harness.wait_for_end(await harness.accept("hello", KEY)) == ("error", sentence)
 
 
-async def test_an_abort_calls_the_request_off_and_frees_the_connection(
+async def test_an_abort_cancels_the_request_and_frees_the_connection(
     harness: RunHarness, host: AttachedHost, autojump_clock: Any
 ):
-    wire = Wire()
-    wire.act = wire.wait
-    host.attached.attach("alice", wire)
+    connection = FakeConnection()
+    connection.act = connection.wait
+    host.attached.attach("alice", connection)
     run = await harness.accept("hello", KEY)
-    await wire.began.wait()
-    assert wire.lives == {run.run_id}
+    await connection.begun.wait()
+    assert connection.live_runs == {run.run_id}
     await harness.supervisor.stop(run.session)
-    assert (wire.called_off, wire.lives) == (["run.start"], set())
+    assert (connection.cancelled, connection.live_runs) == (["run.start"], set())
     assert await harness.wait_for_end(run) == ("aborted", "aborted")
 
 
-async def test_runs_are_shared_among_the_connections_of_an_agent(
+async def test_runs_are_distributed_evenly_over_the_connections_of_an_agent(
     harness: RunHarness, host: AttachedHost, autojump_clock: Any
 ):
-    wires = [Wire() for _ in range(3)]
-    for wire in wires:
-        wire.act = wire.wait
-        host.attached.attach("alice", wire)
-        host.attached.attach("alice", wire)
+    connections = [FakeConnection() for _ in range(3)]
+    for connection in connections:
+        connection.act = connection.wait
+        host.attached.attach("alice", connection)
+        host.attached.attach("alice", connection)
     host.most = (9, 9)
     for number in range(6):
         await harness.accept("x", f"agent:alice:{number}")
     await trio.testing.wait_all_tasks_blocked()
-    assert [len(wire.lives) for wire in wires] == [2, 2, 2]
+    assert [len(connection.live_runs) for connection in connections] == [2, 2, 2]
     assert host.attached.counts() == {"alice": 3}
-    # One that leaves takes its runs with it, and the others go on.
-    host.attached.detach(wires[0])
+    # A connection that detaches is no longer counted.
+    host.attached.detach(connections[0])
     assert host.attached.counts() == {"alice": 2}
-    for wire in wires:
-        wire.gate.set()
+    for connection in connections:
+        connection.gate.set()
 
 
 class TestEvents:
-    async def lived(self, harness: RunHarness, host: AttachedHost) -> tuple[Wire, Any, Any]:
-        wire = Wire()
-        wire.act = wire.wait
-        host.attached.attach("alice", wire)
+    async def begin_run(self, harness: RunHarness, host: AttachedHost) -> tuple[FakeConnection, Any, Any]:
+        connection = FakeConnection()
+        connection.act = connection.wait
+        host.attached.attach("alice", connection)
         run = await harness.accept("hello", KEY)
-        await wire.began.wait()
-        turn = host.attached.turn(run.run_id, wire)
+        await connection.begun.wait()
+        turn = host.attached.turn(run.run_id, connection)
         assert turn is not None
-        return wire, run, turn
+        return connection, run, turn
 
-    async def test_messages_are_written_in_their_order_before_the_end(
+    async def test_messages_are_written_in_order_before_the_run_end(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, turn = await self.lived(harness, host)
+        connection, run, turn = await self.begin_run(harness, host)
         for number in range(50):
             turn.append(msgspec.Raw(b'{"role":"assistant","content":"%d"}' % number))
-        wire.gate.set()
+        connection.gate.set()
         assert await harness.wait_for_end(run) == ("ok", "re: hello")
         assert harness.messages(KEY) == [
             "user: hello",
@@ -258,68 +258,70 @@ class TestEvents:
     async def test_a_message_that_cannot_be_stored_ends_the_run(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, turn = await self.lived(harness, host)
+        connection, run, turn = await self.begin_run(harness, host)
         turn.append(msgspec.Raw(b'{"role":"assistant","content":"%s"}' % (b"x" * 2_000_000)))
         status, error = await harness.wait_for_end(run)
         assert status == "error"
         assert error is not None and error.startswith("the record is 2000")
-        assert wire.called_off == ["run.start"]
+        assert connection.cancelled == ["run.start"]
 
-    async def test_an_agent_far_ahead_of_the_disk_is_stopped(
+    async def test_an_agent_with_too_many_unwritten_bytes_is_refused(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        _, _, turn = await self.lived(harness, host)
+        _, _, turn = await self.begin_run(harness, host)
         turn.append(msgspec.Raw(b"x" * module.MAX_UNWRITTEN_BYTES))
         turn.append(msgspec.Raw(b"x"))
         with pytest.raises(LimitExceeded):
             turn.append(msgspec.Raw(b"x"))
 
-    async def test_only_the_connection_that_lives_a_run_speaks_for_it(
+    async def test_only_the_connection_that_has_a_run_can_report_on_it(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run, _ = await self.lived(harness, host)
-        assert host.attached.turn(run.run_id, Wire()) is None
+        connection, run, _ = await self.begin_run(harness, host)
+        assert host.attached.turn(run.run_id, FakeConnection()) is None
         assert host.attached.turn(run.run_id, None) is None
-        assert host.attached.turn("other", wire) is None
-        wire.gate.set()
+        assert host.attached.turn("other", connection) is None
+        connection.gate.set()
         await run.done.wait()
-        assert host.attached.turn(run.run_id, wire) is None
+        assert host.attached.turn(run.run_id, connection) is None
 
 
 class TestSteer:
-    async def lived(self, harness: RunHarness, host: AttachedHost, *capabilities: str) -> tuple[Wire, Any]:
-        wire = Wire(*capabilities)
+    async def begin_run(
+        self, harness: RunHarness, host: AttachedHost, *capabilities: str
+    ) -> tuple[FakeConnection, Any]:
+        connection = FakeConnection(*capabilities)
 
         async def act(method: str, params: dict[str, Any]) -> Any:
-            return {} if method == "run.steer" else await wire.wait(method, params)
+            return {} if method == "run.steer" else await connection.wait(method, params)
 
-        wire.act = act
-        host.attached.attach("alice", wire)
+        connection.act = act
+        host.attached.attach("alice", connection)
         run = await harness.accept("hello", KEY)
-        await wire.began.wait()
-        return wire, run
+        await connection.begun.wait()
+        return connection, run
 
-    async def test_an_agent_that_said_it_can_takes_the_message(
+    async def test_a_run_of_an_agent_with_the_steer_capability_can_be_steered(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        wire, run = await self.lived(harness, host, "steer")
+        connection, run = await self.begin_run(harness, host, "steer")
         assert host.attached.can_steer(run.run_id)
         assert await host.attached.steer(run.run_id, "left")
-        assert wire.asked[1:] == [("run.steer", {"runId": run.run_id, "message": "left"})]
+        assert connection.asked[1:] == [("run.steer", {"runId": run.run_id, "message": "left"})]
 
-    async def test_one_that_did_not_cannot_be_steered(
+    async def test_a_run_of_an_agent_without_the_steer_capability_cannot_be_steered(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any
     ):
-        _, run = await self.lived(harness, host)
+        _, run = await self.begin_run(harness, host)
         assert not host.attached.can_steer(run.run_id)
         assert not host.attached.can_steer("other")
         assert not await host.attached.steer("other", "left")
 
     @pytest.mark.parametrize("how", ["refuses", "is silent", "is gone"])
-    async def test_an_agent_that_does_not_take_it_is_not_waited_for(
+    async def test_steering_fails_if_the_agent_refuses_is_silent_or_is_gone(
         self, harness: RunHarness, host: AttachedHost, autojump_clock: Any, how: str
     ):
-        wire, run = await self.lived(harness, host, "steer")
+        connection, run = await self.begin_run(harness, host, "steer")
 
         async def act(method: str, params: dict[str, Any]) -> Any:
             if how == "refuses":
@@ -328,13 +330,13 @@ class TestSteer:
                 raise AgentConnectionLost
             await trio.sleep_forever()
 
-        wire.act = act
+        connection.act = act
         began = trio.current_time()
         assert not await host.attached.steer(run.run_id, "left")
         assert trio.current_time() - began == pytest.approx(module.STEER_S if how == "is silent" else 0)
 
 
-async def test_the_request_carries_what_is_known_and_nothing_else(tmp_path: Path):
+async def test_run_start_has_only_the_parameters_that_have_a_value(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("secret\n")
     least: dict[str, Any] = {

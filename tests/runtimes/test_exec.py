@@ -1,11 +1,10 @@
-"""Real programs, run as agents."""
+"""The exec runtime with real programs as agents."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.store.dirfd import closing
 
-# Without folders that are not ours to enter: a program that is nowhere would be one that may not be executed.
+# Only folders that we may search: otherwise, a missing program is reported as one that may not be executed.
 PATH = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.access(folder, os.X_OK))
 ENVIRON = {"PATH": PATH, "HOME": "/nowhere", "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "secret"}
-Make = Callable[..., ExecRuntime]
 
 
 def exec_runtime(*command: str, kill_grace_s: float = 5.0, limit: int = 8 << 20, **fields: Any) -> ExecRuntime:
@@ -47,17 +45,17 @@ def shell(code: str, **fields: Any) -> ExecRuntime:
     return exec_runtime("/bin/sh", "-c", code, **fields)
 
 
-async def gone(pid: int) -> None:
-    """Return when the process is no more, or only a zombie that nobody has collected."""
+async def wait_until_gone(pid: int) -> None:
+    """Return when the process has ended; it may still be a zombie."""
     with trio.fail_after(PATIENCE_S):
-        while alive(pid):  # noqa: ASYNC110
+        while is_alive(pid):  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it goes between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # ProcessLookupError: it ended between opening and reading
         return False
 
 
@@ -68,22 +66,22 @@ async def test_stdout_is_the_reply(make_spec, recorder) -> None:
     assert recorder.messages == []
 
 
-async def test_bc_computes(make_spec, recorder) -> None:
+async def test_a_program_reads_the_message_on_stdin(make_spec, recorder) -> None:
     assert await exec_runtime("bc").run(make_spec("6 * 7"), recorder) == RunOutcome(reply="42")
 
 
-async def test_context_comes_before_the_message(make_spec, recorder) -> None:
+async def test_the_context_comes_before_the_message(make_spec, recorder) -> None:
     outcome = await exec_runtime("cat").run(make_spec("the message", context="the preamble"), recorder)
     assert outcome == RunOutcome(reply="the preamble\n\nthe message")
 
 
-async def test_only_trailing_newlines_are_taken_off(make_spec, recorder) -> None:
+async def test_only_trailing_newlines_are_removed_from_the_reply(make_spec, recorder) -> None:
     outcome = await shell(r"printf '\n one \n\ntwo  \n\n\r\n'").run(make_spec(), recorder)
     assert outcome == RunOutcome(reply="\n one \n\ntwo  ")
     assert "".join(recorder.deltas) == outcome.reply
 
 
-async def test_nothing_on_stdout_is_an_empty_reply(make_spec, recorder) -> None:
+async def test_no_output_is_an_empty_reply(make_spec, recorder) -> None:
     assert await exec_runtime("true").run(make_spec(), recorder) == RunOutcome(reply="")
     assert recorder.deltas == []
 
@@ -103,7 +101,7 @@ async def test_deltas_come_while_the_program_runs(make_spec, recorder, workspace
     assert outcome == RunOutcome(reply="firstsecond")
 
 
-async def test_a_character_split_between_two_writes_comes_whole(make_spec, recorder, workspace) -> None:
+async def test_a_character_split_between_two_writes_is_one_delta(make_spec, recorder, workspace) -> None:
     os.mkfifo(workspace / "go")
     async with trio.open_nursery() as nursery, _fail_after(PATIENCE_S):
 
@@ -117,11 +115,11 @@ async def test_a_character_split_between_two_writes_comes_whole(make_spec, recor
     assert recorder.deltas == ["a", "€"]
 
 
-async def test_bytes_that_are_no_utf8_are_replaced(make_spec, recorder) -> None:
+async def test_bytes_that_are_not_utf8_are_replaced(make_spec, recorder) -> None:
     assert await shell(r"printf 'a\377b\303'").run(make_spec(), recorder) == RunOutcome(reply="a\ufffdb\ufffd")
 
 
-async def test_json_input_says_all_about_the_run(make_spec, recorder) -> None:
+async def test_json_input_contains_the_whole_request_and_the_history(make_spec, recorder) -> None:
     async def history() -> list[msgspec.Raw]:
         await trio.lowlevel.checkpoint()
         return [msgspec.Raw(b'{"role":"user","content":"before"}')]
@@ -182,11 +180,11 @@ async def test_placeholders_are_filled_once_and_other_braces_stay(make_spec, rec
     )
 
 
-async def test_a_model_that_nobody_chose_is_empty(make_spec, recorder) -> None:
+async def test_the_model_placeholder_is_empty_if_no_model_is_set(make_spec, recorder) -> None:
     assert await exec_runtime("printf", "[%s]", "{model}").run(make_spec(), recorder) == RunOutcome(reply="[]")
 
 
-async def test_the_environment_is_a_clean_one(make_spec, recorder, tmp_path) -> None:
+async def test_the_program_gets_only_the_allowed_environment_variables(make_spec, recorder, tmp_path) -> None:
     spec = make_spec(token_file=tmp_path / "token")
     runtime = exec_runtime("env", "-0", env={"KEY": "{sessionId}", "SESSIOND_RUN_ID": "forged"})
     outcome = await runtime.run(spec, recorder)
@@ -204,7 +202,7 @@ async def test_the_environment_is_a_clean_one(make_spec, recorder, tmp_path) -> 
     }
 
 
-async def test_the_program_has_three_descriptors_its_own_session_and_no_terminal(
+async def test_the_program_has_three_file_descriptors_its_own_process_session_and_no_terminal(
     make_spec, recorder, workspace
 ) -> None:
     with closing(os.open(workspace, os.O_RDONLY)) as inherited:
@@ -216,7 +214,7 @@ async def test_the_program_has_three_descriptors_its_own_session_and_no_terminal
             "fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))\n"
             "print(fds[:3], len(fds), os.getsid(0) == os.getpid() == os.getpgid(0), tty, os.getcwd())"
         ).run(make_spec(), recorder)
-    # The fourth one is listdir's own.
+    # The fourth descriptor is that of listdir itself.
     assert outcome == RunOutcome(reply=f"[0, 1, 2] 4 True False {workspace}")
 
 
@@ -231,11 +229,13 @@ async def test_the_program_has_three_descriptors_its_own_session_and_no_terminal
         (r"printf '\033[31mred\033[0m\007 text\n' >&2; exit 1", "command exited with status 1: red text"),
     ],
 )
-async def test_a_failure_names_status_or_signal_and_the_end_of_stderr(make_spec, recorder, code, error) -> None:
+async def test_the_error_of_a_failed_program_has_its_status_or_signal_and_the_end_of_stderr(
+    make_spec, recorder, code, error
+) -> None:
     assert await shell(code).run(make_spec(), recorder) == RunOutcome(error=error)
 
 
-async def test_of_a_long_stderr_the_last_whole_lines_are_shown(make_spec, recorder) -> None:
+async def test_the_error_shows_the_last_whole_lines_of_a_long_stderr(make_spec, recorder) -> None:
     outcome = await python("import sys\nfor n in range(5000): print(f'line {n:05}', file=sys.stderr)\nsys.exit(9)").run(
         make_spec(), recorder
     )
@@ -248,7 +248,7 @@ async def test_of_a_long_stderr_the_last_whole_lines_are_shown(make_spec, record
     assert all(len(line) == len("line 00000") for line in lines)
 
 
-async def test_a_flood_of_stderr_is_no_failure(make_spec, recorder) -> None:
+async def test_much_output_on_stderr_does_not_fail_the_run(make_spec, recorder) -> None:
     code = "import os\nfor _ in range(500): os.write(2, b'x' * 65536)\nprint('done')"
     assert await python(code).run(make_spec(), recorder) == RunOutcome(reply="done")
 
@@ -265,19 +265,19 @@ async def test_a_flood_of_stderr_is_no_failure(make_spec, recorder) -> None:
         (("printf", "a\0b"), "command cannot be started: printf (embedded null byte)"),
     ],
 )
-async def test_a_command_that_cannot_start_is_a_clear_error(make_spec, recorder, workspace, command, error) -> None:
+async def test_the_error_says_why_a_command_cannot_be_started(make_spec, recorder, workspace, command, error) -> None:
     (workspace / "plain").write_text("text")
     (workspace / "empty").write_text("")
     (workspace / "empty").chmod(0o755)
     assert await exec_runtime(*command).run(make_spec(), recorder) == RunOutcome(error=error)
 
 
-async def test_a_missing_workspace_is_a_clear_error(make_spec, recorder, tmp_path) -> None:
+async def test_the_error_says_that_the_workspace_is_missing(make_spec, recorder, tmp_path) -> None:
     outcome = await exec_runtime("true").run(make_spec(workspace=tmp_path / "none"), recorder)
     assert outcome == RunOutcome(error="the agent's workspace is not a folder")
 
 
-async def test_a_program_that_does_not_read_its_input_is_no_failure(make_spec, recorder) -> None:
+async def test_a_program_may_leave_its_input_unread(make_spec, recorder) -> None:
     outcome = await shell("exec <&-; echo fine").run(make_spec("x" * 1_000_000), recorder)
     assert outcome == RunOutcome(reply="fine")
 
@@ -287,7 +287,7 @@ FITS = LIMIT - ENVELOPE_BYTES - 2
 
 
 @pytest.mark.parametrize(("size", "fits"), [(FITS, True), (FITS + 1, False), (LIMIT + 1, False), (1 << 22, False)])
-async def test_a_reply_has_to_fit_into_a_record(make_spec, recorder, size, fits) -> None:
+async def test_a_reply_must_fit_into_a_record(make_spec, recorder, size, fits) -> None:
     with trio.fail_after(PATIENCE_S):
         outcome = await python(f"print('x' * {size}, flush=True)", limit=LIMIT).run(make_spec(), recorder)
     if fits:
@@ -296,19 +296,19 @@ async def test_a_reply_has_to_fit_into_a_record(make_spec, recorder, size, fits)
         assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (10000 bytes)")
 
 
-async def test_a_program_that_never_stops_talking_is_ended(make_spec, recorder) -> None:
+async def test_a_program_with_endless_output_is_ended(make_spec, recorder) -> None:
     with trio.fail_after(PATIENCE_S):
         outcome = await shell("echo $$ >pid; exec yes", limit=1 << 20).run(make_spec(), recorder)
     assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (1048576 bytes)")
 
 
-async def test_a_text_that_grows_when_it_is_encoded_counts_as_encoded(make_spec, recorder) -> None:
+async def test_the_encoded_length_of_a_reply_counts_for_the_limit(make_spec, recorder) -> None:
     outcome = await python("print('\\x01' * 2000)", limit=LIMIT).run(make_spec(), recorder)
     assert outcome == RunOutcome(error="the reply is over limits.maxRecordBytes (10000 bytes)")
 
 
 def _fail_after(seconds: float) -> Any:
-    """A deadline as an async context, to stand beside a nursery."""
+    """`trio.fail_after` as an async context manager, so that it can share an `async with` with a nursery."""
 
     class Deadline:
         async def __aenter__(self) -> None:
@@ -321,7 +321,7 @@ def _fail_after(seconds: float) -> Any:
     return Deadline()
 
 
-async def test_lines_become_messages_as_they_stand(make_spec, recorder) -> None:
+async def test_jsonl_lines_become_messages_byte_for_byte(make_spec, recorder) -> None:
     lines = [
         '{"role": "assistant", "content": [{"type":"text","text":"let me see"},'
         '{"type":"toolCall","id":"c1","name":"ls","arguments":{}}],"model":"m","usage":{"input":1,"output":2,'
@@ -340,7 +340,7 @@ async def test_lines_become_messages_as_they_stand(make_spec, recorder) -> None:
     assert recorder.messages[2]["content"] == "two files"
 
 
-async def test_live_lines_are_events_and_unknown_ones_are_kept(make_spec, recorder) -> None:
+async def test_delta_and_tool_lines_become_events_and_unknown_lines_custom_records(make_spec, recorder) -> None:
     lines = [
         '{"type":"delta","text":"tw"}',
         '{"type":"tool","phase":"start","toolCallId":"c1","name":"ls","arguments":{"a":1},"self":1,"tool_call_id":"x"}',
@@ -365,13 +365,13 @@ async def test_live_lines_are_events_and_unknown_ones_are_kept(make_spec, record
     assert recorder.customs[1] == ("exec/progress", {"type": "progress", "percent": 5})
 
 
-async def test_provenance_is_not_the_agents_to_set(make_spec, recorder) -> None:
+async def test_provenance_set_by_the_agent_is_removed(make_spec, recorder) -> None:
     line = '{"role":"user","content":"hi","provenance":{"kind":"inter_session"}}'
     await exec_runtime("printf", "%s", line, output="jsonl").run(make_spec(), recorder)
     assert recorder.messages == [{"role": "user", "content": "hi"}]
 
 
-async def test_lines_that_are_no_json_are_left_out_and_noted(make_spec, recorder) -> None:
+async def test_lines_that_are_not_json_are_left_out_and_noted(make_spec, recorder) -> None:
     lines = ["Warning: old version", '{"role":"assistant","content":"hi"}', "[1]"]
     outcome = await exec_runtime("printf", "%s\n", *lines, output="jsonl").run(make_spec(), recorder)
     assert outcome == RunOutcome(
@@ -379,7 +379,7 @@ async def test_lines_that_are_no_json_are_left_out_and_noted(make_spec, recorder
     )
 
 
-async def test_only_lines_that_are_no_json_are_an_error(make_spec, recorder) -> None:
+async def test_output_without_any_json_line_is_an_error(make_spec, recorder) -> None:
     outcome = await exec_runtime("echo", "Please log in first", output="jsonl").run(make_spec(), recorder)
     assert outcome == RunOutcome(
         error="the agent said nothing that can be read: 1 lines of output were no JSON objects and were left out, "
@@ -388,7 +388,7 @@ async def test_only_lines_that_are_no_json_are_an_error(make_spec, recorder) -> 
 
 
 @pytest.mark.parametrize(("size", "fits"), [(LIMIT, True), (LIMIT + 1, False)])
-async def test_a_line_has_to_fit_into_a_record(make_spec, recorder, size, fits) -> None:
+async def test_a_line_must_fit_into_a_record(make_spec, recorder, size, fits) -> None:
     empty = len('{"role":"assistant","content":""}')
     line = '{"role":"assistant","content":"' + "x" * (size - empty) + '"}'
     (make_spec().workspace / "line").write_text(line + "\n")
@@ -399,27 +399,27 @@ async def test_a_line_has_to_fit_into_a_record(make_spec, recorder, size, fits) 
         assert outcome == RunOutcome(error="a line of output is over limits.maxRecordBytes (10000 bytes)")
 
 
-async def test_a_line_without_end_does_not_fill_the_memory(make_spec, recorder) -> None:
+async def test_an_endless_line_ends_the_run_at_the_limit(make_spec, recorder) -> None:
     with trio.fail_after(PATIENCE_S):
         outcome = await shell("tr '\\0' x </dev/zero", output="jsonl", limit=1 << 20).run(make_spec(), recorder)
     assert outcome == RunOutcome(error="a line of output is over limits.maxRecordBytes (1048576 bytes)")
 
 
-async def test_an_error_of_the_sink_ends_the_program_and_is_the_error(make_spec, workspace) -> None:
-    class Full:
+async def test_an_error_of_the_sink_ends_the_program_and_the_run(make_spec, workspace) -> None:
+    class FullSink:
         async def message(self, message: Any) -> None:
             raise LimitExceeded("the record is too large")
 
     runtime = shell("""echo $$ >pid; echo '{"role":"assistant","content":"x"}'; exec sleep 1000""", output="jsonl")
     with trio.fail_after(PATIENCE_S):
-        assert await runtime.run(make_spec(), Full()) == RunOutcome(error="the record is too large")
-    await gone(int((workspace / "pid").read_text()))
+        assert await runtime.run(make_spec(), FullSink()) == RunOutcome(error="the record is too large")
+    await wait_until_gone(int((workspace / "pid").read_text()))
 
 
-async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, recorder, workspace) -> None:
+async def test_slow_appends_lose_no_output_after_the_program_has_ended(make_spec, recorder, workspace) -> None:
     arrived, release = trio.Event(), trio.Event()
 
-    class Slow:
+    class SlowSink:
         async def message(self, message: Any) -> None:
             arrived.set()
             await release.wait()
@@ -439,55 +439,57 @@ async def test_slow_appends_cost_no_output_after_the_program_is_gone(make_spec, 
         async def release_when_gone() -> None:
             try:
                 await arrived.wait()
-                await gone(int((workspace / "pid").read_text()))
-                # Longer than the grace, which begins when the daemon has seen the end as well.
+                await wait_until_gone(int((workspace / "pid").read_text()))
+                # Longer than the grace period, which begins when the daemon has noticed the end.
                 await trio.sleep(0.02)
             finally:
-                release.set()  # what is being written is waited for, also by a run that is cancelled
+                release.set()  # a run waits for its current write even if it is cancelled
 
         nursery.start_soon(release_when_gone)
-        outcome = await runtime.run(make_spec(), Slow())
+        outcome = await runtime.run(make_spec(), SlowSink())
     assert outcome.reply == "x"
     assert len(recorder.messages) == 1000
 
 
-async def test_a_child_that_holds_the_pipes_open_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
+async def test_a_child_that_keeps_the_pipes_open_does_not_prolong_the_run(make_spec, recorder, workspace) -> None:
     with trio.fail_after(PATIENCE_S):
         outcome = await shell("sleep 1000 & echo $! >pid; echo started").run(make_spec(), recorder)
     assert outcome == RunOutcome(reply="started")
-    await gone(int((workspace / "pid").read_text()))
+    await wait_until_gone(int((workspace / "pid").read_text()))
 
 
-async def test_a_child_that_keeps_talking_does_not_hold_the_run(make_spec, recorder, workspace) -> None:
+async def test_a_child_that_keeps_writing_does_not_prolong_the_run(make_spec, recorder, workspace) -> None:
     with trio.fail_after(PATIENCE_S):
         outcome = await shell("yes >&2 & echo $! >pid; echo started").run(make_spec(), recorder)
     assert outcome == RunOutcome(reply="started")
-    await gone(int((workspace / "pid").read_text()))
+    await wait_until_gone(int((workspace / "pid").read_text()))
 
 
-async def test_an_abort_ends_the_whole_group_with_term(make_spec, recorder, workspace) -> None:
+async def test_an_abort_sends_sigterm_to_the_whole_process_group(make_spec, recorder, workspace) -> None:
     code = "trap 'echo $? >trapped; exit 0' TERM; sleep 1000 & echo $! >child; echo $$ >leader; echo up; wait"
-    await _aborted(shell(code), make_spec(), recorder)
+    await _run_and_abort(shell(code), make_spec(), recorder)
     assert (workspace / "trapped").exists()
-    await gone(int((workspace / "leader").read_text()))
-    await gone(int((workspace / "child").read_text()))
+    await wait_until_gone(int((workspace / "leader").read_text()))
+    await wait_until_gone(int((workspace / "child").read_text()))
 
 
-async def test_an_abort_kills_what_does_not_heed_term(make_spec, recorder, workspace) -> None:
+async def test_an_abort_kills_processes_that_ignore_sigterm(make_spec, recorder, workspace) -> None:
     code = "trap '' TERM; sleep 1000 & echo $! >child; echo $$ >leader; echo up; wait; sleep 1000"
-    await _aborted(shell(code, kill_grace_s=0.1), make_spec(), recorder)
-    await gone(int((workspace / "leader").read_text()))
-    await gone(int((workspace / "child").read_text()))
+    await _run_and_abort(shell(code, kill_grace_s=0.1), make_spec(), recorder)
+    await wait_until_gone(int((workspace / "leader").read_text()))
+    await wait_until_gone(int((workspace / "child").read_text()))
 
 
-async def test_an_abort_kills_a_child_that_outlives_its_leader(make_spec, recorder, workspace) -> None:
+async def test_an_abort_kills_a_child_that_ignores_sigterm_after_its_leader_has_ended(
+    make_spec, recorder, workspace
+) -> None:
     code = "(trap '' TERM; echo $$ >leader; exec sleep 1000) & echo $! >child; echo up; wait"
-    await _aborted(shell(code, kill_grace_s=0.1), make_spec(), recorder)
-    await gone(int((workspace / "child").read_text()))
+    await _run_and_abort(shell(code, kill_grace_s=0.1), make_spec(), recorder)
+    await wait_until_gone(int((workspace / "child").read_text()))
 
 
-async def _aborted(runtime: ExecRuntime, spec: Any, recorder: Any) -> None:
-    """Run until the program has said something, then cancel."""
+async def _run_and_abort(runtime: ExecRuntime, spec: Any, recorder: Any) -> None:
+    """Run the program until its first output, then cancel the run."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runtime.run, spec, recorder)
@@ -496,7 +498,7 @@ async def _aborted(runtime: ExecRuntime, spec: Any, recorder: Any) -> None:
 
 
 async def test_no_descriptor_is_left_open(make_spec, recorder) -> None:
-    await exec_runtime("cat").run(make_spec(), recorder)  # from here on there is a fork server
+    await exec_runtime("cat").run(make_spec(), recorder)  # this starts the fork server, which keeps its descriptors
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         await exec_runtime("cat").run(make_spec(), recorder)
@@ -505,8 +507,8 @@ async def test_no_descriptor_is_left_open(make_spec, recorder) -> None:
 
 
 async def test_a_run_of_a_stopped_program_can_be_aborted(make_spec, recorder, workspace) -> None:
-    await _aborted(shell("echo $$ >leader; echo up; kill -STOP $$", kill_grace_s=0.1), make_spec(), recorder)
+    await _run_and_abort(shell("echo $$ >leader; echo up; kill -STOP $$", kill_grace_s=0.1), make_spec(), recorder)
     pid = int((workspace / "leader").read_text())
-    await gone(pid)
+    await wait_until_gone(pid)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Programs end with their run, wherever they went, and with the daemon, however that ended."""
+"""The processes of a run end with it, even those that left its process group, and with the daemon if that is killed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from support.patience import PATIENCE_S
 from sessiond.runtimes import keeper, launcher, process
 from sessiond.runtimes.launcher import ProgramCommand
 
-# What leaves: the group and session by setsid, the parent too by a second fork.
+# Ways to leave the run: setsid leaves the process group and session; a second fork also leaves the parent.
 LEAVERS = {
     "setsid": "setsid sh -c 'echo $$ >{name}; echo; exec sleep 600' >&- 2>&- &",
     "daemon": "(setsid sh -c 'echo $$ >{name}; exec sleep 600' >&- 2>&- &) &",
     "nested": "setsid sh -c '(setsid sh -c \"echo \\$\\$ >{name}; exec sleep 600\" >&- 2>&- &) & exit' &",
 }
-AWAIT = "while ! [ -s {name} ]; do sleep 0.01; done; "
+WAIT_FOR_PID = "while ! [ -s {name} ]; do sleep 0.01; done; "
 
 
 def command(script: str, cwd: Path) -> ProgramCommand:
@@ -38,10 +38,12 @@ def is_alive(pid: int) -> bool:
     return state not in (b"Z", b"X")
 
 
-async def run_script(script: str, cwd: Path, said: Callable[[bytes], None] = lambda _: None, **fields: float) -> int:
+async def run_script(
+    script: str, cwd: Path, on_output: Callable[[bytes], None] = lambda _: None, **fields: float
+) -> int:
     async def read(data: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        said(data)
+        on_output(data)
 
     return (await process.run(command(script, cwd), read, **fields)).status
 
@@ -52,39 +54,43 @@ async def until(condition: Callable[[], object], seconds: float = PATIENCE_S) ->
             await trio.sleep(0.005)
 
 
-def number_in(path: Path) -> int:
+def read_pid(path: Path) -> int:
     text = path.read_text() if path.exists() else ""
     return int(text) if text.endswith("\n") else 0
 
 
 @pytest.mark.parametrize("leaver", LEAVERS)
-async def test_what_leaves_the_group_ends_with_its_run(leaver: str, workspace: Path) -> None:
-    script = LEAVERS[leaver].format(name="left") + AWAIT.format(name="left")
+async def test_a_process_that_leaves_the_group_ends_with_its_run(leaver: str, workspace: Path) -> None:
+    script = LEAVERS[leaver].format(name="left") + WAIT_FOR_PID.format(name="left")
     assert await run_script(script, workspace) == 0
-    assert not is_alive(number_in(workspace / "left"))
+    assert not is_alive(read_pid(workspace / "left"))
 
 
 @pytest.mark.parametrize("leaver", LEAVERS)
-async def test_what_left_the_group_ends_with_an_aborted_run(leaver: str, workspace: Path) -> None:
-    script = LEAVERS[leaver].format(name="left") + AWAIT.format(name="left") + "echo up; exec sleep 600"
+async def test_a_process_that_left_the_group_ends_with_an_aborted_run(leaver: str, workspace: Path) -> None:
+    script = LEAVERS[leaver].format(name="left") + WAIT_FOR_PID.format(name="left") + "echo up; exec sleep 600"
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_script, script, workspace, lambda _: nursery.cancel_scope.cancel())
-    assert not is_alive(number_in(workspace / "left"))
+    assert not is_alive(read_pid(workspace / "left"))
 
 
-async def test_what_left_is_asked_before_it_is_killed(workspace: Path) -> None:
-    asked = "setsid sh -c 'trap \"echo asked >asked; exit\" TERM; echo $$ >left; while :; do sleep 0.01; done' &"
-    await run_script(asked + AWAIT.format(name="left"), workspace, kill_grace_s=20.0, pipe_grace_s=0.0)
+async def test_a_process_that_left_the_group_gets_sigterm_before_it_is_killed(workspace: Path) -> None:
+    polite = "setsid sh -c 'trap \"echo asked >asked; exit\" TERM; echo $$ >left; while :; do sleep 0.01; done' &"
+    await run_script(polite + WAIT_FOR_PID.format(name="left"), workspace, kill_grace_s=20.0, pipe_grace_s=0.0)
     assert (workspace / "asked").read_text() == "asked\n"
 
 
-async def test_what_does_not_heed_is_killed_and_so_is_all_that_it_forks_meanwhile(workspace: Path) -> None:
-    deaf = "setsid sh -c 'trap \"\" TERM; echo $$ >left; while :; do (setsid sleep 600 &); sleep 0.01; done' >&- 2>&- &"
+async def test_a_process_that_ignores_sigterm_is_killed_with_all_that_it_forks_meanwhile(workspace: Path) -> None:
+    stubborn = (
+        "setsid sh -c 'trap \"\" TERM; echo $$ >left; while :; do (setsid sleep 600 &); sleep 0.01; done' >&- 2>&- &"
+    )
     before = set(keeper.descendants(os.getpid()))
-    await run_script(deaf + AWAIT.format(name="left"), workspace, kill_grace_s=0.1, pipe_grace_s=0.0)
-    assert not is_alive(number_in(workspace / "left"))
-    assert [pid for pid, born in set(keeper.descendants(os.getpid())) - before if "sleep" in _command_line(pid)] == []
+    await run_script(stubborn + WAIT_FOR_PID.format(name="left"), workspace, kill_grace_s=0.1, pipe_grace_s=0.0)
+    assert not is_alive(read_pid(workspace / "left"))
+    assert [
+        pid for pid, _started in set(keeper.descendants(os.getpid())) - before if "sleep" in _command_line(pid)
+    ] == []
 
 
 def _command_line(pid: int) -> str:
@@ -94,16 +100,16 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-async def test_a_program_that_kills_its_keeper_is_killed_with_all_that_left(workspace: Path) -> None:
-    leave = LEAVERS["daemon"].format(name="left") + AWAIT.format(name="left")
+async def test_a_program_that_kills_its_keeper_is_killed_with_the_processes_that_left(workspace: Path) -> None:
+    leaver = LEAVERS["daemon"].format(name="left") + WAIT_FOR_PID.format(name="left")
     with trio.fail_after(PATIENCE_S):
-        status = await run_script(leave + "echo $$ >me; kill -KILL $PPID; exec sleep 600", workspace)
+        status = await run_script(leaver + "echo $$ >me; kill -KILL $PPID; exec sleep 600", workspace)
     assert status == -signal.SIGKILL
-    await until(lambda: not is_alive(number_in(workspace / "me")))
-    await until(lambda: not is_alive(number_in(workspace / "left")))
+    await until(lambda: not is_alive(read_pid(workspace / "me")))
+    await until(lambda: not is_alive(read_pid(workspace / "left")))
 
 
-async def test_a_fork_server_that_was_killed_is_started_anew(workspace: Path) -> None:
+async def test_a_fork_server_that_was_killed_is_started_again(workspace: Path) -> None:
     await run_script("ps -o ppid= $PPID >server", workspace)
     server = int((workspace / "server").read_text())
     os.kill(server, signal.SIGKILL)
@@ -111,42 +117,42 @@ async def test_a_fork_server_that_was_killed_is_started_anew(workspace: Path) ->
     assert await run_script("exit 3", workspace) == 3
 
 
-async def test_a_program_is_the_child_of_a_process_with_one_thread(workspace: Path) -> None:
-    """What dies with its parent (bubblewrap) dies with the thread that forked it; a thread of ours may end any time."""
+async def test_the_parent_of_a_program_is_another_process_with_a_single_thread(workspace: Path) -> None:
+    """`bwrap --die-with-parent` dies with the thread that forked it, and an idle worker thread of the daemon ends."""
     await run_script("ls /proc/$PPID/task | wc -l >threads; echo $PPID >parent", workspace)
     assert (workspace / "threads").read_text().strip() == "1"
-    assert number_in(workspace / "parent") != os.getpid()
+    assert read_pid(workspace / "parent") != os.getpid()
 
 
-async def test_programs_start_without_holding_up_the_loop(workspace: Path) -> None:
-    """A program that cannot even be started meets no worker thread, and no other task waits for it."""
+async def test_many_programs_start_at_once_also_after_one_that_cannot_be_started(workspace: Path) -> None:
+    """Programs are started by the fork server, so starts need no worker thread and do not wait for each other."""
     with pytest.raises(launcher.CannotStart, match="command not found: no-such"):
         await process.run(ProgramCommand(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
     statuses: list[int] = []
 
-    async def one(number: int) -> None:
+    async def run_one(number: int) -> None:
         statuses.append(await run_script(f"exit {number}", workspace))
 
     async with trio.open_nursery() as nursery:
         for number in range(20):
-            nursery.start_soon(one, number)
+            nursery.start_soon(run_one, number)
     assert sorted(statuses) == list(range(20))
 
 
-async def test_an_inherited_descriptor_has_the_number_that_was_asked_for(workspace: Path) -> None:
+async def test_an_inherited_file_descriptor_has_the_requested_number(workspace: Path) -> None:
     (workspace / "file").write_text("through the descriptor\n")
-    said: list[bytes] = []
+    output: list[bytes] = []
 
     async def read(data: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        said.append(data)
+        output.append(data)
 
     fd = os.open(workspace / "file", os.O_RDONLY)
-    asked = command("cat /proc/self/fd/10; ls /proc/self/fd | wc -l", workspace)
-    await process.run(ProgramCommand(argv=asked.argv, env=asked.env, cwd=workspace, inherited={10: fd}), read)
+    base = command("cat /proc/self/fd/10; ls /proc/self/fd | wc -l", workspace)
+    await process.run(ProgramCommand(argv=base.argv, env=base.env, cwd=workspace, inherited={10: fd}), read)
     os.close(fd)
-    # Its own three, the tenth, and that of `ls` itself.
-    assert b"".join(said).split() == [b"through", b"the", b"descriptor", b"5"]
+    # Descriptors 0, 1, 2 and 10, and that of `ls` itself.
+    assert b"".join(output).split() == [b"through", b"the", b"descriptor", b"5"]
 
 
 DAEMON = """
@@ -164,33 +170,31 @@ trio.run(main)
 """
 
 
-async def test_nothing_works_on_when_the_daemon_was_killed_and_the_next_one_waits_for_that(workspace: Path) -> None:
-    leavers = "".join(LEAVERS[one].format(name=one) + AWAIT.format(name=one) for one in LEAVERS)
+async def test_after_a_kill_of_the_daemon_the_next_one_waits_until_all_programs_have_ended(workspace: Path) -> None:
+    leavers = "".join(LEAVERS[one].format(name=one) + WAIT_FOR_PID.format(name=one) for one in LEAVERS)
     script = leavers + "trap '' TERM; echo $$ >me; while :; do sleep 0.01; done"
     argv = [sys.executable, "-c", DAEMON, script, str(workspace)]
     daemon = subprocess.Popen(argv, cwd=workspace)  # noqa: ASYNC220
-    await until(lambda: number_in(workspace / "me"))
-    pids = [number_in(workspace / name) for name in ("me", *LEAVERS)]
+    await until(lambda: read_pid(workspace / "me"))
+    pids = [read_pid(workspace / name) for name in ("me", *LEAVERS)]
     assert all(map(is_alive, pids))
     lock = os.open(workspace, os.O_RDONLY)
     with pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     daemon.kill()
     daemon.wait()
-    async with launcher.open_fork_server(lock) as over:
-        assert over
+    async with launcher.open_fork_server(lock) as has_lock:
+        assert has_lock
         assert not any(map(is_alive, pids))
-        # And what is started now holds the lock in its turn.
+        # The fork server started now holds the lock.
         assert await run_script("exit 0", workspace) == 0
     os.close(lock)
 
 
-async def test_a_lock_that_is_never_given_back_does_not_keep_the_daemon_from_starting(
-    workspace: Path, autojump_clock: object
-) -> None:
+async def test_the_daemon_starts_even_if_the_lock_is_never_released(workspace: Path, autojump_clock: object) -> None:
     held, lock = os.open(workspace, os.O_RDONLY), os.open(workspace, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    async with launcher.open_fork_server(lock) as over:
-        assert not over
+    async with launcher.open_fork_server(lock) as has_lock:
+        assert not has_lock
     os.close(held)
     os.close(lock)

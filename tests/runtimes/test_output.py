@@ -1,4 +1,4 @@
-"""Bytes in, events out."""
+"""Parsing the output of programs: bytes in, events out, and the summary of a turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessiond.runtimes.turn_summary import TurnSummary, add_usage
 LIMIT = 100_000
 
 
-def fed(output: Output, data: bytes, cuts: list[int]) -> list[Event]:
+def feed_pieces(output: Output, data: bytes, cuts: list[int]) -> list[Event]:
     events: list[Event] = []
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in pairwise(edges):
@@ -38,8 +38,8 @@ def fed(output: Output, data: bytes, cuts: list[int]) -> list[Event]:
 
 
 @given(data=st.binary() | st.text().map(str.encode), cuts=st.lists(st.integers(0, 1000)))
-def test_text_is_the_same_however_it_is_cut(data, cuts) -> None:
-    events = fed(TextOutput(LIMIT), data, cuts)
+def test_text_output_does_not_depend_on_how_the_bytes_are_split(data, cuts) -> None:
+    events = feed_pieces(TextOutput(LIMIT), data, cuts)
     reply = data.decode("utf-8", "replace").rstrip("\r\n")
     assert events[-1] == Ended(reply=reply)
     assert "".join(event.text for event in events if isinstance(event, Delta)) == reply
@@ -60,10 +60,10 @@ LINE = st.one_of(
 
 
 @given(lines=st.lists(LINE, max_size=6), cuts=st.lists(st.integers(0, 1000)), newline=st.booleans())
-def test_lines_are_the_same_however_they_are_cut(lines, cuts, newline) -> None:
+def test_lines_output_does_not_depend_on_how_the_bytes_are_split(lines, cuts, newline) -> None:
     data = b"\n".join(lines) + (b"\n" if newline else b"")
     whole, cut = LinesOutput(TranscriptLines(), LIMIT), LinesOutput(TranscriptLines(), LIMIT)
-    assert fed(whole, data, []) == fed(cut, data, cuts)
+    assert feed_pieces(whole, data, []) == feed_pieces(cut, data, cuts)
     assert (
         whole.bad_lines
         == cut.bad_lines
@@ -72,7 +72,7 @@ def test_lines_are_the_same_however_they_are_cut(lines, cuts, newline) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_is_decoded_is_an_object_that_can_be_encoded(line) -> None:
+def test_every_decoded_line_is_an_object_that_can_be_encoded_again(line) -> None:
     item = decode_object(line)
     assert item is None or isinstance(msgspec.json.encode(item), bytes)
 
@@ -80,11 +80,11 @@ def test_what_is_decoded_is_an_object_that_can_be_encoded(line) -> None:
 @pytest.mark.parametrize(
     "line", [b'{"a":1},{"b":2}', b"{}],[{}", b'{"a":' + b"[" * 150 + b"]" * 149 + b"}", b"{}]" + b"[" * 120]
 )
-def test_brackets_that_are_not_the_lines_own_close_nothing(line) -> None:
+def test_a_line_whose_brackets_do_not_match_is_no_object(line) -> None:
     assert decode_object(line) is None
 
 
-def test_a_deep_object_is_read_as_long_as_it_can_be_written() -> None:
+def test_a_deeply_nested_object_is_read_if_it_can_be_written_again() -> None:
     def nested(depth: int) -> bytes:
         return b'{"a":' * depth + b"1" + b"}" * depth
 
@@ -95,11 +95,11 @@ def test_a_deep_object_is_read_as_long_as_it_can_be_written() -> None:
     assert decode_object(nested(100_000)) is None
 
 
-@pytest.mark.parametrize("over", [False, True])
-def test_a_line_is_bounded_while_it_grows(over) -> None:
+@pytest.mark.parametrize("too_long", [False, True])
+def test_a_line_without_end_is_refused_once_it_exceeds_the_limit(too_long) -> None:
     output = LinesOutput(TranscriptLines(), 10)
     assert list(output.feed(b"x" * 10)) == []
-    if over:
+    if too_long:
         with pytest.raises(LimitExceeded) as caught:
             list(output.feed(b"x"))
         assert caught.value.data == {"limit": "limits.maxRecordBytes", "value": 10}
@@ -111,7 +111,7 @@ def message(**fields: Any) -> MessageOutput:
     return MessageOutput({"role": "assistant", **fields})
 
 
-def test_the_tally_is_the_last_text_the_sum_of_usage_and_the_last_model() -> None:
+def test_a_turn_summary_has_the_last_text_the_sum_of_usage_and_the_last_model() -> None:
     summary = TurnSummary()
     summary.add(message(content="first", model="a", usage={"input": 1, "cost": {"total": 0.5}}))
     summary.add(MessageOutput({"role": "toolResult", "content": "no", "usage": {"input": 100}}))
@@ -123,7 +123,7 @@ def test_the_tally_is_the_last_text_the_sum_of_usage_and_the_last_model() -> Non
     assert summary.usage == {"input": 3, "output": 3, "cost": {"total": 0.75}}
 
 
-def test_what_the_program_says_of_the_end_wins_where_it_knows_better() -> None:
+def test_values_in_the_programs_end_event_replace_those_of_its_messages() -> None:
     summary = TurnSummary()
     summary.add(message(content="", usage={"input": 1}))
     summary.add(Ended(reply="said at the end", usage={"input": 9}, model="m", error="but failed"))
@@ -136,7 +136,7 @@ def test_what_the_program_says_of_the_end_wins_where_it_knows_better() -> None:
     )
 
 
-def test_a_turn_without_words_is_an_empty_reply() -> None:
+def test_a_turn_without_messages_has_an_empty_reply() -> None:
     summary = TurnSummary()
     summary.end()
     assert (summary.reply, summary.usage) == ("", None)
@@ -154,7 +154,7 @@ USAGE = st.dictionaries(
 
 
 @given(st.lists(USAGE, max_size=5))
-def test_a_sum_of_usages_can_always_be_written(usages) -> None:
+def test_the_sum_of_any_usages_can_be_encoded(usages) -> None:
     total: dict[str, Any] | None = None
     for usage in usages:
         total = add_usage(total, usage)
@@ -162,7 +162,7 @@ def test_a_sum_of_usages_can_always_be_written(usages) -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20), st.integers(10, 60))
-def test_the_tail_is_the_end_of_the_stream(pieces, limit) -> None:
+def test_the_kept_tail_of_a_stream_is_bounded(pieces, limit) -> None:
     tail = OutputTail(limit)
     for piece in pieces:
         tail.feed(piece)
@@ -179,7 +179,7 @@ def test_the_tail_is_the_end_of_the_stream(pieces, limit) -> None:
         ([b""], ""),
     ],
 )
-def test_the_tail_is_of_whole_lines(pieces, text) -> None:
+def test_the_kept_tail_begins_at_a_line_if_it_contains_a_line_end(pieces, text) -> None:
     tail = OutputTail(12)
     for piece in pieces:
         tail.feed(piece)

@@ -1,4 +1,4 @@
-"""What a sandboxed agent sees, tried from inside: as the user of the tests, and as an ordinary one if that is root."""
+"""What a sandboxed agent can see, tried from inside; if the tests run as root, again as an ordinary user."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def expected(network: object) -> dict[str, object]:
     }
 
 
-async def probe(sandboxed: Any, store: Path, recorder: Any, *, network: bool) -> object:
+async def probe(make_sandboxed_spec: Any, store: Path, recorder: Any, *, network: bool) -> object:
     with socket.create_server(("127.0.0.1", 0)) as server:
         outcome = await runtime(
             "/usr/bin/python3",
@@ -116,26 +116,26 @@ async def probe(sandboxed: Any, store: Path, recorder: Any, *, network: bool) ->
             STORE=str(store),
             REAL_HOME=str(Path.home()),
             PORT=str(server.getsockname()[1]),
-        ).run(sandboxed(), recorder)
+        ).run(make_sandboxed_spec(), recorder)
     assert outcome.error is None, outcome
     assert outcome.reply is not None
     return json.loads(outcome.reply)
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_inside_is_what_the_run_needs_and_nothing_else(sandboxed, store, recorder) -> None:
-    seen = await probe(sandboxed, store, recorder, network=False)
+async def test_the_sandbox_contains_what_the_run_needs_and_nothing_else(make_sandboxed_spec, store, recorder) -> None:
+    seen = await probe(make_sandboxed_spec, store, recorder, network=False)
     assert seen == expected("ConnectionRefusedError Connection refused")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_the_network_is_there_when_the_configuration_says_so(sandboxed, store, recorder) -> None:
-    assert await probe(sandboxed, store, recorder, network=True) == expected(True)
+async def test_the_network_is_reachable_if_the_configuration_allows_it(make_sandboxed_spec, store, recorder) -> None:
+    assert await probe(make_sandboxed_spec, store, recorder, network=True) == expected(True)
 
 
 @pytest.mark.usefixtures("needs_bubblewrap")
 def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> None:
-    """This file once more, in a process of its own, as nobody."""
+    """Run the tests of the sandbox again, in a process of the user nobody."""
     if os.getuid() != 0:
         pytest.skip("the tests run as an ordinary user already")
     python = _python_for_nobody()
@@ -195,7 +195,7 @@ def _python_for_nobody() -> str | None:
     again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
     for python in (sys.executable, f"/usr/bin/python{version}"):
         done = subprocess.run(
-            # setpriv starts what its user may not; what that Python starts itself is another matter.
+            # setpriv can start a Python that its user may not, so let that Python start itself once more.
             [*AS_NOBODY, python, "-c", f"import pytest, trio, msgspec, hypothesis; {again}"],
             env={"PYTHONPATH": os.pathsep.join(_packages()), "PYTHONDONTWRITEBYTECODE": "1"},
             cwd="/",
@@ -208,8 +208,10 @@ def _python_for_nobody() -> str | None:
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_attachments_are_also_where_the_spawn_asked_for_them(sandboxed, store, recorder) -> None:
-    spec = sandboxed(mount_path="/mnt/in")
+async def test_attachments_are_also_mounted_read_only_at_the_path_that_the_spawn_names(
+    make_sandboxed_spec, store, recorder
+) -> None:
+    spec = make_sandboxed_spec(mount_path="/mnt/in")
     outcome = await runtime("/bin/sh", "-c", "cat /mnt/in/notes.txt; echo x >/mnt/in/y", store=store).run(
         spec, recorder
     )
@@ -220,65 +222,73 @@ async def test_attachments_are_also_where_the_spawn_asked_for_them(sandboxed, st
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
 @pytest.mark.parametrize("path", ["/", "/usr", "/usr/lib", "/etc/x", "/proc", "/run", "/run/sessiond", "/lib/x"])
-async def test_attachments_are_not_mounted_over_something_else(sandboxed, store, recorder, path) -> None:
-    outcome = await runtime("true", store=store).run(sandboxed(mount_path=path), recorder)
+async def test_attachments_are_not_mounted_over_system_folders(make_sandboxed_spec, store, recorder, path) -> None:
+    outcome = await runtime("true", store=store).run(make_sandboxed_spec(mount_path=path), recorder)
     assert outcome == RunOutcome(
         error=f"attachments cannot be mounted at {path}: choose a folder of its own, like /mnt/attachments"
     )
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_attachments_are_not_mounted_over_the_workspace(sandboxed, store, recorder) -> None:
+async def test_attachments_are_not_mounted_over_the_store_or_the_workspace(
+    make_sandboxed_spec, store, recorder
+) -> None:
     for path in (store, store / "agents" / "main" / "workspace", store / "agents" / "main" / "workspace" / "x"):
-        outcome = await runtime("true", store=store).run(sandboxed(mount_path=str(path)), recorder)
+        outcome = await runtime("true", store=store).run(make_sandboxed_spec(mount_path=str(path)), recorder)
         assert outcome.error is not None
         assert outcome.error.startswith("attachments cannot be mounted at ")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_attachments_that_come_later_to_other_sessions_stay_hidden(sandboxed, store, recorder, tmp_path) -> None:
+async def test_attachments_that_other_sessions_get_during_the_run_stay_hidden(
+    make_sandboxed_spec, store, recorder, tmp_path
+) -> None:
     workspace = tmp_path / "fresh"
     workspace.mkdir()
-    spec = sandboxed(workspace=workspace, attachments=None)
+    spec = make_sandboxed_spec(workspace=workspace, attachments=None)
     os.mkfifo(workspace / "go")
     script = "echo up; cat go >/dev/null; ls .openclaw/attachments"
 
-    async def come_later() -> None:
+    async def add_attachment() -> None:
         await recorder.arrived.wait()
         (workspace / ".openclaw" / "attachments" / OTHER).mkdir()
         await trio.to_thread.run_sync((workspace / "go").write_text, "go")
 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(come_later)
+            nursery.start_soon(add_attachment)
             assert await runtime("/bin/sh", "-c", script, store=store).run(spec, recorder) == RunOutcome(reply="up")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_link_in_the_place_of_the_attachments_is_refused(sandboxed, store, recorder, tmp_path) -> None:
+async def test_a_link_in_place_of_the_attachments_folder_is_refused(
+    make_sandboxed_spec, store, recorder, tmp_path
+) -> None:
     workspace = tmp_path / "linked"
     workspace.mkdir()
     (workspace / ".openclaw").symlink_to("/root")
-    outcome = await runtime("true", store=store).run(sandboxed(workspace=workspace), recorder)
+    outcome = await runtime("true", store=store).run(make_sandboxed_spec(workspace=workspace), recorder)
     assert outcome == RunOutcome(error="a symbolic link stands in the workspace where the attachments are")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_workspace_that_holds_the_store_is_refused(sandboxed, store, recorder) -> None:
+async def test_a_workspace_that_contains_the_store_is_refused(make_sandboxed_spec, store, recorder) -> None:
     for workspace in (store, store.parent, Path("/")):
-        outcome = await runtime("true", store=store).run(sandboxed(workspace=workspace), recorder)
+        outcome = await runtime("true", store=store).run(make_sandboxed_spec(workspace=workspace), recorder)
         assert outcome == RunOutcome(error=f"{workspace} holds the daemon's own files, which a sandbox must not see")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_folder_of_the_store_is_not_mounted_read_only_either(sandboxed, store, recorder) -> None:
+async def test_a_folder_of_the_store_cannot_be_mounted_even_read_only(make_sandboxed_spec, store, recorder) -> None:
     config = SandboxConfig(read_only=(store / "agents",))
-    outcome = await runtime("true", store=store, config=config).run(sandboxed(), recorder)
+    outcome = await runtime("true", store=store, config=config).run(make_sandboxed_spec(), recorder)
     assert outcome == RunOutcome(error=f"{store}/agents holds the daemon's own files, which a sandbox must not see")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_program_outside_the_system_is_there_with_its_packages(sandboxed, store, recorder, tmp_path) -> None:
+async def test_a_program_outside_the_system_folders_is_mounted_with_its_package_only(
+    make_sandboxed_spec, store, recorder, tmp_path
+) -> None:
     package = tmp_path / "npm" / "node_modules" / "agent"
     package.mkdir(parents=True)
     (package / "text").write_text("from the package\n")
@@ -288,14 +298,14 @@ async def test_a_program_outside_the_system_is_there_with_its_packages(sandboxed
     (tmp_path / "npm" / "bin" / "agent").symlink_to("../node_modules/agent/cli")
     (tmp_path / "npm" / "secret").write_text("not for the agent")
     for command in (str(tmp_path / "npm" / "bin" / "agent"), str(package / "cli")):
-        outcome = await runtime(command, store=store).run(sandboxed(), recorder)
+        outcome = await runtime(command, store=store).run(make_sandboxed_spec(), recorder)
         assert outcome == RunOutcome(reply="from the package")
     (tmp_path / "npm" / "bin" / "look").write_text(f"#!/bin/sh\ncat {tmp_path}/npm/secret {tmp_path}/npm/extra\n")
     (tmp_path / "npm" / "bin" / "look").chmod(0o755)
     (tmp_path / "npm" / "extra").write_text("asked for")
     config = SandboxConfig(read_only=(tmp_path / "npm" / "extra",))
     outcome = await runtime("look", store=store, config=config, PATH=f"{tmp_path}/npm/bin:/bin").run(
-        sandboxed(), recorder
+        make_sandboxed_spec(), recorder
     )
     assert outcome.error is not None
     assert "No such file" in outcome.error
@@ -303,28 +313,28 @@ async def test_a_program_outside_the_system_is_there_with_its_packages(sandboxed
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_command_that_is_not_there_is_named(sandboxed, store, recorder) -> None:
-    outcome = await runtime("no-such-program", store=store).run(sandboxed(), recorder)
+async def test_the_error_names_a_command_that_is_not_found(make_sandboxed_spec, store, recorder) -> None:
+    outcome = await runtime("no-such-program", store=store).run(make_sandboxed_spec(), recorder)
     assert outcome == RunOutcome(
         error="command not found: no-such-program (give its full path, or set PATH in the runtime's env)"
     )
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_the_environment_is_in_no_argv(sandboxed, store, recorder) -> None:
+async def test_the_environment_is_not_passed_as_arguments(make_sandboxed_spec, store, recorder) -> None:
     script = "echo up; tr '\\0' '\\n' </proc/1/cmdline; echo key=$API_KEY"
-    outcome = await runtime("/bin/sh", "-c", script, store=store, API_KEY="s3cret").run(sandboxed(), recorder)
+    outcome = await runtime("/bin/sh", "-c", script, store=store, API_KEY="s3cret").run(make_sandboxed_spec(), recorder)
     assert outcome.reply is not None
     assert outcome.reply.count("s3cret") == 1
     assert outcome.reply.endswith("key=s3cret")
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_memory_has_the_limit_of_the_configuration(sandboxed, store, recorder) -> None:
+async def test_memory_is_limited_as_configured(make_sandboxed_spec, store, recorder) -> None:
     def run(mebibytes: int) -> Any:
         config = SandboxConfig(memory_max_bytes=256 << 20)
         code = f"len(bytearray({mebibytes} << 20)); print('fine')"
-        return runtime("/usr/bin/python3", "-c", code, store=store, config=config).run(sandboxed(), recorder)
+        return runtime("/usr/bin/python3", "-c", code, store=store, config=config).run(make_sandboxed_spec(), recorder)
 
     assert await run(100) == RunOutcome(reply="fine")
     outcome = await run(400)
@@ -333,42 +343,44 @@ async def test_memory_has_the_limit_of_the_configuration(sandboxed, store, recor
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_processes_have_the_limit_of_the_configuration(sandboxed, store, recorder) -> None:
+async def test_the_number_of_processes_is_limited_as_configured(make_sandboxed_spec, store, recorder) -> None:
     if os.getuid() == 0:
         pytest.skip("the kernel does not count root's processes")
     code = "import os\nfor n in range(50):\n    if os.fork() == 0: os.read(0, 1); os._exit(0)\nprint('fine')"
     for limit, fine in ((100, True), (20, False)):
         config = SandboxConfig(max_processes=limit)
-        outcome = await runtime("/usr/bin/python3", "-c", code, store=store, config=config).run(sandboxed(), recorder)
+        outcome = await runtime("/usr/bin/python3", "-c", code, store=store, config=config).run(
+            make_sandboxed_spec(), recorder
+        )
         assert (outcome.error is None) is fine, outcome
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_an_abort_ends_everything_inside(sandboxed, store, recorder) -> None:
-    spec = sandboxed()
-    # A number that nobody else sleeps for.
+async def test_an_abort_ends_every_process_in_the_sandbox(make_sandboxed_spec, store, recorder) -> None:
+    spec = make_sandboxed_spec()
+    # A duration that no other process sleeps for.
     seconds = 4_000_000 + os.getpid()
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             command = runtime("/bin/sh", "-c", f"setsid sleep {seconds} & echo up; exec sleep {seconds}", store=store)
             nursery.start_soon(command.run, spec, recorder)
             await recorder.arrived.wait()
-            while _sleepers(seconds) != 2:  # noqa: ASYNC110
+            while _count_sleepers(seconds) != 2:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
-        while _sleepers(seconds):  # noqa: ASYNC110
+        while _count_sleepers(seconds):  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_sandboxed_run_outlives_every_thread_of_an_idle_daemon(sandboxed, store, recorder) -> None:
-    """Fifteen seconds: Trio lets a worker thread go after ten idle ones, and what it forked went with it."""
+async def test_a_sandboxed_run_outlives_every_thread_of_an_idle_daemon(make_sandboxed_spec, store, recorder) -> None:
+    """15 s, because Trio ends a worker thread after 10 idle seconds, and what that thread had forked ended with it."""
     with trio.fail_after(120):
         command = runtime("/bin/sh", "-c", "echo up; sleep 15; echo and still there", store=store)
-        assert await command.run(sandboxed(), recorder) == RunOutcome(reply="up\nand still there")
+        assert await command.run(make_sandboxed_spec(), recorder) == RunOutcome(reply="up\nand still there")
 
 
-def _sleepers(seconds: int) -> int:
+def _count_sleepers(seconds: int) -> int:
     count = 0
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -378,7 +390,9 @@ def _sleepers(seconds: int) -> int:
     return count
 
 
-async def test_a_required_sandbox_that_cannot_be_had_is_an_error_and_no_run(sandboxed, store, recorder) -> None:
+async def test_without_bubblewrap_a_sandboxed_run_is_an_error_and_does_not_start(
+    make_sandboxed_spec, store, recorder
+) -> None:
     command = ExecRuntime(
         RuntimeConfig(type="exec", command=("/bin/sh", "-c", "touch ran")),
         environ={"PATH": os.environ["PATH"]},
@@ -386,22 +400,22 @@ async def test_a_required_sandbox_that_cannot_be_had_is_an_error_and_no_run(sand
         bubblewrap=Bubblewrap(private=(), program="no-such-bwrap"),
         sandbox_config=SandboxConfig(),
     )
-    spec = sandboxed()
+    spec = make_sandboxed_spec()
     assert await command.run(spec, recorder) == RunOutcome(
         error="this run needs a sandbox, and there is none: bubblewrap (bwrap) is not installed"
     )
     assert not (spec.workspace / "ran").exists()
 
 
-async def test_a_bubblewrap_that_may_not_make_namespaces_says_so(tmp_path) -> None:
-    refusing = tmp_path / "bwrap"
-    refusing.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    refusing.chmod(0o755)
-    bubblewrap = Bubblewrap(private=(), program=str(refusing))
+async def test_a_bubblewrap_that_may_not_create_namespaces_is_reported_until_it_works(tmp_path) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    bwrap.chmod(0o755)
+    bubblewrap = Bubblewrap(private=(), program=str(bwrap))
     assert await bubblewrap.find_problem() == (
         "bubblewrap cannot make a sandbox on this machine: bwrap: No permissions to create new namespace"
     )
-    refusing.write_text("#!/bin/sh\nexit 0\n")
-    assert await bubblewrap.find_problem() is None, "an administrator has repaired it"
-    refusing.unlink()
+    bwrap.write_text("#!/bin/sh\nexit 0\n")
+    assert await bubblewrap.find_problem() is None, "it works now"
+    bwrap.unlink()
     assert await bubblewrap.find_problem() is None, "success is remembered"

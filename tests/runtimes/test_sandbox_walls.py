@@ -1,4 +1,4 @@
-"""What a sandboxed agent cannot do, tried from inside by one that means harm."""
+"""What a sandboxed agent cannot do, tried from inside by a hostile one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessiond.runtimes.sandbox import Bubblewrap
 
 pytestmark = pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
 
-# Each of these has to fail. What succeeds is printed.
+# Each attempt must fail. Those that succeed are printed.
 ATTEMPTS = f"""
 import ctypes, json, os, shutil, signal, socket, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +56,7 @@ attempts = {{
     'exchange .openclaw': lambda: (os.mkdir('other'), call('renameat2', -100, b'.openclaw', -100, b'other', 2)),
     'remove .openclaw': lambda: shutil.rmtree('.openclaw'),
     'link over .openclaw': lambda: os.symlink('/', '.openclaw'),
-    'see the others': lambda: os.stat('.openclaw/attachments/{OTHER}'),
+    'see attachments of others': lambda: os.stat('.openclaw/attachments/{OTHER}'),
     'unmount the cover': lambda: call('umount2', b'.openclaw/attachments', 2),
     'a mount of its own': lambda: call('mount', b'none', b'/tmp', b'tmpfs', 0, None),
     'a mount made writable': lambda: call('mount', b'none', b'/usr', None, 4128, None),
@@ -90,13 +90,15 @@ print(json.dumps([len(attempts), done]))
 """
 
 
-def disk() -> str:
-    """A block device of this machine."""
+def find_block_device() -> str:
+    """The name of a block device of this machine, or an empty string."""
     return next((name for name in os.listdir("/sys/block")), "")
 
 
 @pytest.mark.parametrize("network", [False, True])
-async def test_nothing_that_it_must_not_do_works(sandboxed: Any, store: Path, recorder: Any, network: bool) -> None:
+async def test_every_attempt_to_leave_the_sandbox_fails(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, network: bool
+) -> None:
     import socket
 
     name = f"sessiond-test-{os.getpid()}"
@@ -109,28 +111,30 @@ async def test_nothing_that_it_must_not_do_works(sandboxed: Any, store: Path, re
             config=SandboxConfig(network=network),
             OUTSIDE=str(os.getpid()),
             STORE=str(store),
-            DISK=disk(),
+            DISK=find_block_device(),
             ABSTRACT=name,
-        ).run(sandboxed(), recorder)
+        ).run(make_sandboxed_spec(), recorder)
     assert outcome.error is None, outcome
     assert outcome.reply is not None
     attempts, done = json.loads(outcome.reply)
     assert attempts >= 30
-    # What a shared network leaves open is in the README.
+    # The README says what a shared network leaves open.
     assert list(done) == (["abstract sockets outside"] if network else [])
     attachments = store / "agents" / "main" / "workspace" / ".openclaw" / "attachments"
     assert (attachments / UUID / "notes.txt").read_text() == "the attachment"
     assert (attachments / OTHER / "notes.txt").read_text() == "of another session"
 
 
-async def test_a_bubblewrap_that_does_not_know_disable_userns_is_asked_for_nothing_that_it_does_not_know(
-    sandboxed: Any, store: Path, recorder: Any, tmp_path: Path
+async def test_the_sandbox_works_with_a_bubblewrap_without_the_disable_userns_option(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, tmp_path: Path
 ) -> None:
     command = old_bubblewrap(tmp_path, store, "disable-userns", "/bin/echo", "fine")
-    assert await command.run(sandboxed(), recorder) == RunOutcome(reply="fine")
+    assert await command.run(make_sandboxed_spec(), recorder) == RunOutcome(reply="fine")
 
 
-async def test_the_environment_inside_is_this_and_nothing_else(sandboxed: Any, store: Path, recorder: Any) -> None:
+async def test_the_sandbox_has_exactly_these_environment_variables(
+    make_sandboxed_spec: Any, store: Path, recorder: Any
+) -> None:
     command = ExecRuntime(
         RuntimeConfig(type="exec", command=("/usr/bin/env",), env={"OWN": "of the agent"}),
         environ={
@@ -152,7 +156,7 @@ async def test_the_environment_inside_is_this_and_nothing_else(sandboxed: Any, s
         bubblewrap=Bubblewrap(private=(store,)),
         sandbox_config=SandboxConfig(network=False),
     )
-    outcome = await command.run(sandboxed(), recorder)
+    outcome = await command.run(make_sandboxed_spec(), recorder)
     assert outcome.reply is not None, outcome
     workspace = str(store / "agents" / "main" / "workspace")
     assert dict(line.split("=", 1) for line in outcome.reply.splitlines()) == {
@@ -172,7 +176,7 @@ async def test_the_environment_inside_is_this_and_nothing_else(sandboxed: Any, s
 
 
 def old_bubblewrap(folder: Path, store: Path, without: str, *command: str) -> ExecRuntime:
-    """bubblewrap as it was before it knew an option."""
+    """A runtime whose bubblewrap lacks the option `without`, as older versions do."""
     program = folder / "old-bwrap"
     program.write_text(
         f'#!/bin/sh\nif [ "$1" = --help ]; then bwrap --help | grep -v -e "{without}"; exit; fi\n'
@@ -189,21 +193,21 @@ def old_bubblewrap(folder: Path, store: Path, without: str, *command: str) -> Ex
     )
 
 
-async def test_without_mounts_of_descriptors_attachments_are_refused_and_all_others_hidden(
-    sandboxed: Any, store: Path, recorder: Any, tmp_path: Path
+async def test_a_bubblewrap_without_bind_fd_refuses_attachments_and_hides_those_of_others(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, tmp_path: Path
 ) -> None:
     script = "ls -A .openclaw; mv .openclaw away 2>/dev/null && echo moved; touch made; echo up"
     command = old_bubblewrap(tmp_path, store, "bind-fd", "/bin/sh", "-c", script)
-    assert await command.run(sandboxed(), recorder) == RunOutcome(
+    assert await command.run(make_sandboxed_spec(), recorder) == RunOutcome(
         error="attachments: this needs a bubblewrap that knows --ro-bind-fd (0.10 or newer)"
     )
-    assert await command.run(sandboxed(attachments=None), recorder) == RunOutcome(reply="up")
+    assert await command.run(make_sandboxed_spec(attachments=None), recorder) == RunOutcome(reply="up")
     assert (store / "agents" / "main" / "workspace" / "made").exists()
 
 
 @pytest.mark.parametrize("way", ["link", "folder link", "link to link", "PATH", "link outside", "interpreter"])
-async def test_a_program_that_is_found_through_the_workspace_mounts_nothing_from_outside(
-    sandboxed: Any, store: Path, recorder: Any, tmp_path: Path, way: str
+async def test_a_program_linked_from_the_workspace_to_the_outside_is_refused(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, tmp_path: Path, way: str
 ) -> None:
     workspace = store / "agents" / "main" / "workspace"
     outside = tmp_path / "outside"
@@ -229,9 +233,9 @@ async def test_a_program_that_is_found_through_the_workspace_mounts_nothing_from
             command = str(tmp_path / "entry")
         case "interpreter":
             (workspace / "tool").symlink_to("/usr/bin/env")
-    outcome = await runtime(command, store=store, **env).run(sandboxed(), recorder)
+    outcome = await runtime(command, store=store, **env).run(make_sandboxed_spec(), recorder)
     if way == "interpreter":
-        assert outcome.error is None, "what is there anyway may be linked to"
+        assert outcome.error is None, "a link to a program that the sandbox contains anyway is allowed"
         return
     assert outcome.error is not None
     assert "leads out of the workspace" in outcome.error
@@ -245,32 +249,32 @@ async def test_a_program_that_is_found_through_the_workspace_mounts_nothing_from
         *("/tmp/.X11-unix", "/var/.hidden"),
     ],
 )
-async def test_attachments_are_not_mounted_over_what_programs_take_for_settings(
-    sandboxed: Any, store: Path, recorder: Any, path: str
+async def test_attachments_are_not_mounted_over_home_or_hidden_files(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, path: str
 ) -> None:
-    outcome = await runtime("true", store=store).run(sandboxed(mount_path=path), recorder)
+    outcome = await runtime("true", store=store).run(make_sandboxed_spec(mount_path=path), recorder)
     assert outcome == RunOutcome(
         error=f"attachments cannot be mounted at {path}: choose a folder of its own, like /mnt/attachments"
     )
 
 
-async def test_a_folder_of_the_workspace_may_be_made_read_only_but_no_link_in_it(
-    sandboxed: Any, store: Path, recorder: Any, tmp_path: Path
+async def test_a_folder_of_the_workspace_can_be_read_only_but_a_link_in_it_cannot(
+    make_sandboxed_spec: Any, store: Path, recorder: Any, tmp_path: Path
 ) -> None:
     workspace = store / "agents" / "main" / "workspace"
     (workspace / "sources").mkdir()
     config = SandboxConfig(network=False, read_only=(workspace / "sources",))
     script = "touch made; touch sources/made 2>/dev/null || echo no; mv sources away 2>/dev/null || echo no"
-    outcome = await runtime("/bin/sh", "-c", script, store=store, config=config).run(sandboxed(), recorder)
+    outcome = await runtime("/bin/sh", "-c", script, store=store, config=config).run(make_sandboxed_spec(), recorder)
     assert outcome == RunOutcome(reply="no\nno")
     (workspace / "sources").rmdir()
     (workspace / "sources").symlink_to(tmp_path)
-    outcome = await runtime("true", store=store, config=config).run(sandboxed(), recorder)
+    outcome = await runtime("true", store=store, config=config).run(make_sandboxed_spec(), recorder)
     assert outcome.error is not None
     assert outcome.error.endswith("is no file or folder of the workspace itself: a link could lead anywhere")
 
 
-def test_every_link_on_the_way_counts(tmp_path: Path) -> None:
+def test_passes_through_follows_every_link_of_a_path(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     (workspace / "sub").mkdir(parents=True)
     (tmp_path / "other").mkdir()
@@ -291,11 +295,13 @@ def test_every_link_on_the_way_counts(tmp_path: Path) -> None:
         assert mounts.passes_through(path, workspace) is through, path
 
 
-async def test_the_machine_cannot_be_changed_through_proc(sandboxed: Any, store: Path, recorder: Any) -> None:
+async def test_kernel_settings_cannot_be_changed_through_proc(
+    make_sandboxed_spec: Any, store: Path, recorder: Any
+) -> None:
     before = Path("/proc/sys/kernel/printk").read_text()  # noqa: ASYNC240
     script = (
         f"echo {before.split()[0]} >/proc/sys/kernel/printk || echo no; echo 5 >/proc/self/oom_score_adj || echo no"
     )
     with trio.fail_after(PATIENCE_S):
-        outcome = await runtime("/bin/sh", "-c", script, store=store).run(sandboxed(), recorder)
+        outcome = await runtime("/bin/sh", "-c", script, store=store).run(make_sandboxed_spec(), recorder)
     assert outcome == RunOutcome(reply="no\nno")

@@ -1,4 +1,4 @@
-"""A runtime that puts programs into a real bubblewrap. The store that they see is a fixture of tests/runs."""
+"""A runtime that runs programs in a real bubblewrap. The store that they see is a fixture of tests/runtimes."""
 
 from __future__ import annotations
 
