@@ -151,6 +151,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     def is_plausible(self) -> bool:
         """Whether the offsets in the entry can be right. For entries read from an index."""
         facts = self.file
+        if not self.runs and not self.talks:
+            return facts.folded_to <= facts.bytes
         if len(self.runs) > MAX_OPEN_RUNS:
             return False
         offsets = [*(run.offset for run in self.runs), *(talk.offset for talk in self.talks)]

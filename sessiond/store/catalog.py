@@ -293,7 +293,7 @@ class Catalog:
         self.corrupt_records += session.entry.corrupt_records
         self._put_label(session)
         self._put_child(session)
-        if is_inbox(session.key):
+        if ":mcp:" in session.key and is_inbox(session.key):
             self._inboxes.setdefault(rest_of(session.key), {})[session.key] = None
 
     def _unindex(self, session: Session) -> None:

@@ -195,8 +195,12 @@ def _fold_line(
 
 def is_current(facts: FileFacts, stat: os.stat_result, dialect: TranscriptDialect) -> bool:
     """Whether nothing happened to the file since it was folded, by the fold that is in use."""
-    same_file = (facts.bytes, facts.mtime_ns, facts.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    return same_file and facts.fold == dialect.fold_version
+    return (
+        facts.mtime_ns == stat.st_mtime_ns
+        and facts.bytes == stat.st_size
+        and facts.inode == stat.st_ino
+        and facts.fold == dialect.fold_version
+    )
 
 
 def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from sessiond.errors import reason_of
 from sessiond.model import lax
@@ -23,9 +24,16 @@ from sessiond.store.catalog import Session
 
 _decode_rows = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_entries = msgspec.json.Decoder(dict[str, Entry]).decode
 _encode = msgspec.json.Encoder().encode
 # Encoding this many entries takes about a millisecond; the saver lets others run between such chunks.
 CHUNK = 250
+# About so many bytes are decoded at once: during that millisecond nothing else runs, not even the event loop.
+_PIECE_BYTES = 256 * 1024
+# Between two entries in a file of the daemon's own. In JSON a string has no line break.
+_BETWEEN = b",\n\""
+# Texts that many sessions have in common; each is kept in memory once.
+_SHARED = ("cwd", "model", "model_provider", "status")
 # A file that is not JSON and changed this recently may still be being written.
 BEING_WRITTEN_MS = 60_000
 # The beginning of a file that no program is still writing: one of the daemon's own, which are only ever renamed into
@@ -75,6 +83,8 @@ def load(folder_fd: int) -> Index:
         index.damaged.append(f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)")
         index.torn = True
         return index
+    if _load_own(index, data):
+        return index
     rows = _rows(data)
     if rows is None:
         index.damaged.append("the file (torn or not JSON)")
@@ -82,6 +92,50 @@ def load(folder_fd: int) -> Index:
     for key, raw in (rows or {}).items():
         _add_row(index, key, bytes(raw))
     return index
+
+
+def _load_own(index: Index, data: bytes) -> bool:
+    """Add the entries of a file that has the form which the daemon writes, and nothing but good entries.
+
+    If it has not, False, and nothing is added: such a file is read row by row, which takes three times as long.
+    """
+    if not (data.startswith(b'{\n"') and data.endswith(b"}\n}\n")):
+        return False
+    entries: dict[str, Entry] = {}
+    shared: dict[str, str] = {}
+    start, end = 1, len(data) - 3
+    while start < end:
+        cut = data.find(_BETWEEN, start + _PIECE_BYTES)
+        piece = data[start : cut if cut > 0 else end]
+        try:
+            for entry in _decode_entries(b"{%b}" % piece).values():
+                if not _is_usable(entry) or _may_be_too_deep(entry):
+                    return False
+                _share_values(entry, shared)
+                entries[entry.session_id] = entry
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        start = start + len(piece) + 1
+    index.ours = entries
+    return True
+
+
+def _may_be_too_deep(entry: Entry) -> bool:
+    nested = (entry.delivery_context, entry.spawn and entry.spawn.attachments)
+    return any(value is not None and lax.is_too_deep(_encode(value)) for value in nested)
+
+
+def _share_values(entry: Entry, shared: dict[str, str]) -> None:
+    """Let the entry have the same objects as others for the same values: a sixth of its memory."""
+    for name in _SHARED:
+        text = getattr(entry, name)
+        if text is not None and (known := shared.setdefault(text, text)) is not text:
+            force_setattr(entry, name, known)
+    if entry.created_at == entry.updated_at:
+        force_setattr(entry, "created_at", entry.updated_at)
+    facts = entry.file
+    if facts.folded_to == facts.bytes:
+        force_setattr(facts, "folded_to", facts.bytes)
 
 
 def _unreadable_index(index: Index, error: OSError) -> Index:
@@ -119,7 +173,11 @@ def _entry(raw: bytes) -> Entry | None:
         entry = _decode_entry(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    return entry if entry.session_key and entry.file.inode and entry.is_plausible else None
+    return entry if _is_usable(entry) else None
+
+
+def _is_usable(entry: Entry) -> bool:
+    return bool(entry.session_key and entry.file.inode and entry.is_plausible)
 
 
 def encode_index(sessions: Iterable[Session]) -> Iterator[bytes]:

@@ -59,17 +59,9 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     if foreign is None:
         folder.waiting.add(layout.INDEX)
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
-    names = _transcripts(folder, problems)
-    sessions: list[Session] = []
-    prefix = f"agent:{folder.agent_id}:"
-    for done, (name, stat) in enumerate(names):
-        entry = known.ours.get(name[: -len(layout.SUFFIX)])
-        if entry is not None and not entry.session_key.startswith(prefix):
-            entry = None  # the index is of another folder, or was forged
-        if entry is not None and folding.is_current(entry.file, stat, folder.dialect):
-            sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
-            continue
-        progress(done, len(names), folder.agent_id)
+    sessions, changed = _find_sessions(folder, known, problems)
+    for done, (name, entry) in enumerate(changed):
+        progress(done, len(changed), folder.agent_id)
         folder.dirty = True
         try:
             made = read_session(folder, name, entry, foreign, settings, problems=problems)
@@ -207,22 +199,41 @@ def _exists(folder_fd: int, name: str) -> bool:
     return True
 
 
-def _transcripts(folder: Folder, problems: list[Problem]) -> list[tuple[str, os.stat_result]]:
-    found: list[tuple[str, os.stat_result]] = []
-    with os.scandir(folder.fd) as entries:
-        for item in entries:
-            if layout.session_id_of(item.name) is None:
+def _find_sessions(
+    folder: Folder, known: index.Index, problems: list[Problem]
+) -> tuple[list[Session], list[tuple[str, Entry | None]]]:
+    """The sessions of the files that have not changed since the index was saved; and the other transcripts by name,
+    each with its entry in the index, if it has one.
+    """
+    sessions: list[Session] = []
+    changed: list[tuple[str, Entry | None]] = []
+    prefix = f"agent:{folder.agent_id}:"
+    with os.scandir(folder.fd) as items:
+        for item in items:
+            name = item.name
+            session_id = layout.session_id_of(name)
+            if session_id is None:
                 continue
+            entry = known.ours.get(session_id)
+            if entry is not None and not entry.session_key.startswith(prefix):
+                entry = None  # the index is of another folder, or was forged
             try:
                 if item.is_symlink():
-                    problems.append(Problem(path_of(folder, item.name), "a symlink; it is not followed"))
-                elif item.is_file(follow_symlinks=False):
-                    found.append((item.name, os.stat(item.name, dir_fd=folder.fd, follow_symlinks=False)))
+                    problems.append(Problem(path_of(folder, name), "a symlink; it is not followed"))
+                    continue
+                if not item.is_file(follow_symlinks=False):
+                    continue
+                stat = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
-                problems.append(problem_of(path_of(folder, item.name), error))
-    return found
+                problems.append(problem_of(path_of(folder, name), error))
+                continue
+            if entry is not None and folding.is_current(entry.file, stat, folder.dialect):
+                sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
+            else:
+                changed.append((name, entry))
+    return sessions, changed
 
 
 def line_problems(path: str, got: folding.Advance) -> list[Problem]:

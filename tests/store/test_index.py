@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
-from sessiond.store import index, layout
+from sessiond.store import dirfd, index, layout
 from sessiond.store.catalog import Folder, Session
 
 EMPTY = index.Index(ours={}, foreign={})
@@ -201,3 +203,40 @@ def test_an_index_over_the_size_limit_is_not_read(tmp_path, folder):
     assert found.damaged == [f"the file (larger than {layout.MAX_INDEX_BYTES} bytes)"]
     # It may belong to another program, so it is kept under another name.
     assert found.torn
+
+
+ROWS = st.dictionaries(
+    st.text(max_size=20),
+    st.fixed_dictionaries(
+        {"sessionId": st.text(min_size=1, max_size=8), "sessionKey": st.sampled_from(["agent:main:1", ""])},
+        optional={
+            "file": st.just({"bytes": 10, "inode": 30, "foldedTo": 9}) | st.just({"bytes": 1, "foldedTo": 9}),
+            # As long as a piece that is decoded at once.
+            "displayName": st.text() | st.integers(1, 3).map(lambda times: '"},\n"{' * times * 30_000),
+            "cwd": st.sampled_from(["/a", "/b", 7]),
+            "updatedAt": st.integers(-1, 3),
+            "createdAt": st.integers(0, 3),
+            "deliveryContext": st.integers(1, 200).map(lambda depth: {"a": json.loads("[" * depth + "]" * depth)}),
+            "what no entry has": st.none() | st.text(),
+        },
+    ),
+    max_size=6,
+)
+
+
+@given(ROWS)
+def test_it_loads_the_same_whether_it_has_the_form_of_the_daemons_own_or_another(rows):
+    lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
+    found = []
+    with tempfile.TemporaryDirectory() as name, dirfd.closing(os.open(name, os.O_RDONLY)) as fd:
+        for text in ("{\n" + ",\n".join(lines) + "\n}\n", json.dumps(rows, indent=2)):
+            Path(name, layout.INDEX).write_text(text)
+            found.append(index.load(fd))
+    own, other = found
+    assert own == other
+
+
+def test_values_that_sessions_have_in_common_are_in_memory_once(folder):
+    index.save(folder.fd, index.encode_index([session(number, cwd=f"/{'x' * 50}") for number in range(2)]))
+    one, other = index.load(folder.fd).ours.values()
+    assert one.cwd is other.cwd and one.cwd is not None
